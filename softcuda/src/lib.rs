@@ -1,0 +1,1 @@
+//! A software CUDA device on host memory.

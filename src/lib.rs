@@ -1,0 +1,37 @@
+//! oxccl: collective communication for GPUs, a drop-in replacement for NVIDIA's `libnccl.so.2`.
+//!
+//! This file is the map of the house; the logic lives in the rooms. Imports point downwards only, in
+//! the order in which the rooms are listed here (`tests/tidy.rs` checks it). `ARCHITECTURE.md` says
+//! what each room is for and who may know whom.
+#![deny(unsafe_code)]
+
+// The C boundary: every exported symbol. Pointers and C integers end here.
+#[allow(unsafe_code)]
+pub mod abi;
+// What ncclGroupStart and ncclGroupEnd collect, and in which order it is carried out.
+pub mod group;
+// From collected calls to kernel launches.
+#[allow(unsafe_code)]
+pub mod launch;
+// A communicator's life.
+#[allow(unsafe_code)]
+pub mod comm;
+// How memory that peers share is made, exported and mapped.
+#[allow(unsafe_code)]
+pub mod transport;
+// Rendezvous: protocol (pure) and its sockets.
+pub mod bootstrap;
+// Schedules as data, the layouts that kernels read, the symbolic executor. Pure.
+pub mod plan;
+// All use of CUDA.
+#[allow(unsafe_code)]
+pub mod device;
+// Hand-written system interfaces: shared memory, fd passing, host identity.
+#[allow(unsafe_code)]
+pub mod sys;
+// One table of every variable.
+pub mod params;
+// NCCL's log format on the `log` facade.
+pub mod log;
+// One error type, and the one function that maps it to a result code.
+pub mod error;
