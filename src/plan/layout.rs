@@ -4,8 +4,10 @@
 //! types can be copied to device memory byte by byte; none has padding. `tests/layout.rs` compares size,
 //! alignment and every offset with the header.
 
+use super::call::DataType;
+
 /// Slots of a link.
-pub const SLOTS: u32 = 8;
+pub const SLOTS: usize = 8;
 /// The most links that one step receives from, and the most it sends to.
 pub const MAX_FAN: usize = 8;
 /// The most work items in one launch.
@@ -13,96 +15,10 @@ pub const MAX_WORK: usize = 15;
 /// Size of a kernel's one argument, in bytes.
 pub const LAUNCH_BYTES: usize = 2048;
 
-/// An element type, with the numbers of `ncclDataType_t` (spec §2.3).
+/// The operator that kernels know, with the numbers of `ncclRedOp_t` (spec §2.4). An average is a sum with scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum DataType {
-    /// 8 bits, signed.
-    I8 = 0,
-    /// 8 bits, unsigned.
-    U8 = 1,
-    /// 32 bits, signed.
-    I32 = 2,
-    /// 32 bits, unsigned.
-    U32 = 3,
-    /// 64 bits, signed.
-    I64 = 4,
-    /// 64 bits, unsigned.
-    U64 = 5,
-    /// IEEE half precision.
-    F16 = 6,
-    /// IEEE single precision.
-    F32 = 7,
-    /// IEEE double precision.
-    F64 = 8,
-    /// bfloat16.
-    Bf16 = 9,
-    /// 8 bits, 4 of exponent, 3 of mantissa, no infinity.
-    F8E4M3 = 10,
-    /// 8 bits, 5 of exponent, 2 of mantissa.
-    F8E5M2 = 11,
-}
-
-impl DataType {
-    /// All types, in the order of their numbers.
-    pub const ALL: [DataType; 12] = [
-        DataType::I8,
-        DataType::U8,
-        DataType::I32,
-        DataType::U32,
-        DataType::I64,
-        DataType::U64,
-        DataType::F16,
-        DataType::F32,
-        DataType::F64,
-        DataType::Bf16,
-        DataType::F8E4M3,
-        DataType::F8E5M2,
-    ];
-
-    /// The type with this number of `ncclDataType_t`, if there is one.
-    pub fn from_number(number: i32) -> Option<DataType> {
-        usize::try_from(number).ok().and_then(|i| DataType::ALL.get(i)).copied()
-    }
-
-    /// Bytes of one element.
-    pub fn size(self) -> u64 {
-        match self {
-            DataType::I8 | DataType::U8 | DataType::F8E4M3 | DataType::F8E5M2 => 1,
-            DataType::F16 | DataType::Bf16 => 2,
-            DataType::I32 | DataType::U32 | DataType::F32 => 4,
-            DataType::I64 | DataType::U64 | DataType::F64 => 8,
-        }
-    }
-
-    /// Whether arithmetic is modular.
-    pub fn is_integer(self) -> bool {
-        (self as u8) < DataType::F16 as u8
-    }
-
-    /// How the type is called in the names of kernels.
-    pub fn short_name(self) -> &'static str {
-        match self {
-            DataType::I8 => "i8",
-            DataType::U8 => "u8",
-            DataType::I32 => "i32",
-            DataType::U32 => "u32",
-            DataType::I64 => "i64",
-            DataType::U64 => "u64",
-            DataType::F16 => "f16",
-            DataType::F32 => "f32",
-            DataType::F64 => "f64",
-            DataType::Bf16 => "bf16",
-            DataType::F8E4M3 => "f8e4m3",
-            DataType::F8E5M2 => "f8e5m2",
-        }
-    }
-}
-
-/// The operator that kernels know, with the numbers of `ncclRedOp_t` (spec §2.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Op {
+pub enum KernelOp {
     /// Addition.
     Sum = 0,
     /// Multiplication.
@@ -125,8 +41,26 @@ impl Proto {
     /// The name of the kernel for this protocol and type, in the host image and in the fatbin alike.
     pub fn kernel_name(self, datatype: DataType) -> String {
         match self {
-            Proto::Simple => format!("oxccl_simple_{}", datatype.short_name()),
+            Proto::Simple => format!("oxccl_simple_{}", short_name(datatype)),
         }
+    }
+}
+
+/// How a type is called in the names of kernels.
+fn short_name(datatype: DataType) -> &'static str {
+    match datatype {
+        DataType::Int8 => "i8",
+        DataType::Uint8 => "u8",
+        DataType::Int32 => "i32",
+        DataType::Uint32 => "u32",
+        DataType::Int64 => "i64",
+        DataType::Uint64 => "u64",
+        DataType::Float16 => "f16",
+        DataType::Float32 => "f32",
+        DataType::Float64 => "f64",
+        DataType::Bfloat16 => "bf16",
+        DataType::Float8e4m3 => "f8e4m3",
+        DataType::Float8e5m2 => "f8e5m2",
     }
 }
 
@@ -263,7 +197,7 @@ pub struct Work {
     pub nchunks: u32,
     /// A [`DataType`].
     pub datatype: u8,
-    /// An [`Op`].
+    /// A [`KernelOp`].
     pub op: u8,
     /// A [`Proto`].
     pub proto: u8,

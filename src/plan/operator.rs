@@ -1,29 +1,13 @@
-//! From a reduction as the user names it to what kernels know: an operator and scalars (spec §5.1).
+//! From a reduction as a call names it to what kernels know: an operator and scalars (spec §5.1).
 
-use super::layout::{DataType, Op, work_flag};
-
-/// A reduction as a call names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
-    /// `ncclSum`.
-    Sum,
-    /// `ncclProd`.
-    Prod,
-    /// `ncclMax`.
-    Max,
-    /// `ncclMin`.
-    Min,
-    /// `ncclAvg`.
-    Avg,
-    /// A user's operator: the input is multiplied by a scalar of the element type, given as its bits.
-    PreMulSum(u64),
-}
+use super::call::{DataType, Op};
+use super::layout::{KernelOp, work_flag};
 
 /// The part of a work item that says how to reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operator {
     /// The operator.
-    pub op: Op,
+    pub op: KernelOp,
     /// [`work_flag`]s.
     pub flags: u8,
     /// Scalar for [`work_flag::PRE`].
@@ -32,25 +16,22 @@ pub struct Operator {
     pub post: u64,
 }
 
-impl Reduction {
-    /// What kernels do for this reduction over `nranks` ranks.
+impl Operator {
+    /// What kernels do for a built-in reduction over `nranks` ranks.
     ///
     /// An average of floats multiplies every input by 1/n, rounded to the type, before it adds; one of
     /// integers adds and divides once at the end (spec §5.3).
-    pub fn operator(self, datatype: DataType, nranks: u32) -> Operator {
+    pub fn builtin(op: Op, datatype: DataType, nranks: u32) -> Operator {
         let plain = |op| Operator { op, flags: 0, pre: 0, post: 0 };
-        match self {
-            Reduction::Sum => plain(Op::Sum),
-            Reduction::Prod => plain(Op::Prod),
-            Reduction::Max => plain(Op::Max),
-            Reduction::Min => plain(Op::Min),
-            Reduction::Avg if datatype.is_integer() => {
-                Operator { flags: work_flag::POST, post: u64::from(nranks.max(1)), ..plain(Op::Sum) }
+        match op {
+            Op::Sum => plain(KernelOp::Sum),
+            Op::Prod => plain(KernelOp::Prod),
+            Op::Max => plain(KernelOp::Max),
+            Op::Min => plain(KernelOp::Min),
+            Op::Avg if datatype.is_integer() => {
+                Operator { flags: work_flag::POST, post: u64::from(nranks.max(1)), ..plain(KernelOp::Sum) }
             }
-            Reduction::Avg => {
-                Operator { flags: work_flag::PRE, pre: reciprocal(datatype, nranks), ..plain(Op::Sum) }
-            }
-            Reduction::PreMulSum(bits) => Operator { flags: work_flag::PRE, pre: bits, ..plain(Op::Sum) },
+            Op::Avg => Operator { flags: work_flag::PRE, pre: reciprocal(datatype, nranks), ..plain(KernelOp::Sum) },
         }
     }
 }
@@ -61,11 +42,11 @@ fn reciprocal(datatype: DataType, n: u32) -> u64 {
     let exact = 1.0 / f64::from(n.max(1));
     let single = exact as f32;
     match datatype {
-        DataType::F64 => exact.to_bits(),
-        DataType::F16 => u64::from(shrink(single, 5, 10)),
-        DataType::Bf16 => u64::from(shrink(single, 8, 7)),
-        DataType::F8E4M3 => u64::from(shrink(single, 4, 3)),
-        DataType::F8E5M2 => u64::from(shrink(single, 5, 2)),
+        DataType::Float64 => exact.to_bits(),
+        DataType::Float16 => u64::from(shrink(single, 5, 10)),
+        DataType::Bfloat16 => u64::from(shrink(single, 8, 7)),
+        DataType::Float8e4m3 => u64::from(shrink(single, 4, 3)),
+        DataType::Float8e5m2 => u64::from(shrink(single, 5, 2)),
         _ => u64::from(single.to_bits()),
     }
 }
@@ -87,26 +68,26 @@ mod tests {
 
     #[test]
     fn averages_of_floats_scale_before() {
-        let pre = |t, n| Reduction::Avg.operator(t, n).pre;
-        assert_eq!(pre(DataType::F64, 3), (1.0f64 / 3.0).to_bits());
-        assert_eq!(pre(DataType::F32, 3), u64::from((1.0f32 / 3.0).to_bits()));
+        let pre = |t, n| Operator::builtin(Op::Avg, t, n).pre;
+        assert_eq!(pre(DataType::Float64, 3), (1.0f64 / 3.0).to_bits());
+        assert_eq!(pre(DataType::Float32, 3), u64::from((1.0f32 / 3.0).to_bits()));
         // By hand: 1/3 = 0x3eaaaaab; the halves and bytes from tables of the formats.
-        assert_eq!(pre(DataType::F16, 3), 0x3555);
-        assert_eq!(pre(DataType::Bf16, 3), 0x3eab);
-        assert_eq!(pre(DataType::F8E4M3, 3), 0x2b);
-        assert_eq!(pre(DataType::F8E5M2, 3), 0x35);
-        assert_eq!(pre(DataType::F16, 1), 0x3c00);
-        assert_eq!(pre(DataType::F8E4M3, 1), 0x38);
+        assert_eq!(pre(DataType::Float16, 3), 0x3555);
+        assert_eq!(pre(DataType::Bfloat16, 3), 0x3eab);
+        assert_eq!(pre(DataType::Float8e4m3, 3), 0x2b);
+        assert_eq!(pre(DataType::Float8e5m2, 3), 0x35);
+        assert_eq!(pre(DataType::Float16, 1), 0x3c00);
+        assert_eq!(pre(DataType::Float8e4m3, 1), 0x38);
         // The smallest subnormal, the tie below it, and what vanishes.
-        assert_eq!(pre(DataType::F8E4M3, 512), 1);
-        assert_eq!(pre(DataType::F8E4M3, 1024), 0);
-        assert_eq!(pre(DataType::F16, 1 << 24), 1);
-        assert_eq!(Reduction::Avg.operator(DataType::F32, 2).flags, work_flag::PRE);
+        assert_eq!(pre(DataType::Float8e4m3, 512), 1);
+        assert_eq!(pre(DataType::Float8e4m3, 1024), 0);
+        assert_eq!(pre(DataType::Float16, 1 << 24), 1);
+        assert_eq!(Operator::builtin(Op::Avg, DataType::Float32, 2).flags, work_flag::PRE);
     }
 
     #[test]
     fn averages_of_integers_divide_after() {
-        let avg = Reduction::Avg.operator(DataType::I8, 300);
-        assert_eq!(avg, Operator { op: Op::Sum, flags: work_flag::POST, pre: 0, post: 300 });
+        let avg = Operator::builtin(Op::Avg, DataType::Int8, 300);
+        assert_eq!(avg, Operator { op: KernelOp::Sum, flags: work_flag::POST, pre: 0, post: 300 });
     }
 }

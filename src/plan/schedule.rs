@@ -1,10 +1,12 @@
 //! A rank's schedule: its steps and the links they use. Made once per communicator and kind of call.
 
+use serde::{Deserialize, Serialize};
+
 use super::layout::{MAX_FAN, Step, step_flag};
 use crate::error::Error;
 
 /// A link: one direction between two ranks. Both ends give it the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LinkId {
     /// The rank that sends.
     pub from: u32,

@@ -1,7 +1,8 @@
 //! How a call of `count` elements is split: into chunks (the schedule's), each chunk over channels, each
 //! channel's part into pieces that fit a slot. Pure arithmetic; every rank computes the same.
 
-use super::layout::{DataType, Work};
+use super::call::DataType;
+use super::layout::Work;
 use super::operator::Operator;
 use super::schedule::Schedule;
 use crate::error::Error;
@@ -51,7 +52,7 @@ impl Geometry {
     /// [`Error::InvalidArgument`] where the call has more bytes than memory can have (2^63 - 1);
     /// [`Error::Internal`] where the request is not as its fields say.
     pub fn new(r: &Request) -> Result<Geometry, Error> {
-        let size = r.datatype.size();
+        let size = r.datatype.size() as u64;
         if r.nchunks == 0 || r.max_channels == 0 || r.slot_bytes < LINE || !r.slot_bytes.is_multiple_of(LINE) {
             return Err(Error::Internal(format!("cannot split {r:?}")));
         }

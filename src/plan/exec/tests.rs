@@ -90,7 +90,6 @@ fn faults_are_found() {
     let wrong = |r: Result<(), Fault>, text: &str| assert!(r.as_ref().is_err_and(|e| e.to_string().contains(text)), "{r:?}");
     wrong(broken(&|s| s[1].steps[2].flags &= !IN), "contribution");
     wrong(broken(&|s| s[1].steps[1].in_chunk = 0), "another chunk");
-    wrong(broken(&|s| s[1].steps[2].place = 0), "order");
     wrong(broken(&|s| s[1].steps[2].flags &= !POST), "post");
     wrong(broken(&|s| s[1].steps[3].flags |= POST), "");
     wrong(broken(&|s| s[1].steps[4].flags &= !OUT), "");
@@ -120,6 +119,20 @@ fn early_overwrite_is_found_in_place_only() {
     execute(&both, order).and_then(|o| o.prove_all_reduce()).expect("right out of place");
     let fault = execute(&both, Setting { in_place: true, ..order }).err();
     assert!(matches!(fault, Some(Fault::Overwritten { chunk: 0, .. })), "{fault:?}");
+}
+
+#[test]
+fn orders_that_differ_between_ranks_are_found() {
+    // Every rank reduces by itself, its own contribution first.
+    let schedule = |rank: u32| {
+        let peer = [1 - rank];
+        let mut s = Schedule::new(rank, 1, 2);
+        s.push(Draft { flags: IN, send: &peer, repeat: 1, ..Draft::default() }).unwrap();
+        s.push(Draft { flags: IN | OUT | POST, recv: &peer, repeat: 1, ..Draft::default() }).unwrap();
+        s
+    };
+    let fault = execute(&[schedule(0), schedule(1)], TYPICAL).and_then(|o| o.prove_all_reduce());
+    assert!(matches!(fault, Err(Fault::Wrong { rank: 1, .. })), "{fault:?}");
 }
 
 #[test]

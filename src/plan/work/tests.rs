@@ -1,16 +1,17 @@
 use proptest::prelude::*;
 
-use super::super::layout::{Op, work_flag};
-use super::super::operator::Reduction;
+use super::super::call::Op;
+use super::super::layout::{KernelOp, work_flag};
+use super::super::operator::Operator;
 use super::super::ring;
 use super::*;
 
 fn requests() -> impl Strategy<Value = Request> {
-    let count = prop_oneof![0..200u64, 0..1 << 24, 0..1u64 << 63];
+    let count = prop_oneof![0..200u64, 0..1u64 << 24, 0..1u64 << 63];
     let kind = (0..12usize, 1..1500u32, 1..64u32, 1..1u64 << 14, 0..1u64 << 24);
     (count, kind).prop_map(|(count, (t, nchunks, max_channels, lines, min_channel_bytes))| {
         let datatype = DataType::ALL[t];
-        let count = count.min(i64::MAX as u64 / datatype.size());
+        let count = count.min(i64::MAX as u64 / datatype.size() as u64);
         Request { count, datatype, nchunks, max_channels, slot_bytes: lines * LINE, min_channel_bytes }
     })
 }
@@ -49,14 +50,14 @@ proptest! {
         let g = Geometry::new(&r).unwrap();
         // The kernel's largest product and address: past the last chunk by a whole piece.
         let end = u128::from(r.nchunks) * u128::from(g.block) + u128::from(g.piece);
-        prop_assert!(end * u128::from(r.datatype.size()) < 1 << 64, "{g:?}");
-        prop_assert!(g.piece * r.datatype.size() <= r.slot_bytes && g.piece > 0);
+        prop_assert!(end * u128::from(r.datatype.size() as u64) < 1 << 64, "{g:?}");
+        prop_assert!(g.piece * r.datatype.size() as u64 <= r.slot_bytes && g.piece > 0);
     }
 
     #[test]
     fn boundaries_are_aligned_unless_tiny(r in requests()) {
         let g = Geometry::new(&r).unwrap();
-        let size = r.datatype.size();
+        let size = r.datatype.size() as u64;
         if r.count.div_ceil(u64::from(r.nchunks)) * size >= LINE {
             prop_assert_eq!((g.block * size) % LINE, 0);
             for channel in 0..g.nchannels {
@@ -76,13 +77,20 @@ proptest! {
             let (lo, hi) = g.range(channel);
             prop_assert!(lo < hi);
         }
-        let bytes = r.count * r.datatype.size();
+        let bytes = r.count * r.datatype.size() as u64;
         prop_assert!(g.nchannels == 1 || bytes / u64::from(g.nchannels) >= r.min_channel_bytes);
     }
 }
 
 fn request() -> Request {
-    Request { count: 1, datatype: DataType::F32, nchunks: 4, max_channels: 2, slot_bytes: 1 << 18, min_channel_bytes: 1 << 16 }
+    Request {
+        count: 1,
+        datatype: DataType::Float32,
+        nchunks: 4,
+        max_channels: 2,
+        slot_bytes: 1 << 18,
+        min_channel_bytes: 1 << 16,
+    }
 }
 
 #[test]
@@ -114,9 +122,9 @@ fn impossible_requests_are_refused() {
 fn work_items_say_all_but_addresses() {
     let schedule = ring::all_reduce(&[0, 1, 2, 3], 2).unwrap();
     let g = Geometry::new(&Request { count: 4 << 20, ..request() }).unwrap();
-    let w = g.work(1, &schedule, DataType::I32, &Reduction::Avg.operator(DataType::I32, 4));
+    let w = g.work(1, &schedule, DataType::Int32, &Operator::builtin(Op::Avg, DataType::Int32, 4));
     assert_eq!((w.lo, w.hi, w.count), (1 << 19, 1 << 20, 4 << 20));
     assert_eq!((w.nsteps, w.nlinks, w.nchunks), (5, 2, 4));
-    assert_eq!((w.datatype, w.op, w.flags, w.post), (2, Op::Sum as u8, work_flag::POST, 4));
+    assert_eq!((w.datatype, w.op, w.flags, w.post), (2, KernelOp::Sum as u8, work_flag::POST, 4));
     assert_eq!((w.input, w.output, w.steps, w.links), (0, 0, 0, 0));
 }
