@@ -23,7 +23,7 @@ template<Type T_, int OP_, bool SCALE_, int NSRC_, int NDST_> struct Job {
   static constexpr Type T = T_;
   static constexpr int OP = OP_, NSRC = NSRC_, NDST = NDST_;
   static constexpr bool SCALE = SCALE_;
-  static constexpr int FLIGHT = SCALE ? FLIGHT_SCALE : NSRC == 1 ? FLIGHT_COPY : FLIGHT_REDUCE;
+  static constexpr int FLIGHT = flight<T, SCALE, NSRC == 1>;
 };
 
 // N pointers held in registers, or (N = 0) left where they are.
@@ -43,7 +43,7 @@ template<class P> struct Pointers<P, 0> {
 template<class J, int B> FN Pack<B> fetch(const Turn& t, const char* from, u32 source) {
   Pack<B> v = load<B>(from);
   if constexpr (J::SCALE)
-    if ((t.scale & WORK_PRE) && source == t.place) v = combine<J::T, PROD, B>(PROD, v, splat<J::T, B>(t.pre));
+    if ((t.scale & WORK_PRE) && source == t.place) v = scaled<J::T, B>(v, t.pre);
   return v;
 }
 
@@ -59,7 +59,7 @@ template<class J, int B, int U> FN void sweep(const Turn& t, Walk& w) {
       const char* from = src[s] + w.at;
       Pack<B> x[U];
       UNROLL for (int u = 0; u < U; u++) x[u] = fetch<J, B>(t, from + u * w.hop, s);
-      UNROLL for (int u = 0; u < U; u++) sum[u] = combine<J::T, J::OP, B>(op, sum[u], x[u]);
+      combine<J::T, J::OP, B, U>(op, sum, x);
     }
     if constexpr (J::SCALE && isInteger<J::T>)
       if (t.scale & WORK_POST) UNROLL for (int u = 0; u < U; u++) sum[u] = divide<J::T, B>(sum[u], t.post);
