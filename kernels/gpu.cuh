@@ -4,6 +4,7 @@
 
 #define FN __device__ __forceinline__
 #define MEMBER __device__ __forceinline__
+#define RARE __device__ __forceinline__   // a call would need a stack
 #define UNROLL _Pragma("unroll")
 
 namespace oxccl {

@@ -77,17 +77,19 @@ template<int B> FN bool aligned(const Turn& t) {
   return bits % B == 0;
 }
 
+// What does not fill all packs in flight: single packs, then single elements. One function for all shapes.
+template<Type T, int OP, bool SCALE> RARE void rest(const Turn& t, Walk packs, Walk elements) {
+  typedef Job<T, OP, SCALE, 0, 0> J;
+  if (J::FLIGHT > 1) sweep<J, packBytes<T>, 1>(t, packs);
+  sweep<J, sizeOf<T>, 1>(t, elements);
+}
+
 template<class J> FN void run(const Block& b, const Turn& t) {
-  constexpr int B = packBytes<J::T>, E = sizeOf<J::T>;
-  u64 packed = 0;
-  if (!NEEDS_ALIGNMENT || aligned<B>(t)) {
-    packed = t.bytes / B * B;
-    Walk w = walk<B>(b, 0, packed);
-    sweep<J, B, J::FLIGHT>(t, w);
-    if (J::FLIGHT > 1) sweep<J, B, 1>(t, w);
-  }
-  Walk rest = walk<E>(b, packed, t.bytes);
-  sweep<J, E, 1>(t, rest);
+  constexpr int B = packBytes<J::T>;
+  const u64 packed = NEEDS_ALIGNMENT && !aligned<B>(t) ? 0 : t.bytes / B * B;
+  Walk packs = walk<B>(b, 0, packed);
+  sweep<J, B, J::FLIGHT>(t, packs);
+  rest<J::T, J::OP, J::SCALE>(t, packs, walk<sizeOf<J::T>>(b, packed, t.bytes));
 }
 
 template<Type T, int OP, bool SCALE> FN void runShape(const Block& b, const Turn& t) {

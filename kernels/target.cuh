@@ -1,6 +1,6 @@
 // The only file that knows whether this is built by nvcc or NVRTC (GPU) or by a C++ compiler (host image).
 // Either target provides, under the same names:
-//   FN, MEMBER, UNROLL        how functions and unrolled loops are declared
+//   FN, MEMBER, RARE, UNROLL  how functions and unrolled loops are declared
 //   Block                     one thread's view of its block: id, manager lanes, barriers
 //   wait, post, aborted,      links: counters with acquire and release at system scope, no fences
 //   report
