@@ -110,8 +110,7 @@ fn run(world: &World, image: &Image, case: &Case) {
     let users: Vec<User> = (0..case.n).map(|_| User::new(case, &mut random)).collect();
     let before: Vec<Vec<u8>> = users.iter().map(|u| u.memory.bytes().to_vec()).collect();
     let call = Call { datatype: case.datatype, op: case.op, count: case.count };
-    let launches: Vec<_> =
-        users.iter().zip(0..).map(|(u, rank)| world.launch(image, rank, &call, u.buffers())).collect();
+    let launches: Vec<_> = users.iter().zip(0..).map(|(u, rank)| world.launch(image, rank, &call, u.buffers())).collect();
     world.run(&launches);
     assert_eq!(world.error(), kernel_error::NONE, "{case:?}");
 

@@ -209,7 +209,10 @@ mod tests {
     /// Values that can be looked up in the formats' definitions.
     #[test]
     fn formats_are_right() {
-        assert_eq!((HALF.round(1.0), HALF.round(65504.0), HALF.round(65519.0), HALF.round(65520.0)), (0x3c00, 0x7bff, 0x7bff, 0x7c00));
+        assert_eq!(
+            (HALF.round(1.0), HALF.round(65504.0), HALF.round(65519.0), HALF.round(65520.0)),
+            (0x3c00, 0x7bff, 0x7bff, 0x7c00)
+        );
         assert_eq!((HALF.round(-2f64.powi(-24)), HALF.round(2f64.powi(-25))), (0x8001, 0));
         assert_eq!((BRAIN.round(1.0), BRAIN.round(-3.0), BRAIN.round(f64::INFINITY)), (0x3f80, 0xc040, 0x7f80));
         assert_eq!((E4M3.round(448.0), E4M3.round(1e9), E4M3.round(-1e9), E4M3.round(f64::INFINITY)), (0x7e, 0x7e, 0xfe, 0x7e));
