@@ -212,7 +212,8 @@ fn warnings_fail_unless_announced() {
 #[test]
 fn what_a_rank_leaves_running_is_ended_and_told() {
     if launch::child().is_some() {
-        std::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
+        let shell = std::process::Command::new("sh").args(["-c", "sleep 600 &"]).status();
+        assert!(shell.expect("sh starts").success());
         return;
     }
     let job = Job::this_test("what_a_rank_leaves_running_is_ended_and_told", 1);

@@ -344,7 +344,7 @@ impl Running {
     /// # Panics
     /// As [`Job::run`].
     pub fn wait(mut self) -> Outcome {
-        while !self.ranks.iter_mut().fold(true, |all, rank| rank.poll() && all) {
+        while self.ranks.iter_mut().filter_map(|rank| (!rank.poll()).then_some(())).count() > 0 {
             if self.started.elapsed() > self.job.deadline {
                 panic!("{}", self.kill_and_report());
             }
