@@ -55,11 +55,7 @@ fn f32_and_f64_encode_as_the_machine_does() {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let value = f64::from_bits(x);
         if !value.is_nan() {
-            assert_eq!(
-                float(DataType::Float32).encode(value),
-                u64::from((value as f32).to_bits()),
-                "{value:e}"
-            );
+            assert_eq!(float(DataType::Float32).encode(value), u64::from((value as f32).to_bits()), "{value:e}");
             assert_eq!(float(DataType::Float64).encode(value), x, "{value:e}");
             assert_eq!(float(DataType::Float64).decode(x).to_bits(), x);
         }
@@ -68,8 +64,7 @@ fn f32_and_f64_encode_as_the_machine_does() {
 
 #[test]
 fn every_small_pattern_survives_decoding_and_encoding() {
-    for dtype in [DataType::Float8e4m3, DataType::Float8e5m2, DataType::Float16, DataType::Bfloat16]
-    {
+    for dtype in [DataType::Float8e4m3, DataType::Float8e5m2, DataType::Float16, DataType::Bfloat16] {
         let format = float(dtype);
         for bits in 0..1u64 << (8 * dtype.size()) {
             let value = format.decode(bits);
@@ -101,8 +96,7 @@ fn reduce_in_order(what: Reduction, format: Format, order: &[usize], element: us
 fn float_results_do_not_depend_on_the_order() {
     for dtype in DataType::all() {
         let Kind::Float(format) = dtype.kind() else { continue };
-        for (op, nranks) in RedOp::ALL.into_iter().flat_map(|op| [2, 3, 7, 24, 70].map(|n| (op, n)))
-        {
+        for (op, nranks) in RedOp::ALL.into_iter().flat_map(|op| [2, 3, 7, 24, 70].map(|n| (op, n))) {
             let what = Reduction { dtype, op, nranks };
             let mut order: Vec<usize> = (0..nranks).collect();
             for element in (0..40).chain(PERIOD - 10..PERIOD) {
@@ -121,8 +115,7 @@ fn integers_wrap_and_averages_truncate() {
     let (nranks, dtype) = (5, DataType::Int8);
     for element in 0..PERIOD {
         let of = |op| Reduction { dtype, op, nranks };
-        let inputs: Vec<i8> =
-            (0..nranks).map(|rank| of(RedOp::Sum).input_bits(rank, element) as i8).collect();
+        let inputs: Vec<i8> = (0..nranks).map(|rank| of(RedOp::Sum).input_bits(rank, element) as i8).collect();
         let product = inputs.iter().fold(1i8, |a, b| a.wrapping_mul(*b));
         assert_eq!(of(RedOp::Sum).expected_bits(element) as i8, sum_of(&inputs));
         assert_eq!(of(RedOp::Avg).expected_bits(element) as i8, sum_of(&inputs) / 5);
@@ -186,12 +179,7 @@ fn a_deadline_kills_and_reports() {
     let job = Job::this_test("a_deadline_kills_and_reports", 2).deadline(Duration::from_secs(2));
     let failure = std::panic::catch_unwind(|| job.run()).expect_err("it must not end well");
     let report = failure.downcast_ref::<String>().expect("a formatted panic");
-    for part in [
-        "deadline of 2s passed",
-        "rank 0\n  ended: exit status: 0",
-        "thread",
-        "rank 1 is about to hang",
-    ] {
+    for part in ["deadline of 2s passed", "rank 0\n  ended: exit status: 0", "thread", "rank 1 is about to hang"] {
         assert!(report.contains(part), "`{part}` is missing in:\n{report}");
     }
 }
@@ -202,8 +190,7 @@ fn warnings_fail_unless_announced() {
     if launch::child().is_some() {
         return println!("host:1:1 [0] file.rs:1 (f) NCCL WARN the sky falls");
     }
-    let failure =
-        std::panic::catch_unwind(|| Job::this_test(NAME, 1).run()).expect_err("a warning fails");
+    let failure = std::panic::catch_unwind(|| Job::this_test(NAME, 1).run()).expect_err("a warning fails");
     assert!(failure.downcast_ref::<String>().is_some_and(|text| text.contains("the sky falls")));
     Job::this_test(NAME, 1).allow_warning("the sky").run().assert_ok();
     Job::this_test(NAME, 1).allow_any_warning().run().assert_ok();
@@ -218,7 +205,5 @@ fn what_a_rank_leaves_running_is_ended_and_told() {
     }
     let job = Job::this_test("what_a_rank_leaves_running_is_ended_and_told", 1);
     let failure = std::panic::catch_unwind(|| job.run()).expect_err("a leftover fails");
-    assert!(
-        failure.downcast_ref::<String>().is_some_and(|text| text.contains("left processes behind"))
-    );
+    assert!(failure.downcast_ref::<String>().is_some_and(|text| text.contains("left processes behind")));
 }

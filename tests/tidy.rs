@@ -101,8 +101,7 @@ const LONG_HEADERS: [&str; 2] = ["include/nccl.h", "softcuda/include/cuda"];
 /// Everything that is compiled into the product; the rules about functions and `unsafe` hold here.
 const PRODUCT: [&str; 3] = ["src", "softcuda", "kernels"];
 /// Everything that is written by hand; the rules about files hold here.
-const EVERYTHING: [&str; 9] =
-    ["src", "softcuda", "kernels", "include", "tests", "examples", "benches", "scripts", ".ci"];
+const EVERYTHING: [&str; 9] = ["src", "softcuda", "kernels", "include", "tests", "examples", "benches", "scripts", ".ci"];
 
 #[test]
 fn imports_point_downwards() {
@@ -131,8 +130,7 @@ fn cuda_has_one_user() {
 
 #[test]
 fn softcuda_knows_nothing_of_oxccl() {
-    let rule =
-        [Purity { path: "softcuda/", except: &[], forbidden: &["nccl", "oxccl", "crate::nccl"] }];
+    let rule = [Purity { path: "softcuda/", except: &[], forbidden: &["nccl", "oxccl", "crate::nccl"] }];
     let sources = tree::rust_sources(&["softcuda"]);
     rules::report(sources.iter().flat_map(|source| rules::purity(source, &rule)).collect());
 }
@@ -153,10 +151,8 @@ fn unsafe_says_why_it_is_sound() {
 #[test]
 fn no_function_is_too_long() {
     let findings = all_functions(&PRODUCT).into_iter().filter_map(|function| {
-        let text =
-            format!("`{}` has {} lines (at most {MAX_FUNCTION})", function.name, function.lines);
-        (function.lines > MAX_FUNCTION)
-            .then(|| Finding::new(&function.file, function.line, "long function", text))
+        let text = format!("`{}` has {} lines (at most {MAX_FUNCTION})", function.name, function.lines);
+        (function.lines > MAX_FUNCTION).then(|| Finding::new(&function.file, function.line, "long function", text))
     });
     rules::report(findings.collect());
 }
@@ -172,14 +168,11 @@ fn four_fifths_of_the_functions_are_short() {
 #[test]
 fn no_file_is_too_long() {
     let files = tree::files(&EVERYTHING);
-    let files = files
-        .iter()
-        .filter(|file| !LONG_HEADERS.iter().any(|header| file.path.starts_with(header)));
-    let long =
-        files.filter(|file| file.is_code() && file.text.lines().count() > MAX_FILE).map(|file| {
-            let text = format!("{} lines (at most {MAX_FILE})", file.text.lines().count());
-            Finding::new(&file.path, MAX_FILE + 1, "long file", text)
-        });
+    let files = files.iter().filter(|file| !LONG_HEADERS.iter().any(|header| file.path.starts_with(header)));
+    let long = files.filter(|file| file.is_code() && file.text.lines().count() > MAX_FILE).map(|file| {
+        let text = format!("{} lines (at most {MAX_FILE})", file.text.lines().count());
+        Finding::new(&file.path, MAX_FILE + 1, "long file", text)
+    });
     rules::report(long.collect());
 }
 

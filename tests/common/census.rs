@@ -81,11 +81,7 @@ impl Census {
     /// With both figures.
     pub fn assert_memory_within(&self, kib: u64) {
         let now = rss_kib();
-        assert!(
-            now <= self.rss_kib + kib,
-            "resident memory grew from {} to {now} KiB (allowed: {kib})",
-            self.rss_kib
-        );
+        assert!(now <= self.rss_kib + kib, "resident memory grew from {} to {now} KiB (allowed: {kib})", self.rss_kib);
     }
 }
 
@@ -128,9 +124,7 @@ fn thread_names() -> Vec<String> {
 fn shared_maps() -> Vec<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines()
-        .filter_map(|line| {
-            line.find('/').map(|at| line[at..].trim_end_matches(" (deleted)").to_string())
-        })
+        .filter_map(|line| line.find('/').map(|at| line[at..].trim_end_matches(" (deleted)").to_string()))
         .filter(|path| path.starts_with("/memfd:") || path.starts_with("/dev/shm/"))
         .collect()
 }

@@ -109,8 +109,7 @@ impl Cuda {
             (self.error_name)(code, &mut name);
             if name.is_null() { None } else { Some(CStr::from_ptr(name)) }
         };
-        let name =
-            name.map_or_else(|| "unknown code".into(), |name| name.to_string_lossy().into_owned());
+        let name = name.map_or_else(|| "unknown code".into(), |name| name.to_string_lossy().into_owned());
         Err(Failure { call, code, name })
     }
 
@@ -137,8 +136,7 @@ impl Cuda {
     pub fn device_name(&self, device: usize) -> Result<String, Failure> {
         let mut name = [0u8; 128];
         // SAFETY: the buffer has the length that is given, less the last byte, which stays NUL.
-        let code =
-            unsafe { (self.device_name)(name.as_mut_ptr().cast(), 127, self.device(device)?) };
+        let code = unsafe { (self.device_name)(name.as_mut_ptr().cast(), 127, self.device(device)?) };
         self.check("cuDeviceGetName", code)?;
         Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
     }

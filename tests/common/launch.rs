@@ -46,11 +46,7 @@ pub struct Place {
 /// that started it.
 pub fn child() -> Option<Place> {
     let number = |name: &str| env::var(name).ok()?.parse().ok();
-    let place = Place {
-        rank: number(RANK)?,
-        nranks: number(NRANKS)?,
-        dir: PathBuf::from(env::var_os(DIR)?),
-    };
+    let place = Place { rank: number(RANK)?, nranks: number(NRANKS)?, dir: PathBuf::from(env::var_os(DIR)?) };
     // The parent may already be gone, or the system may refuse: then the deadline is what ends us.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     Some(place)
@@ -182,8 +178,7 @@ impl Job {
         let mut running = Running { ranks: Vec::new(), dir, started: Instant::now(), job: self };
         for rank in 0..running.job.nranks {
             let mut command = running.job.command(rank, &running.dir);
-            let child =
-                command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+            let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
             running.ranks.push(Rank::new(child));
         }
         running
@@ -216,8 +211,7 @@ fn job_dir() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let dir = env::temp_dir().join(format!("oxccl-test-{}-{n}", std::process::id()));
-    fs::create_dir_all(&dir)
-        .unwrap_or_else(|error| panic!("cannot make {}: {error}", dir.display()));
+    fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("cannot make {}: {error}", dir.display()));
     dir
 }
 
@@ -350,8 +344,7 @@ impl Running {
             }
             thread::sleep(POLL);
         }
-        let left: Vec<usize> =
-            (0..self.ranks.len()).filter(|r| self.ranks[*r].left_processes()).collect();
+        let left: Vec<usize> = (0..self.ranks.len()).filter(|r| self.ranks[*r].left_processes()).collect();
         for rank in &left {
             self.ranks[*rank].kill();
         }
@@ -413,11 +406,7 @@ pub struct RankOutcome {
 impl RankOutcome {
     /// The lines with `NCCL WARN`, from stdout and stderr.
     pub fn warnings(&self) -> Vec<&str> {
-        self.stdout
-            .lines()
-            .chain(self.stderr.lines())
-            .filter(|line| line.contains("NCCL WARN"))
-            .collect()
+        self.stdout.lines().chain(self.stderr.lines()).filter(|line| line.contains("NCCL WARN")).collect()
     }
 
     /// The signal that ended the rank, if one did.
@@ -440,8 +429,7 @@ impl Outcome {
     /// # Panics
     /// With what the ranks printed.
     pub fn assert_ok(&self) {
-        let failed: Vec<usize> =
-            (0..self.ranks.len()).filter(|r| !self.ranks[*r].status.success()).collect();
+        let failed: Vec<usize> = (0..self.ranks.len()).filter(|r| !self.ranks[*r].status.success()).collect();
         assert!(failed.is_empty(), "ranks {failed:?} failed\n{self}");
     }
 
@@ -461,12 +449,7 @@ impl Outcome {
 impl std::fmt::Display for Outcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (number, rank) in self.ranks.iter().enumerate() {
-            writeln!(
-                f,
-                "rank {number}: {} after {:.2} s",
-                rank.status,
-                rank.elapsed.as_secs_f64()
-            )?;
+            writeln!(f, "rank {number}: {} after {:.2} s", rank.status, rank.elapsed.as_secs_f64())?;
             write!(f, "{}", printed(number, &rank.stdout, &rank.stderr))?;
         }
         Ok(())

@@ -55,11 +55,7 @@ pub fn profile_dir() -> PathBuf {
 pub fn find_profile_dir() -> Option<PathBuf> {
     let exe = env::current_exe().ok()?;
     let recorded = option_env!("OXCCL_PROFILE_DIR").map(Path::new);
-    exe.ancestors()
-        .skip(1)
-        .chain(recorded)
-        .find(|dir| dir.join("softcuda/libcuda.so.1").exists())
-        .map(Path::to_path_buf)
+    exe.ancestors().skip(1).chain(recorded).find(|dir| dir.join("softcuda/libcuda.so.1").exists()).map(Path::to_path_buf)
 }
 
 /// `LD_LIBRARY_PATH` for a child that shall use this build: the software device first, then the
@@ -76,8 +72,7 @@ pub fn library_path() -> OsString {
 pub fn join_library_path(first: &[PathBuf]) -> OsString {
     let old = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let old = env::split_paths(&old).filter(|path| !path.as_os_str().is_empty());
-    env::join_paths(first.iter().cloned().chain(old))
-        .expect("a library folder has a colon in its name")
+    env::join_paths(first.iter().cloned().chain(old)).expect("a library folder has a colon in its name")
 }
 
 /// The package's root: where `include/`, `examples/` and `scripts/` are.

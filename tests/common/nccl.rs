@@ -47,15 +47,7 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-type AllReduce = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    usize,
-    c_int,
-    c_int,
-    *mut c_void,
-    *mut c_void,
-) -> c_int;
+type AllReduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
 
 /// The library and its functions. The library stays loaded for the life of the process.
 #[derive(Clone, Copy)]
@@ -98,9 +90,7 @@ pub fn open(name: impl AsRef<OsStr>) -> Result<&'static Library, String> {
 /// `T` must be the type of the function.
 pub unsafe fn symbol<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
     // SAFETY: the caller vouches for the type.
-    unsafe { library.get::<T>(name.as_bytes()) }
-        .map(|symbol| *symbol)
-        .map_err(|error| error.to_string())
+    unsafe { library.get::<T>(name.as_bytes()) }.map(|symbol| *symbol).map_err(|error| error.to_string())
 }
 
 impl Nccl {
@@ -183,17 +173,9 @@ impl Nccl {
     ///
     /// # Safety
     /// In a group, `comm` must stay where it is until the group has ended.
-    pub unsafe fn init_rank(
-        &self,
-        comm: *mut Comm,
-        nranks: usize,
-        id: UniqueId,
-        rank: usize,
-    ) -> Result<(), Failure> {
+    pub unsafe fn init_rank(&self, comm: *mut Comm, nranks: usize, id: UniqueId, rank: usize) -> Result<(), Failure> {
         // SAFETY: the caller vouches for `comm`.
-        self.check("ncclCommInitRank", unsafe {
-            (self.init_rank)(comm, int(nranks), id, int(rank))
-        })
+        self.check("ncclCommInitRank", unsafe { (self.init_rank)(comm, int(nranks), id, int(rank)) })
     }
 
     /// `ncclCommInitAll` on the devices 0 to n-1.
@@ -292,9 +274,7 @@ impl Nccl {
     ) -> Result<(), Failure> {
         let (send, recv) = (send as *const c_void, recv as *mut c_void);
         // SAFETY: the caller vouches for the buffers; the library checks the rest.
-        let code = unsafe {
-            (self.all_reduce)(send, recv, count, dtype as c_int, op as c_int, comm.0, stream)
-        };
+        let code = unsafe { (self.all_reduce)(send, recv, count, dtype as c_int, op as c_int, comm.0, stream) };
         self.check("ncclAllReduce", code)
     }
 

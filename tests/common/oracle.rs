@@ -202,9 +202,7 @@ fn exponent_of(magnitude: f64) -> i32 {
 
 /// A scramble of a few numbers (splitmix64's finaliser, twice): the same everywhere, no state.
 fn hash(a: u64, b: u64, c: u64) -> u64 {
-    let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ b.rotate_left(32)
-        ^ c.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.rotate_left(32) ^ c.wrapping_mul(0xd1b5_4a32_d192_ed03);
     for _ in 0..2 {
         x ^= x >> 30;
         x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -246,8 +244,7 @@ impl Reduction {
 
     fn pattern(&self, bits: impl Fn(usize) -> u64) -> Pattern {
         let size = self.dtype.size();
-        let tile =
-            (0..PERIOD).flat_map(|element| bits(element).to_le_bytes().into_iter().take(size));
+        let tile = (0..PERIOD).flat_map(|element| bits(element).to_le_bytes().into_iter().take(size));
         Pattern { tile: tile.collect(), size }
     }
 
@@ -279,11 +276,7 @@ impl Reduction {
     fn reduce_ints(&self, signed: bool, inputs: impl Iterator<Item = u64>) -> u64 {
         let shift = 64 - 8 * self.dtype.size() as u32;
         let widen = |x: u64| {
-            if signed {
-                i128::from((x << shift) as i64 >> shift)
-            } else {
-                i128::from(x << shift >> shift)
-            }
+            if signed { i128::from((x << shift) as i64 >> shift) } else { i128::from(x << shift >> shift) }
         };
         let wrapped = inputs.map(widen).reduce(|a, b| match self.op {
             RedOp::Sum | RedOp::Avg => widen((a + b) as u64),
@@ -392,11 +385,7 @@ impl Pattern {
     }
 
     /// Pieces of a buffer of `length` bytes, each with the part of the tile that belongs there.
-    fn chunks(
-        &self,
-        length: usize,
-        phase: usize,
-    ) -> impl Iterator<Item = (std::ops::Range<usize>, &[u8])> {
+    fn chunks(&self, length: usize, phase: usize) -> impl Iterator<Item = (std::ops::Range<usize>, &[u8])> {
         let period = self.tile.len();
         let mut at = 0;
         let mut from = phase % PERIOD * self.size;

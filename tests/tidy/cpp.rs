@@ -32,13 +32,7 @@ pub fn functions(file: &File) -> Vec<Function> {
             '}' => {
                 if let Some(Brace::Function(first, name)) = open.pop() {
                     let lines = line - first + 1;
-                    found.push(Function {
-                        file: file.path.clone(),
-                        line: first,
-                        name,
-                        lines,
-                        test: false,
-                    });
+                    found.push(Function { file: file.path.clone(), line: first, name, lines, test: false });
                 }
                 head.clear();
             }
@@ -61,24 +55,15 @@ pub fn functions(file: &File) -> Vec<Function> {
 fn classify(head: &str, line: usize, open: &[Brace]) -> Brace {
     let head = head.trim();
     let at_scope = open.iter().all(|brace| *brace == Brace::Scope);
-    let first = head
-        .split_whitespace()
-        .find(|word| !["static", "inline", "typedef", "const"].contains(word));
+    let first = head.split_whitespace().find(|word| !["static", "inline", "typedef", "const"].contains(word));
     let ends_like_a_function = head.ends_with(')')
-        || ["const", "noexcept", "override"]
-            .iter()
-            .any(|word| head.ends_with(&format!(") {word}")))
+        || ["const", "noexcept", "override"].iter().any(|word| head.ends_with(&format!(") {word}")))
         || head.rsplit_once("->").is_some_and(|(before, _)| before.trim_end().ends_with(')'));
     match first {
         _ if !at_scope => Brace::Other,
         Some("namespace" | "extern") if !ends_like_a_function => Brace::Scope,
         _ if ends_like_a_function && !head.contains(" = ") => Brace::Function(line, name_of(head)),
-        _ if ["struct", "class", "union"]
-            .iter()
-            .any(|word| head.split_whitespace().any(|w| w == *word)) =>
-        {
-            Brace::Scope
-        }
+        _ if ["struct", "class", "union"].iter().any(|word| head.split_whitespace().any(|w| w == *word)) => Brace::Scope,
         _ => Brace::Other,
     }
 }
@@ -105,9 +90,7 @@ fn blank_out(text: &str) -> String {
             }
             ('"', _) => skip_literal(&mut chars, &mut out, '"'),
             // A digit before it makes it a digit separator.
-            ('\'', _) if !out.ends_with(|c: char| c.is_ascii_hexdigit()) => {
-                skip_literal(&mut chars, &mut out, '\'')
-            }
+            ('\'', _) if !out.ends_with(|c: char| c.is_ascii_hexdigit()) => skip_literal(&mut chars, &mut out, '\''),
             (c, _) => out.push(c),
         }
         line_start = out.ends_with('\n') || (line_start && out.ends_with(char::is_whitespace));
@@ -159,13 +142,7 @@ fn long_macros(file: &File) -> Vec<Function> {
         if let (Some(name), true) = (name, at > first) {
             let name = name.split(['(', ' ']).next().unwrap_or("").to_string();
             let lines = at - first + 1;
-            found.push(Function {
-                file: file.path.clone(),
-                line: first + 1,
-                name,
-                lines,
-                test: false,
-            });
+            found.push(Function { file: file.path.clone(), line: first + 1, name, lines, test: false });
         }
         at += 1;
     }

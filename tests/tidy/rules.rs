@@ -44,8 +44,7 @@ pub struct Purity {
 /// Fails with all findings.
 pub fn report(findings: Vec<Finding>) {
     let findings: BTreeSet<Finding> = findings.into_iter().collect();
-    let lines: Vec<String> =
-        findings.iter().map(|f| format!("{}:{}: {}: {}", f.file, f.line, f.rule, f.text)).collect();
+    let lines: Vec<String> = findings.iter().map(|f| format!("{}:{}: {}: {}", f.file, f.line, f.rule, f.text)).collect();
     assert!(lines.is_empty(), "{} findings\n{}", lines.len(), lines.join("\n"));
 }
 
@@ -82,11 +81,7 @@ pub fn import_order(source: &Source, rooms: &[&str]) -> Vec<Finding> {
     for path in source.paths.iter().filter(|path| !path.test) {
         let target = target_room(path).and_then(|name| rooms.iter().position(|room| *room == name));
         if let Some(target) = target.filter(|target| *target < place) {
-            let text = format!(
-                "{own} imports {}, which stands above it: {}",
-                rooms[target],
-                path.segments.join("::")
-            );
+            let text = format!("{own} imports {}, which stands above it: {}", rooms[target], path.segments.join("::"));
             findings.push(Finding::new(&source.path, path.line, "import order", text));
         }
     }
@@ -96,12 +91,9 @@ pub fn import_order(source: &Source, rooms: &[&str]) -> Vec<Finding> {
 /// Every file and folder at the top of `src/` has a place in the order.
 pub fn unknown_rooms(files: &[File], rooms: &[&str]) -> Vec<Finding> {
     let check = |file: &File| {
-        let name =
-            file.path.strip_prefix("src/")?.split('/').next()?.trim_end_matches(".rs").to_string();
+        let name = file.path.strip_prefix("src/")?.split('/').next()?.trim_end_matches(".rs").to_string();
         let known = name == "lib" || rooms.contains(&name.as_str());
-        (!known).then(|| {
-            Finding::new(&file.path, 1, "room", format!("`{name}` is not in the order of rooms"))
-        })
+        (!known).then(|| Finding::new(&file.path, 1, "room", format!("`{name}` is not in the order of rooms")))
     };
     files.iter().filter(|file| file.is_rust()).filter_map(check).collect()
 }
@@ -147,11 +139,7 @@ pub fn unsafe_rooms(source: &Source, allowed: &[&str]) -> Vec<Finding> {
         return Vec::new();
     }
     let outside = source.unsafes.iter().filter(|found| !found.test);
-    outside
-        .map(|found| {
-            Finding::new(&source.path, found.line, "unsafe room", "`unsafe` outside of its rooms")
-        })
-        .collect()
+    outside.map(|found| Finding::new(&source.path, found.line, "unsafe room", "`unsafe` outside of its rooms")).collect()
 }
 
 /// Every `unsafe` has a comment directly above it, or above the statement that it is part of.
@@ -159,9 +147,7 @@ pub fn safety_comments(source: &Source) -> Vec<Finding> {
     let bare = source.unsafes.iter().filter(|found| !is_explained(source, found));
     bare.map(|found| {
         let text = match found.what {
-            Unsafe::Function { .. } => {
-                "needs a `# Safety` section or a SAFETY comment directly above"
-            }
+            Unsafe::Function { .. } => "needs a `# Safety` section or a SAFETY comment directly above",
             _ => "needs a `// SAFETY:` comment directly above",
         };
         Finding::new(&source.path, found.line, "SAFETY", text)
@@ -173,9 +159,7 @@ fn is_explained(source: &Source, found: &UnsafeUse) -> bool {
     let mut starts = found.statements.iter().copied().chain([found.line]);
     match found.what {
         Unsafe::Attribute => true,
-        Unsafe::Block | Unsafe::Item => {
-            starts.any(|line| comment_above(source, line, &["SAFETY:"]))
-        }
+        Unsafe::Block | Unsafe::Item => starts.any(|line| comment_above(source, line, &["SAFETY:"])),
         Unsafe::Function { foreign } => {
             starts.any(|line| comment_above(source, line, &["SAFETY:", "# Safety"]))
                 // C entry points share one contract, which the file states at its top.
@@ -196,9 +180,7 @@ fn comment_above(source: &Source, line: usize, words: &[&str]) -> bool {
 pub fn leftovers(source: &Source) -> Vec<Finding> {
     let bad = ["todo", "unimplemented", "dbg"];
     let found = source.macros.iter().filter(|used| bad.contains(&used.name.as_str()));
-    found
-        .map(|used| Finding::new(&source.path, used.line, "leftover", format!("`{}!`", used.name)))
-        .collect()
+    found.map(|used| Finding::new(&source.path, used.line, "leftover", format!("`{}!`", used.name))).collect()
 }
 
 /// Folders of one person's machine.
@@ -225,11 +207,8 @@ pub fn share_of_short(tree: &str, mut functions: Vec<Function>, limit: usize) {
     functions.retain(|function| function.lines > limit);
     functions.sort_by_key(|function| std::cmp::Reverse(function.lines));
     let long = functions.len();
-    let list: Vec<String> = functions
-        .iter()
-        .take(40)
-        .map(|f| format!("{}:{}: {} has {} lines", f.file, f.line, f.name, f.lines))
-        .collect();
+    let list: Vec<String> =
+        functions.iter().take(40).map(|f| format!("{}:{}: {} has {} lines", f.file, f.line, f.name, f.lines)).collect();
     println!("{tree}: {long} of {total} functions have more than {limit} lines");
     assert!(
         total < FEW || long * 5 <= total,

@@ -77,17 +77,12 @@ impl Source {
 
 /// Reads a file; `path` is relative to the repository's root.
 pub fn scan(path: &str, text: &str) -> Source {
-    let mut source = Source {
-        path: path.into(),
-        lines: text.lines().map(str::to_string).collect(),
-        ..Source::default()
-    };
+    let mut source = Source { path: path.into(), lines: text.lines().map(str::to_string).collect(), ..Source::default() };
     match text.parse::<TokenStream>() {
         Ok(tokens) => {
             let module = module_path(path);
             let test = inner_cfg_test(tokens.clone());
-            Walker { source: &mut source }
-                .walk(tokens, &Scope { module, test, statements: Vec::new() });
+            Walker { source: &mut source }.walk(tokens, &Scope { module, test, statements: Vec::new() });
         }
         Err(error) => source.broken = Some(error.to_string()),
     }
@@ -97,8 +92,7 @@ pub fn scan(path: &str, text: &str) -> Source {
 /// `src/comm/init.rs` is the module `comm::init`, `src/comm/mod.rs` is `comm`, `src/lib.rs` the root.
 fn module_path(path: &str) -> Vec<String> {
     let inside = path.split_once("src/").map_or(path, |(_, rest)| rest);
-    let mut parts: Vec<String> =
-        inside.trim_end_matches(".rs").split('/').map(str::to_string).collect();
+    let mut parts: Vec<String> = inside.trim_end_matches(".rs").split('/').map(str::to_string).collect();
     if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
         parts.pop();
     }
@@ -117,17 +111,14 @@ fn module_folder(path: &str) -> String {
 
 fn inner_cfg_test(tokens: TokenStream) -> bool {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-    tokens
-        .windows(3)
-        .any(|three| is_punct(&three[0], '#') && is_punct(&three[1], '!') && is_cfg_test(&three[2]))
+    tokens.windows(3).any(|three| is_punct(&three[0], '#') && is_punct(&three[1], '!') && is_cfg_test(&three[2]))
 }
 
 /// Whether a token is `[cfg(test)]`, `[cfg(all(test, …))]`, `[test]` or the like.
 fn is_cfg_test(token: &TokenTree) -> bool {
     let TokenTree::Group(group) = token else { return false };
     let text = group.stream().to_string().replace(' ', "");
-    text == "test"
-        || (text.starts_with("cfg(") && !text.contains("not(test)") && has_word(&text, "test"))
+    text == "test" || (text.starts_with("cfg(") && !text.contains("not(test)") && has_word(&text, "test"))
 }
 
 fn has_word(text: &str, word: &str) -> bool {
@@ -217,28 +208,26 @@ impl Walker<'_> {
             foreign = true;
             next += 1;
         }
-        let what =
-            match tokens.get(next) {
-                Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
-                    if foreign { Unsafe::Item } else { Unsafe::Block }
+        let what = match tokens.get(next) {
+            Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
+                if foreign {
+                    Unsafe::Item
+                } else {
+                    Unsafe::Block
                 }
-                Some(TokenTree::Group(_)) => Unsafe::Attribute,
-                Some(TokenTree::Ident(word)) if word == "fn" => {
-                    // Without a name it is a type.
-                    if ident(tokens.get(next + 1)).is_none() {
-                        return;
-                    }
-                    Unsafe::Function { foreign }
+            }
+            Some(TokenTree::Group(_)) => Unsafe::Attribute,
+            Some(TokenTree::Ident(word)) if word == "fn" => {
+                // Without a name it is a type.
+                if ident(tokens.get(next + 1)).is_none() {
+                    return;
                 }
-                Some(TokenTree::Ident(word)) if word == "impl" || word == "trait" => Unsafe::Item,
-                _ => return,
-            };
-        let found = UnsafeUse {
-            line: line(&tokens[at]),
-            statements: scope.statements.clone(),
-            what,
-            test: scope.test,
+                Unsafe::Function { foreign }
+            }
+            Some(TokenTree::Ident(word)) if word == "impl" || word == "trait" => Unsafe::Item,
+            _ => return,
         };
+        let found = UnsafeUse { line: line(&tokens[at]), statements: scope.statements.clone(), what, test: scope.test };
         self.source.unsafes.push(found);
     }
 
@@ -270,8 +259,7 @@ impl Walker<'_> {
 
     fn found_name(&mut self, tokens: &[TokenTree], at: usize, name: &str, scope: &Scope) {
         let continues = at >= 2 && is_punct(&tokens[at - 1], ':') && is_punct(&tokens[at - 2], ':');
-        if tokens.get(at + 1).is_some_and(|token| is_punct(token, '!'))
-            && matches!(tokens.get(at + 2), Some(TokenTree::Group(_)))
+        if tokens.get(at + 1).is_some_and(|token| is_punct(token, '!')) && matches!(tokens.get(at + 2), Some(TokenTree::Group(_)))
         {
             self.source.macros.push(MacroUse { line: line(&tokens[at]), name: name.to_string() });
         }

@@ -60,8 +60,7 @@ fn code_that_is_not_for_tests_is_not_skipped() {
 #[test]
 fn unknown_rooms_are_found() {
     let file = |path: &str| File { path: path.to_string(), text: String::new() };
-    let files =
-        [file("src/attic/mod.rs"), file("src/comm/x.rs"), file("src/lib.rs"), file("src/log.rs")];
+    let files = [file("src/attic/mod.rs"), file("src/comm/x.rs"), file("src/lib.rs"), file("src/log.rs")];
     let found = rules::unknown_rooms(&files, &ROOMS);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].file, "src/attic/mod.rs");
@@ -69,11 +68,7 @@ fn unknown_rooms_are_found() {
 
 #[test]
 fn impurity_is_found() {
-    let rule = [Purity {
-        path: "src/plan/",
-        except: &["src/plan/io/"],
-        forbidden: &["std::net", "crate::sys"],
-    }];
+    let rule = [Purity { path: "src/plan/", except: &["src/plan/io/"], forbidden: &["std::net", "crate::sys"] }];
     let text = "use std::{fmt, net::TcpStream};\nuse std::nets;\nuse super::super::sys::x;\nfn f() { crate::sys::g() }";
     assert_eq!(lines(&rules::purity(&scan("src/plan/ring.rs", text), &rule)), [1, 3, 4]);
     assert!(rules::purity(&scan("src/plan/io/x.rs", text), &rule).is_empty());
@@ -102,17 +97,11 @@ fn unsafe_without_a_reason_is_found() {
     assert_eq!(bare("fn f() {\n    unsafe { g() }\n}"), [2]);
     assert_eq!(bare("fn f() {\n    // fast\n    let x = unsafe { g() };\n}"), [3]);
     assert_eq!(bare("// SAFETY: far away.\n\nfn f() {\n    unsafe { g() }\n}"), [4]);
-    assert_eq!(
-        bare("fn f() {\n    // SAFETY: yes.\n    unsafe { g() };\n    unsafe { h() }\n}"),
-        [4]
-    );
+    assert_eq!(bare("fn f() {\n    // SAFETY: yes.\n    unsafe { g() };\n    unsafe { h() }\n}"), [4]);
     assert_eq!(bare("unsafe impl Send for X {}"), [1]);
     assert_eq!(bare("/// Does.\npub unsafe fn f() {}"), [2]);
     assert_eq!(bare("m! {\n    unsafe { g() }\n}"), [2]);
-    assert_eq!(
-        bare("#[cfg(test)]\nmod tests {\n    fn f() {\n        unsafe { g() }\n    }\n}"),
-        [4]
-    );
+    assert_eq!(bare("#[cfg(test)]\nmod tests {\n    fn f() {\n        unsafe { g() }\n    }\n}"), [4]);
 }
 
 #[test]
@@ -142,12 +131,8 @@ fn functions_are_measured() {
     let text = "fn a() {\n\n}\nimpl X {\n    fn b(\n        x: i32,\n    ) -> i32\n    where\n        X: Y,\n    {\n        1\n    }\n}\n\
         trait T { fn c(); }\nm! { fn d() {\n } }\n#[test]\nfn e() {}\nfn f() {}";
     let found = scan("src/log.rs", text).functions;
-    let measured: Vec<(&str, usize, bool)> =
-        found.iter().map(|f| (f.name.as_str(), f.lines, f.test)).collect();
-    assert_eq!(
-        measured,
-        [("a", 3, false), ("b", 8, false), ("d", 2, false), ("e", 1, true), ("f", 1, false)]
-    );
+    let measured: Vec<(&str, usize, bool)> = found.iter().map(|f| (f.name.as_str(), f.lines, f.test)).collect();
+    assert_eq!(measured, [("a", 3, false), ("b", 8, false), ("d", 2, false), ("e", 1, true), ("f", 1, false)]);
 }
 
 #[test]
@@ -157,19 +142,15 @@ fn c_and_cpp_functions_are_measured() {
         template <class T>\nauto b(T t) -> int {\n  if (t) {\n    return 1'000;\n  }\n  const char *s = \"}\";\n  return 0;\n}\n}\n\
         static const int table[] = {1, 2};\nenum E { A, B };\n__device__ static void c(\n    int x)\n{\n}\n";
     let file = File { path: "kernels/x.cu".into(), text: text.into() };
-    let found: Vec<(String, usize, usize)> =
-        cpp::functions(&file).into_iter().map(|f| (f.name, f.line, f.lines)).collect();
-    let expected =
-        [("TWO", 1, 2), ("a", 4, 1), ("S", 9, 2), ("get", 11, 1), ("b", 13, 8), ("c", 24, 4)];
+    let found: Vec<(String, usize, usize)> = cpp::functions(&file).into_iter().map(|f| (f.name, f.line, f.lines)).collect();
+    let expected = [("TWO", 1, 2), ("a", 4, 1), ("S", 9, 2), ("get", 11, 1), ("b", 13, 8), ("c", 24, 4)];
     assert_eq!(found, expected.map(|(name, line, lines)| (name.to_string(), line, lines)));
 }
 
 #[test]
 fn a_tree_of_long_functions_fails() {
-    let function =
-        |lines| rules::Function { file: "f".into(), line: 1, name: "f".into(), lines, test: false };
-    let mostly_short: Vec<rules::Function> =
-        (1..=20).map(|n| function(if n % 5 == 0 { 31 } else { 30 })).collect();
+    let function = |lines| rules::Function { file: "f".into(), line: 1, name: "f".into(), lines, test: false };
+    let mostly_short: Vec<rules::Function> = (1..=20).map(|n| function(if n % 5 == 0 { 31 } else { 30 })).collect();
     rules::share_of_short("good", mostly_short.clone(), 30);
     let mut worse = mostly_short;
     worse.push(function(31));
@@ -179,8 +160,7 @@ fn a_tree_of_long_functions_fails() {
 #[test]
 fn machine_paths_are_found() {
     let folder = ["", "home", "ann", "x"].join("/");
-    let text =
-        format!("a = \"{folder}\"\nb = src/home/x\nhttp://host/work\n$HOME/work/x\n{folder}");
+    let text = format!("a = \"{folder}\"\nb = src/home/x\nhttp://host/work\n$HOME/work/x\n{folder}");
     let file = File { path: "scripts/x.sh".into(), text };
     assert_eq!(lines(&rules::machine_paths(&file)), [1, 5]);
 }

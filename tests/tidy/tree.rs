@@ -34,10 +34,7 @@ impl File {
 
     /// Written by hand to be run.
     pub fn is_code(&self) -> bool {
-        self.is_cpp()
-            || self.is_rust()
-            || self.has_extension(&["sh", "py"])
-            || self.path == ".ci/run"
+        self.is_cpp() || self.is_rust() || self.has_extension(&["sh", "py"]) || self.path == ".ci/run"
     }
 }
 
@@ -72,11 +69,8 @@ fn collect(path: &Path, into: &mut BTreeSet<PathBuf>) {
 
 /// The Rust files below some folders, scanned; files that only `#[cfg(test)]` declares are marked.
 pub fn rust_sources(roots: &[&str]) -> Vec<Source> {
-    let mut sources: Vec<Source> = files(roots)
-        .iter()
-        .filter(|file| file.is_rust())
-        .map(|file| scan(&file.path, &file.text))
-        .collect();
+    let mut sources: Vec<Source> =
+        files(roots).iter().filter(|file| file.is_rust()).map(|file| scan(&file.path, &file.text)).collect();
     mark_tests(&mut sources);
     sources
 }
@@ -92,9 +86,9 @@ pub fn mark_tests(sources: &mut [Source]) {
         }
     }
     for source in sources.iter_mut() {
-        let folder = ["tests/", "benches/", "examples/"].iter().any(|dir| {
-            source.path.starts_with(dir) || source.path.starts_with(&format!("softcuda/{dir}"))
-        });
+        let folder = ["tests/", "benches/", "examples/"]
+            .iter()
+            .any(|dir| source.path.starts_with(dir) || source.path.starts_with(&format!("softcuda/{dir}")));
         if folder || prefixes.iter().any(|prefix| source.path.starts_with(prefix.as_str())) {
             source.mark_all_test();
         }
