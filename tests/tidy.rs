@@ -65,8 +65,12 @@ const PURE: [Purity; 4] = [
 ];
 
 /// Sockets, clocks, threads, processes, files, the environment, CUDA, and the rooms that have them.
-const PURE_FORBIDS: [&str; 18] = [
-    "std::net",
+const PURE_FORBIDS: [&str; 21] = [
+    // Addresses are values; these are sockets, or ask a resolver.
+    "std::net::TcpStream",
+    "std::net::TcpListener",
+    "std::net::UdpSocket",
+    "std::net::ToSocketAddrs",
     "std::thread",
     "std::env",
     "std::fs",

@@ -40,7 +40,9 @@ impl File {
 
 /// The text files below some folders (or the named files themselves), in the order of their paths.
 pub fn files(roots: &[&str]) -> Vec<File> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Cargo sets it for the running test too, so the program can be pointed at another tree.
+    let top = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let top = top.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
     let mut paths = BTreeSet::new();
     for root in roots {
         collect(&top.join(root), &mut paths);
@@ -48,7 +50,7 @@ pub fn files(roots: &[&str]) -> Vec<File> {
     let read = |path: PathBuf| {
         // A file that is not UTF-8 is data, not text.
         let text = fs::read_to_string(&path).ok()?;
-        let path = path.strip_prefix(top).ok()?.to_str()?.to_string();
+        let path = path.strip_prefix(&top).ok()?.to_str()?.to_string();
         Some(File { path, text })
     };
     paths.into_iter().filter_map(read).collect()
