@@ -3,9 +3,10 @@
 use crate::comm::{
     Comm, Outcome,
     config::CollConfig,
-    types::{DataType, Func, Op},
+
 };
 use crate::error::Error;
+use crate::plan::call::{DataType, Func, Op};
 use std::cell::RefCell;
 use std::sync::Arc;
 

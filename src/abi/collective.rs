@@ -4,7 +4,7 @@ use super::boundary::{comm_of, invalid, noted, unsupported};
 use super::exports;
 use super::read;
 use super::types::{CollConfig, Handle, ResultCode};
-use crate::comm::types::{DataType, Func, Op};
+use crate::plan::call::{DataType, Func, Op};
 use crate::comm::{Comm, Outcome};
 use crate::error::Error;
 use crate::group::{self, Collective};

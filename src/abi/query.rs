@@ -4,7 +4,7 @@ use super::boundary::{comm_of, invalid, not_null, ready, store, unsupported};
 use super::exports;
 use super::types::{Handle, ResultCode};
 use crate::comm::Comm;
-use crate::comm::types::{DataType, Op};
+use crate::plan::call::{DataType, Op};
 use crate::error::Error;
 use std::ffi::{c_int, c_void};
 

@@ -2,7 +2,7 @@
 //! the version they were compiled with and overruled by the environment (spec §2.6, delta §2.2, §2.4).
 
 use super::selection;
-use super::types::Func;
+use crate::plan::call::Func;
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
 

@@ -2,7 +2,6 @@
 
 pub mod config;
 pub mod selection;
-pub mod types;
 
 use crate::error::{Code, Error};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! them), a factor a name, with `^` in front for all but it. A name stands for every known one that starts
 //! with it; blanks and case do not matter.
 
-use super::types::Func;
+use crate::plan::call::Func;
 
 /// Every known name with its bit; the bits are NCCL's (delta §3.2 has the masks).
 const NAMES: [(&str, u32); 28] = [
