@@ -79,11 +79,7 @@ unsafe fn mem_alloc(ptr: *mut *mut c_void, size: usize) -> Result<(), Error> {
     prepare();
     if ptr.is_null() {
         comm::check_cuda()?;
-        return Err(Error::Cuda {
-            call: "ncclMemAlloc",
-            code: 1,
-            text: "invalid argument: ptr is NULL".to_string(),
-        });
+        return Err(Error::Cuda { call: "ncclMemAlloc", code: 1, text: "invalid argument: ptr is NULL".to_string() });
     }
     let address = comm::mem_alloc(size)? as *mut c_void;
     // SAFETY: NULL or valid for writing, by the C contract.
@@ -110,13 +106,7 @@ unsafe fn set_encryption(config: *const EncryptionConfig) -> Result<(), Error> {
             "ncclEncryptionConfig_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"
         )));
     }
-    let plain = EncryptionConfig {
-        size: 0,
-        magic,
-        version: VERSION,
-        mode: 0,
-        psk: std::ptr::null(),
-    };
+    let plain = EncryptionConfig { size: 0, magic, version: VERSION, mode: 0, psk: std::ptr::null() };
     // SAFETY: an ncclEncryptionConfig_t begins with its size and is C integers and a pointer.
     let config = unsafe { versioned(config, plain) };
     // SAFETY: the key is NULL or NUL-terminated, and only looked at in the mode that has one.
@@ -125,7 +115,9 @@ unsafe fn set_encryption(config: *const EncryptionConfig) -> Result<(), Error> {
         (1, None) => Err(invalid("ncclSetEncryption : the pre-shared key is NULL")),
         (1, Some(key)) if key.len() < SHORTEST_KEY => {
             let length = key.len();
-            Err(invalid(format!("ncclSetEncryption : the pre-shared key has {length} bytes, it must be at least {SHORTEST_KEY} bytes")))
+            Err(invalid(format!(
+                "ncclSetEncryption : the pre-shared key has {length} bytes, it must be at least {SHORTEST_KEY} bytes"
+            )))
         }
         (1, Some(_)) => Err(Error::InvalidUsage(
             "ncclSetEncryption : a pre-shared key was given, but this version of oxccl has no TLS support".to_string(),
