@@ -116,7 +116,7 @@ impl Call {
         let datatype = DataType::from_c(self.datatype);
         let datatype = datatype.ok_or_else(|| invalid(format!("{name} : invalid type {}", self.datatype)))?;
         let op = check_op(name, self.op)?;
-        if self.count == 0 && !self.func.has_peer() {
+        if self.count == 0 && !matches!(self.func, Func::Send | Func::Recv) {
             return Ok(Outcome::Done);
         }
         if let Some(config) = &config {

@@ -105,8 +105,8 @@ fn create_op(_op: *mut c_int, _scalar: *mut c_void, datatype: c_int, residence: 
 /// No operator was ever made, so that none can be destroyed.
 fn destroy_op(op: c_int, comm: Handle) -> Result<(), Error> {
     const NAME: &str = "ncclRedOpDestroy";
-    if let Some(op) = Op::from_c(op) {
-        return Err(invalid(format!("{NAME} : operator {} is a NCCL builtin", op.name())));
+    if Op::from_c(op).is_some() {
+        return Err(invalid(format!("{NAME} : operator {} is a NCCL builtin", op)));
     }
     if op < 0 {
         return Err(invalid(format!("{NAME} : operator {op} is garbage")));
