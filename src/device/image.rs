@@ -13,6 +13,7 @@ use crate::error::Error;
 /// The fatbin that nvcc made at build time; empty where it was not found.
 static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/device.fatbin"));
 
+// SAFETY: the declaration is that of kernels/entry.cu; the function takes nothing and cannot fail.
 unsafe extern "C" {
     /// The host image for this processor (`kernels/entry.cu`).
     fn oxccl_host_image() -> *const c_void;
