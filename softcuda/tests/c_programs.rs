@@ -133,3 +133,11 @@ fn runtime() {
 fn typed() {
     check_silent("typed.cpp");
 }
+
+#[test]
+fn unbuilt() {
+    for text in check("unbuilt.c") {
+        assert_eq!(text.lines().count(), 1, "one line: {text}");
+        assert!(text.contains("cudaMallocArray"), "{text}");
+    }
+}
