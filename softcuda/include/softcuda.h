@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#include "cuda.h"
+#include <cuda.h>
 
 #define SOFTCUDA_IMAGE_MAGIC 0x53434944u /* "SCID" */
 #define SOFTCUDA_IMAGE_VERSION 1u

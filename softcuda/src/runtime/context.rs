@@ -87,7 +87,10 @@ pub(super) fn primary(device: c_int) -> Result<Handle, Code> {
     check(driver::cuInit(0))?;
     let mut held = HELD.lock();
     if let Some(&context) = held.get(&device) {
-        return Ok(context);
+        // The program may have reset it by the driver API.
+        if primary_state(device).is_ok_and(|(_, active)| active) {
+            return Ok(context);
+        }
     }
     let context = fetch(|context| driver::cuDevicePrimaryCtxRetain(context, device))?;
     held.insert(device, context);

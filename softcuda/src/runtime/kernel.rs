@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 
-use super::context::{fetch, in_context, without_context};
+use super::context::{in_context, without_context};
 use super::driver::{self, LaunchConfig};
 use super::error::{Code, INVALID_DEVICE_FUNCTION, INVALID_RESOURCE_HANDLE, INVALID_VALUE, MISSING_CONFIGURATION, check, report};
 use super::{Address, Dim3, Handle, Out, registry};
@@ -44,15 +44,24 @@ fn on_function(func: Address, status: impl FnOnce(Handle) -> driver::Status) -> 
     checked.map_err(|c| if c == INVALID_RESOURCE_HANDLE { INVALID_DEVICE_FUNCTION } else { c })
 }
 
-/// The driver's function for `func`, asked about beforehand: an invalid handle in the launch itself
-/// would be the stream's.
-fn launchable(func: Address) -> Result<Handle, Code> {
-    // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
-    const ANY_ATTRIBUTE: c_int = 0;
-    let handle = function(func)?;
-    let mut value = MaybeUninit::uninit();
-    on_function(func, |f| driver::cuFuncGetAttribute(Some(&mut value), ANY_ATTRIBUTE, f))?;
-    Ok(handle)
+/// Launches `func`. An invalid handle in a launch may be the stream or the function: only then is
+/// the driver asked which.
+fn launch_on(func: Address, status: impl FnOnce(Handle) -> driver::Status) -> Result<(), Code> {
+    let launched = check(status(function(func)?));
+    if launched == Err(INVALID_RESOURCE_HANDLE) {
+        attribute(func, MAX_THREADS_PER_BLOCK)?;
+    }
+    launched
+}
+
+/// `CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK`, an attribute that every function has.
+const MAX_THREADS_PER_BLOCK: c_int = 0;
+
+fn attribute(func: Address, attribute: c_int) -> Result<c_int, Code> {
+    let mut value = MaybeUninit::new(0);
+    on_function(func, |f| driver::cuFuncGetAttribute(Some(&mut value), attribute, f))?;
+    // SAFETY: it was initialised above, and the driver at most replaced it.
+    Ok(unsafe { value.assume_init() })
 }
 
 impl Shape {
@@ -76,9 +85,8 @@ impl Shape {
 /// `args` points to a pointer for each of the kernel's arguments.
 unsafe fn launch(func: Address, config: &LaunchConfig, args: *const *const c_void) -> Code {
     in_context(|| {
-        let handle = launchable(func)?;
         // SAFETY: the caller's promise is the driver's condition.
-        check(unsafe { driver::cuLaunchKernelEx(config, handle, args, std::ptr::null()) })
+        launch_on(func, |f| unsafe { driver::cuLaunchKernelEx(config, f, args, std::ptr::null()) })
     })
 }
 
@@ -158,11 +166,10 @@ unsafe extern "C" fn launch_cooperative_kernel(
     stream: Handle,
 ) -> Code {
     in_context(|| {
-        let handle = launchable(func)?;
         let shared = Shape { shared, ..Shape::default() }.shared()?;
         let (Dim3 { x: gx, y: gy, z: gz }, Dim3 { x: bx, y: by, z: bz }) = (grid, block);
         // SAFETY: the caller's promise is the driver's condition.
-        check(unsafe { driver::cuLaunchCooperativeKernel(handle, gx, gy, gz, bx, by, bz, shared, stream, args) })
+        launch_on(func, |f| unsafe { driver::cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, stream, args) })
     })
 }
 
@@ -232,15 +239,13 @@ extern "C" fn func_get_attributes(attributes: Out<FuncAttributes>, func: Address
     const SIZES: [c_int; 3] = [1, 2, 3];
     in_context(|| {
         let attributes = attributes.ok_or(INVALID_VALUE)?;
-        let handle = launchable(func)?;
-        let get = |attribute| fetch(|value| driver::cuFuncGetAttribute(value, attribute, handle));
         let mut all = FuncAttributes::default();
-        for (size, attribute) in all.sizes.iter_mut().zip(SIZES) {
-            *size = usize::try_from(get(attribute)?).unwrap_or(0);
+        for (size, wanted) in all.sizes.iter_mut().zip(SIZES) {
+            *size = usize::try_from(attribute(func, wanted)?).unwrap_or(0);
         }
-        for (number, attribute) in all.numbers.iter_mut().zip(NUMBERS) {
+        for (number, wanted) in all.numbers.iter_mut().zip(NUMBERS) {
             // An attribute that this driver does not keep is 0, as for a kernel without clusters.
-            *number = get(attribute).unwrap_or(0);
+            *number = attribute(func, wanted).unwrap_or(0);
         }
         attributes.write(all);
         Ok(())
