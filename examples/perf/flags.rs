@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Tells a process that it is the other side; its stdin is the shared memory.
 const PEER: &str = "OXCCL_PERF_FLAGS";
@@ -58,6 +59,7 @@ impl Drop for Lines {
 pub fn main_if_peer() -> Option<i32> {
     std::env::var_os(PEER)?;
     let Ok(lines) = Lines::map(std::io::stdin()) else { return Some(3) };
+    let _pin = Pin::to(End::Last);
     let until = Instant::now() + 2 * LIMIT;
     for next in 1.. {
         lines.counter(1).store(next, Ordering::Release);
@@ -84,6 +86,37 @@ fn wait(counter: &AtomicU64, value: u64, until: Instant) -> bool {
     true
 }
 
+/// Which of the processors that this process may use.
+enum End {
+    First,
+    Last,
+}
+
+/// Keeps this thread on one processor, so that the two sides are never on the same one where there are two.
+struct Pin(CpuSet);
+
+impl Pin {
+    fn to(end: End) -> Option<Pin> {
+        let old = sched_getaffinity(None).ok()?;
+        let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| old.is_set(*cpu));
+        let cpu = match end {
+            End::First => usable.next(),
+            End::Last => usable.last(),
+        };
+        let mut one = CpuSet::new();
+        one.set(cpu?);
+        sched_setaffinity(None, &one).ok()?;
+        Some(Pin(old))
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // It was in force before, so the system takes it.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
 struct Peer(Child);
 
 impl Drop for Peer {
@@ -102,6 +135,7 @@ pub fn exchange_ns() -> Option<f64> {
     let peer =
         Command::new(std::env::current_exe().ok()?).env(PEER, "1").stdin(Stdio::from(memory)).stdout(Stdio::null()).spawn();
     let _peer = Peer(peer.ok()?);
+    let _pin = Pin::to(End::First);
     let until = Instant::now() + LIMIT;
     let mut value = 0;
     let mut batches = Vec::new();
