@@ -1,1 +1,3 @@
 //! A software CUDA device on host memory.
+
+mod runtime;
