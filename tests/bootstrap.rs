@@ -42,9 +42,7 @@ impl Rank {
     }
 
     fn line(&self) -> String {
-        self.lines
-            .recv_timeout(DEADLINE)
-            .expect("a rank says nothing")
+        self.lines.recv_timeout(DEADLINE).expect("a rank says nothing")
     }
 
     fn go(&mut self) {
@@ -60,9 +58,7 @@ impl Drop for Rank {
 }
 
 fn start_all(id: &UniqueId, nranks: u32, task: &str) -> Vec<Rank> {
-    let mut ranks: Vec<Rank> = (0..nranks)
-        .map(|rank| Rank::start(id, rank, nranks, task))
-        .collect();
+    let mut ranks: Vec<Rank> = (0..nranks).map(|rank| Rank::start(id, rank, nranks, task)).collect();
     for rank in &ranks {
         assert_eq!(rank.line(), "ready");
     }
@@ -73,14 +69,7 @@ fn start_all(id: &UniqueId, nranks: u32, task: &str) -> Vec<Rank> {
 }
 
 fn join_of(rank: u32, nranks: u32) -> Join {
-    Join {
-        rank,
-        nranks,
-        version: 23203,
-        settings: Vec::new(),
-        facts: facts(rank),
-        cancel: None,
-    }
+    Join { rank, nranks, version: 23203, settings: Vec::new(), facts: facts(rank), cancel: None }
 }
 
 fn facts(rank: u32) -> Vec<u8> {
@@ -90,9 +79,7 @@ fn facts(rank: u32) -> Vec<u8> {
 /// A block whose size depends on rank and round.
 fn block(rank: u32, round: u32) -> Vec<u8> {
     let length = (rank as usize * 37 + round as usize * 11) % 3000;
-    (0..length)
-        .map(|i| (i as u32 * 7 + rank * 13 + round) as u8)
-        .collect()
+    (0..length).map(|i| (i as u32 * 7 + rank * 13 + round) as u8).collect()
 }
 
 /// Not a test of its own: what a rank's process does.
@@ -114,16 +101,8 @@ fn child() {
     std::io::stdin().read_exact(&mut go).unwrap();
     let start = Instant::now();
     match carry_out(&task, rank, nranks, &id) {
-        Ok(joined) => println!(
-            "@ok {} {}",
-            (joined - start).as_micros(),
-            start.elapsed().as_micros()
-        ),
-        Err(error) => println!(
-            "@{:?} {} {error}",
-            error.code(),
-            start.elapsed().as_micros()
-        ),
+        Ok(joined) => println!("@ok {} {}", (joined - start).as_micros(), start.elapsed().as_micros()),
+        Err(error) => println!("@{:?} {} {error}", error.code(), start.elapsed().as_micros()),
     }
 }
 

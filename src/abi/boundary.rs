@@ -91,13 +91,8 @@ pub(super) fn guard<T: AfterPanic, R: Answer<T>>(call: &Place<'_>, body: impl Fn
     log::install();
     catch_unwind(AssertUnwindSafe(|| body().answer(call))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
-        let text = text
-            .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_default();
-        log::failure(
-            call,
-            &Error::Internal(format!("{} panicked: {text}", call.function)),
-        );
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        log::failure(call, &Error::Internal(format!("{} panicked: {text}", call.function)));
         T::after_panic()
     })
 }
@@ -122,9 +117,7 @@ pub(super) fn invalid(text: impl Into<String>) -> Error {
 
 /// The honest answer for what this version does not do.
 pub(super) fn unsupported(function: &str) -> Error {
-    Error::InvalidUsage(format!(
-        "{function} is not supported by this version of oxccl"
-    ))
+    Error::InvalidUsage(format!("{function} is not supported by this version of oxccl"))
 }
 
 /// The communicator of a handle; `name` is how messages call the operation (spec §3.0).
@@ -134,9 +127,7 @@ pub(super) fn comm_of(name: &str, handle: *mut c_void) -> Result<Arc<Comm>, Erro
     }
     comm::lookup(handle as usize).ok_or_else(|| {
         let what = "it is not a communicator, or one that was destroyed";
-        invalid(format!(
-            "Error: corrupted comm object detected ({name} : comm {handle:p}: {what})"
-        ))
+        invalid(format!("Error: corrupted comm object detected ({name} : comm {handle:p}: {what})"))
     })
 }
 
@@ -154,23 +145,14 @@ pub(super) fn null(name: &str, argument: &str) -> Error {
 
 /// Checks that a pointer is not NULL.
 pub(super) fn not_null<T>(name: &str, argument: &str, pointer: *const T) -> Result<(), Error> {
-    if pointer.is_null() {
-        Err(null(name, argument))
-    } else {
-        Ok(())
-    }
+    if pointer.is_null() { Err(null(name, argument)) } else { Ok(()) }
 }
 
 /// Writes a result through a pointer of the caller.
 ///
 /// # Safety
 /// `to` is NULL or valid for writing a `T`.
-pub(super) unsafe fn store<T>(
-    name: &str,
-    argument: &str,
-    to: *mut T,
-    value: T,
-) -> Result<(), Error> {
+pub(super) unsafe fn store<T>(name: &str, argument: &str, to: *mut T, value: T) -> Result<(), Error> {
     not_null(name, argument, to)?;
     // SAFETY: it is not NULL, so it is valid by the contract.
     unsafe { to.write(value) };

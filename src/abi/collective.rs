@@ -4,10 +4,10 @@ use super::boundary::{comm_of, invalid, noted, unsupported};
 use super::exports;
 use super::read;
 use super::types::{CollConfig, Handle, ResultCode};
-use crate::comm::types::{DataType, Func, Op};
 use crate::comm::{Comm, Outcome};
 use crate::error::Error;
 use crate::group::{self, Collective};
+use crate::plan::call::{DataType, Func, Op};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -77,27 +77,9 @@ const SUM: c_int = 0;
 const NO_ROOT: c_int = 0;
 
 impl Call {
-    fn new(
-        function: &'static str,
-        func: Func,
-        data: Data,
-        op: c_int,
-        root: c_int,
-        target: Target,
-    ) -> Call {
+    fn new(function: &'static str, func: Func, data: Data, op: c_int, root: c_int, target: Target) -> Call {
         let (send, recv, count, datatype) = data;
-        Call {
-            function,
-            func,
-            send,
-            recv,
-            count,
-            datatype,
-            op,
-            root,
-            comm: target.0,
-            stream: target.1,
-        }
+        Call { function, func, send, recv, count, datatype, op, root, comm: target.0, stream: target.1 }
     }
 
     /// The plain call. Whatever goes wrong is remembered by an open group.
@@ -124,24 +106,17 @@ impl Call {
     }
 
     /// The checks of spec §3.6 in their order, then the call.
-    fn on(
-        self,
-        comm: &Arc<Comm>,
-        config: Option<crate::comm::config::CollConfig>,
-    ) -> Result<Outcome, Error> {
+    fn on(self, comm: &Arc<Comm>, config: Option<crate::comm::config::CollConfig>) -> Result<Outcome, Error> {
         let name = self.func.name();
         if comm.is_revoked() {
-            return Err(Error::InvalidUsage(format!(
-                "{name}: communicator was revoked"
-            )));
+            return Err(Error::InvalidUsage(format!("{name}: communicator was revoked")));
         }
         comm.check_ready()?;
         check_root(name, self.root, comm.nranks())?;
         let datatype = DataType::from_c(self.datatype);
-        let datatype =
-            datatype.ok_or_else(|| invalid(format!("{name} : invalid type {}", self.datatype)))?;
+        let datatype = datatype.ok_or_else(|| invalid(format!("{name} : invalid type {}", self.datatype)))?;
         let op = check_op(name, self.op)?;
-        if self.count == 0 && !self.func.has_peer() {
+        if self.count == 0 && !matches!(self.func, Func::Send | Func::Recv) {
             return Ok(Outcome::Done);
         }
         if let Some(config) = &config {
@@ -150,46 +125,14 @@ impl Call {
         if self.func != Func::AllReduce {
             return Err(unsupported(self.function));
         }
-        let Call {
-            func,
-            send,
-            recv,
-            count,
-            root,
-            stream,
-            ..
-        } = self;
+        let Call { func, send, recv, count, root, stream, .. } = self;
         let (send, recv, stream) = (send as u64, recv as u64, stream as usize);
-        group::submit(
-            comm.clone(),
-            Collective {
-                func,
-                send,
-                recv,
-                count,
-                datatype,
-                op,
-                root,
-                stream,
-                config,
-            },
-        )
+        group::submit(comm.clone(), Collective { func, send, recv, count, datatype, op, root, stream, config })
     }
 
     /// The line by which a run can be replayed (spec §9.4).
     fn trace(&self) {
-        let Call {
-            function,
-            send,
-            recv,
-            count,
-            datatype,
-            op,
-            root,
-            comm,
-            stream,
-            ..
-        } = self;
+        let Call { function, send, recv, count, datatype, op, root, comm, stream, .. } = self;
         ::log::trace!(
             target: "CALL",
             "{function}({:x},{:x},{count},{datatype},{op},{root},{comm:p},{stream:p})",
@@ -204,21 +147,15 @@ pub(super) fn check_root(name: &str, root: c_int, nranks: i32) -> Result<(), Err
     if (0..nranks).contains(&root) {
         return Ok(());
     }
-    Err(invalid(format!(
-        "{name} : invalid root {root} (root should be in the 0..{nranks} range)"
-    )))
+    Err(invalid(format!("{name} : invalid root {root} (root should be in the 0..{nranks} range)")))
 }
 
 /// There are no user-made operators in this version, so that a handle of one is never known.
 fn check_op(name: &str, op: c_int) -> Result<Op, Error> {
     match Op::from_c(op) {
         Some(op) => Ok(op),
-        None if op < 0 => Err(invalid(format!(
-            "{name} : invalid reduction operation {op}"
-        ))),
-        None => Err(invalid(format!(
-            "{name} : reduction operation {op} unknown to this communicator"
-        ))),
+        None if op < 0 => Err(invalid(format!("{name} : invalid reduction operation {op}"))),
+        None => Err(invalid(format!("{name} : reduction operation {op} unknown to this communicator"))),
     }
 }
 
@@ -234,15 +171,7 @@ fn all_reduce(
     comm: Handle,
     stream: Handle,
 ) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclAllReduce",
-        Func::AllReduce,
-        (send, recv, count, dt),
-        op,
-        NO_ROOT,
-        (comm, stream),
-    )
-    .run()
+    Call::new("ncclAllReduce", Func::AllReduce, (send, recv, count, dt), op, NO_ROOT, (comm, stream)).run()
 }
 
 fn reduce(
@@ -255,34 +184,11 @@ fn reduce(
     comm: Handle,
     stream: Handle,
 ) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclReduce",
-        Func::Reduce,
-        (send, recv, count, dt),
-        op,
-        root,
-        (comm, stream),
-    )
-    .run()
+    Call::new("ncclReduce", Func::Reduce, (send, recv, count, dt), op, root, (comm, stream)).run()
 }
 
-fn bcast(
-    buffer: Room,
-    count: usize,
-    dt: c_int,
-    root: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclBcast",
-        Func::Broadcast,
-        (buffer, buffer, count, dt),
-        SUM,
-        root,
-        (comm, stream),
-    )
-    .run()
+fn bcast(buffer: Room, count: usize, dt: c_int, root: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
+    Call::new("ncclBcast", Func::Broadcast, (buffer, buffer, count, dt), SUM, root, (comm, stream)).run()
 }
 
 fn broadcast(
@@ -294,15 +200,7 @@ fn broadcast(
     comm: Handle,
     stream: Handle,
 ) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclBroadcast",
-        Func::Broadcast,
-        (send, recv, count, dt),
-        SUM,
-        root,
-        (comm, stream),
-    )
-    .run()
+    Call::new("ncclBroadcast", Func::Broadcast, (send, recv, count, dt), SUM, root, (comm, stream)).run()
 }
 
 fn reduce_scatter(
@@ -314,53 +212,15 @@ fn reduce_scatter(
     comm: Handle,
     stream: Handle,
 ) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclReduceScatter",
-        Func::ReduceScatter,
-        (send, recv, count, dt),
-        op,
-        NO_ROOT,
-        (comm, stream),
-    )
-    .run()
+    Call::new("ncclReduceScatter", Func::ReduceScatter, (send, recv, count, dt), op, NO_ROOT, (comm, stream)).run()
 }
 
-fn all_gather(
-    send: Buffer,
-    recv: Room,
-    count: usize,
-    dt: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclAllGather",
-        Func::AllGather,
-        (send, recv, count, dt),
-        SUM,
-        NO_ROOT,
-        (comm, stream),
-    )
-    .run()
+fn all_gather(send: Buffer, recv: Room, count: usize, dt: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
+    Call::new("ncclAllGather", Func::AllGather, (send, recv, count, dt), SUM, NO_ROOT, (comm, stream)).run()
 }
 
-fn all_to_all(
-    send: Buffer,
-    recv: Room,
-    count: usize,
-    dt: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclAlltoAll",
-        Func::AlltoAll,
-        (send, recv, count, dt),
-        SUM,
-        NO_ROOT,
-        (comm, stream),
-    )
-    .run()
+fn all_to_all(send: Buffer, recv: Room, count: usize, dt: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
+    Call::new("ncclAlltoAll", Func::AlltoAll, (send, recv, count, dt), SUM, NO_ROOT, (comm, stream)).run()
 }
 
 fn gather(
@@ -372,15 +232,7 @@ fn gather(
     comm: Handle,
     stream: Handle,
 ) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclGather",
-        Func::Gather,
-        (send, recv, count, dt),
-        SUM,
-        root,
-        (comm, stream),
-    )
-    .run()
+    Call::new("ncclGather", Func::Gather, (send, recv, count, dt), SUM, root, (comm, stream)).run()
 }
 
 fn scatter(
@@ -392,37 +244,15 @@ fn scatter(
     comm: Handle,
     stream: Handle,
 ) -> Result<Outcome, Error> {
-    Call::new(
-        "ncclScatter",
-        Func::Scatter,
-        (send, recv, count, dt),
-        SUM,
-        root,
-        (comm, stream),
-    )
-    .run()
+    Call::new("ncclScatter", Func::Scatter, (send, recv, count, dt), SUM, root, (comm, stream)).run()
 }
 
-fn send_to(
-    send: Buffer,
-    count: usize,
-    dt: c_int,
-    peer: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
+fn send_to(send: Buffer, count: usize, dt: c_int, peer: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
     let data = (send, std::ptr::null_mut(), count, dt);
     Call::new("ncclSend", Func::Send, data, SUM, peer, (comm, stream)).run()
 }
 
-fn receive(
-    recv: Room,
-    count: usize,
-    dt: c_int,
-    peer: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
+fn receive(recv: Room, count: usize, dt: c_int, peer: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
     let data = (std::ptr::null(), recv, count, dt);
     Call::new("ncclRecv", Func::Recv, data, SUM, peer, (comm, stream)).run()
 }
@@ -437,14 +267,7 @@ unsafe fn all_reduce_config(
     stream: Handle,
     config: *const CollConfig,
 ) -> Result<Outcome, Error> {
-    let call = Call::new(
-        "ncclAllReduceConfig",
-        Func::AllReduce,
-        (send, recv, count, dt),
-        op,
-        NO_ROOT,
-        (comm, stream),
-    );
+    let call = Call::new("ncclAllReduceConfig", Func::AllReduce, (send, recv, count, dt), op, NO_ROOT, (comm, stream));
     // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
     unsafe { call.run_with(config) }
 }
@@ -459,14 +282,7 @@ unsafe fn broadcast_config(
     stream: Handle,
     config: *const CollConfig,
 ) -> Result<Outcome, Error> {
-    let call = Call::new(
-        "ncclBroadcastConfig",
-        Func::Broadcast,
-        (send, recv, count, dt),
-        SUM,
-        root,
-        (comm, stream),
-    );
+    let call = Call::new("ncclBroadcastConfig", Func::Broadcast, (send, recv, count, dt), SUM, root, (comm, stream));
     // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
     unsafe { call.run_with(config) }
 }
@@ -482,14 +298,7 @@ unsafe fn reduce_config(
     stream: Handle,
     config: *const CollConfig,
 ) -> Result<Outcome, Error> {
-    let call = Call::new(
-        "ncclReduceConfig",
-        Func::Reduce,
-        (send, recv, count, dt),
-        op,
-        root,
-        (comm, stream),
-    );
+    let call = Call::new("ncclReduceConfig", Func::Reduce, (send, recv, count, dt), op, root, (comm, stream));
     // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
     unsafe { call.run_with(config) }
 }
@@ -503,14 +312,7 @@ unsafe fn all_gather_config(
     stream: Handle,
     config: *const CollConfig,
 ) -> Result<Outcome, Error> {
-    let call = Call::new(
-        "ncclAllGatherConfig",
-        Func::AllGather,
-        (send, recv, count, dt),
-        SUM,
-        NO_ROOT,
-        (comm, stream),
-    );
+    let call = Call::new("ncclAllGatherConfig", Func::AllGather, (send, recv, count, dt), SUM, NO_ROOT, (comm, stream));
     // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
     unsafe { call.run_with(config) }
 }
@@ -525,14 +327,7 @@ unsafe fn reduce_scatter_config(
     stream: Handle,
     config: *const CollConfig,
 ) -> Result<Outcome, Error> {
-    let call = Call::new(
-        "ncclReduceScatterConfig",
-        Func::ReduceScatter,
-        (send, recv, count, dt),
-        op,
-        NO_ROOT,
-        (comm, stream),
-    );
+    let call = Call::new("ncclReduceScatterConfig", Func::ReduceScatter, (send, recv, count, dt), op, NO_ROOT, (comm, stream));
     // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
     unsafe { call.run_with(config) }
 }
@@ -546,14 +341,7 @@ unsafe fn all_to_all_config(
     stream: Handle,
     config: *const CollConfig,
 ) -> Result<Outcome, Error> {
-    let call = Call::new(
-        "ncclAlltoAllConfig",
-        Func::AlltoAll,
-        (send, recv, count, dt),
-        SUM,
-        NO_ROOT,
-        (comm, stream),
-    );
+    let call = Call::new("ncclAlltoAllConfig", Func::AlltoAll, (send, recv, count, dt), SUM, NO_ROOT, (comm, stream));
     // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
     unsafe { call.run_with(config) }
 }
@@ -568,14 +356,7 @@ unsafe fn gather_config(
     stream: Handle,
     config: *const CollConfig,
 ) -> Result<Outcome, Error> {
-    let call = Call::new(
-        "ncclGatherConfig",
-        Func::Gather,
-        (send, recv, count, dt),
-        SUM,
-        root,
-        (comm, stream),
-    );
+    let call = Call::new("ncclGatherConfig", Func::Gather, (send, recv, count, dt), SUM, root, (comm, stream));
     // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
     unsafe { call.run_with(config) }
 }
@@ -590,14 +371,7 @@ unsafe fn scatter_config(
     stream: Handle,
     config: *const CollConfig,
 ) -> Result<Outcome, Error> {
-    let call = Call::new(
-        "ncclScatterConfig",
-        Func::Scatter,
-        (send, recv, count, dt),
-        SUM,
-        root,
-        (comm, stream),
-    );
+    let call = Call::new("ncclScatterConfig", Func::Scatter, (send, recv, count, dt), SUM, root, (comm, stream));
     // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
     unsafe { call.run_with(config) }
 }

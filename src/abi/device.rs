@@ -4,8 +4,7 @@
 use super::boundary::{comm_of, invalid, not_null, ready, unsupported};
 use super::exports;
 use super::types::{
-    GinBarrierHandle, Handle, Head, LlA2aHandle, LsaBarrierHandle, Properties,
-    ResourceRequirements, ResultCode, Team,
+    GinBarrierHandle, Handle, Head, LlA2aHandle, LsaBarrierHandle, Properties, ResourceRequirements, ResultCode, Team,
 };
 use crate::comm::Comm;
 use crate::comm::config::{MAGIC, VERSION};
@@ -58,19 +57,15 @@ unsafe fn check_head(name: &str, head: *const Head) -> Result<c_uint, Error> {
     // SAFETY: valid by the contract; every version has these 16 bytes.
     let Head { magic, version, .. } = unsafe { head.read() };
     if magic != MAGIC {
-        let text = format!(
-            "{name} : argument not initialized via its INITIALIZER macro (got magic {magic:#x})"
-        );
+        let text = format!("{name} : argument not initialized via its INITIALIZER macro (got magic {magic:#x})");
         return Err(Error::InvalidUsage(text));
     }
     match version {
         22902..=22903 | 22905..=22907 | 23000..=23007 | 23100..=VERSION => Ok(version),
-        newer if newer > VERSION => Err(Error::InvalidUsage(format!(
-            "{name} : NCCL library is too old ({VERSION}) for a program compiled with {newer}"
-        ))),
-        other => Err(Error::InvalidUsage(format!(
-            "{name} : version {VERSION} is not backwards compatible with {other}"
-        ))),
+        newer if newer > VERSION => {
+            Err(Error::InvalidUsage(format!("{name} : NCCL library is too old ({VERSION}) for a program compiled with {newer}")))
+        }
+        other => Err(Error::InvalidUsage(format!("{name} : version {VERSION} is not backwards compatible with {other}"))),
     }
 }
 
@@ -101,10 +96,7 @@ unsafe fn write_properties(comm: &Comm, version: c_uint, p: *mut Properties) {
         (&raw mut (*p).multimem_support).write(false);
         if version <= 22903 {
             // The struct of that time had its ginType in the byte behind.
-            (&raw mut (*p).multimem_support)
-                .cast::<u8>()
-                .add(1)
-                .write(0);
+            (&raw mut (*p).multimem_support).cast::<u8>().add(1).write(0);
             return;
         }
         (&raw mut (*p).gin_type).write(0);
@@ -126,28 +118,20 @@ unsafe fn write_properties(comm: &Comm, version: c_uint, p: *mut Properties) {
     }
 }
 
-unsafe fn dev_comm_create(
-    comm: Handle,
-    requirements: *const Head,
-    _out: *mut c_void,
-) -> Result<(), Error> {
+unsafe fn dev_comm_create(comm: Handle, requirements: *const Head, _out: *mut c_void) -> Result<(), Error> {
     const NAME: &str = "ncclDevCommCreate";
     comm_of(NAME, comm)?;
     not_null(NAME, "reqs", requirements)?;
     // SAFETY: not NULL, so it has the head of the struct by the C contract.
     unsafe { check_head(NAME, requirements) }?;
-    Err(Error::InvalidUsage(format!(
-        "{NAME} : symmetric memory is not supported on this communicator"
-    )))
+    Err(Error::InvalidUsage(format!("{NAME} : symmetric memory is not supported on this communicator")))
 }
 
 fn dev_comm_destroy(comm: Handle, dev_comm: *const c_void) -> Result<(), Error> {
     const NAME: &str = "ncclDevCommDestroy";
     comm_of(NAME, comm)?;
     not_null(NAME, "devComm", dev_comm)?;
-    Err(invalid(format!(
-        "{NAME} : devComm {dev_comm:p} was not made by this communicator"
-    )))
+    Err(invalid(format!("{NAME} : devComm {dev_comm:p} was not made by this communicator")))
 }
 
 /// A team of a communicator; `{0,0,0}` for what is none, where NCCL crashes.
@@ -155,11 +139,7 @@ fn team(name: &str, comm: Handle, make: fn(&Comm) -> Team) -> Team {
     match ready(name, comm) {
         Ok(comm) => make(&comm),
         Err(error) => {
-            let place = crate::log::Place {
-                file: "abi/device.rs",
-                line: line!(),
-                function: name,
-            };
+            let place = crate::log::Place { file: "abi/device.rs", line: line!(), function: name };
             crate::log::failure(&place, &error);
             Team::NONE
         }
@@ -167,11 +147,7 @@ fn team(name: &str, comm: Handle, make: fn(&Comm) -> Team) -> Team {
 }
 
 fn world(comm: &Comm) -> Team {
-    Team {
-        nranks: comm.nranks(),
-        rank: comm.rank(),
-        stride: 1,
-    }
+    Team { nranks: comm.nranks(), rank: comm.rank(), stride: 1 }
 }
 
 fn team_world(comm: Handle) -> Team {
@@ -244,10 +220,7 @@ unsafe fn lsa_barrier(
     const NAME: &str = "ncclLsaBarrierCreateRequirement";
     not_null(NAME, "outHandle", handle)?;
     not_null(NAME, "outReq", requirement)?;
-    let (n, ranks) = (
-        count(NAME, "nBarriers", barriers)?,
-        count(NAME, "team", team.nranks)?,
-    );
+    let (n, ranks) = (count(NAME, "nBarriers", barriers)?, count(NAME, "team", team.nranks)?);
     // SAFETY: both are not NULL, so valid for writing by the C contract.
     unsafe {
         (&raw mut (*handle).barriers).write(barriers);
@@ -274,8 +247,7 @@ unsafe fn gin_barrier(
     not_null(NAME, "outHandle", handle)?;
     not_null(NAME, "outReq", requirement)?;
     let signals = count(NAME, "nBarriers", barriers)? * count(NAME, "team", team.nranks)?;
-    let signals = c_int::try_from(signals)
-        .map_err(|_| invalid(format!("{NAME} : too many signals: {signals}")))?;
+    let signals = c_int::try_from(signals).map_err(|_| invalid(format!("{NAME} : too many signals: {signals}")))?;
     // SAFETY: both are not NULL, so valid for writing by the C contract.
     unsafe {
         requirement.write(ResourceRequirements {
@@ -316,21 +288,10 @@ unsafe fn ll_a2a(
     Ok(())
 }
 
-fn gin_outbox(
-    _: c_int,
-    _: c_int,
-    _: *mut c_void,
-    _: *mut ResourceRequirements,
-) -> Result<(), Error> {
+fn gin_outbox(_: c_int, _: c_int, _: *mut c_void, _: *mut ResourceRequirements) -> Result<(), Error> {
     Err(unsupported("ncclGinOutboxCreateRequirement"))
 }
 
-fn gin_inbox(
-    _: Team,
-    _: c_int,
-    _: c_int,
-    _: *mut c_void,
-    _: *mut ResourceRequirements,
-) -> Result<(), Error> {
+fn gin_inbox(_: Team, _: c_int, _: c_int, _: *mut c_void, _: *mut ResourceRequirements) -> Result<(), Error> {
     Err(unsupported("ncclGinInboxA2ACreateRequirement"))
 }

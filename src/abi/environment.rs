@@ -15,14 +15,9 @@ impl Files for ProcessEnvironment {
             return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
         }
         let mut bytes = Vec::new();
-        std::fs::File::open(path)?
-            .take(limit + 1)
-            .read_to_end(&mut bytes)?;
+        std::fs::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > limit {
-            return Err(Error::new(
-                ErrorKind::FileTooLarge,
-                format!("longer than {limit} bytes"),
-            ));
+            return Err(Error::new(ErrorKind::FileTooLarge, format!("longer than {limit} bytes")));
         }
         Ok(bytes)
     }
@@ -52,7 +47,5 @@ pub(super) fn library_path() -> String {
         return "an unknown file".to_string();
     }
     // SAFETY: the loader's name of a loaded object is NUL-terminated and stays while we are loaded.
-    unsafe { CStr::from_ptr(info.dli_fname) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned()
 }

@@ -37,19 +37,12 @@ unsafe fn group_simulate_end(info: *mut SimInfo) -> Result<Outcome, Error> {
     if info.is_null() {
         return group::end();
     }
-    let initial = SimInfo {
-        size: 0,
-        magic: 0,
-        version: VERSION,
-        estimated_time: -1.0,
-    };
+    let initial = SimInfo { size: 0, magic: 0, version: VERSION, estimated_time: -1.0 };
     // SAFETY: an ncclSimInfo_t begins with its size and is C numbers.
     let read = unsafe { versioned(info.cast_const(), initial) };
     let error = match read.magic {
         SIM_MAGIC => unsupported("ncclGroupSimulateEnd"),
-        other => invalid(format!(
-            "ncclSimInfo_t argument not initialized via its INITIALIZER macro (got magic {other:#x})"
-        )),
+        other => invalid(format!("ncclSimInfo_t argument not initialized via its INITIALIZER macro (got magic {other:#x})")),
     };
     group::note_error(&error);
     group::end()

@@ -4,10 +4,10 @@ use super::boundary::{invalid, not_null, prepare, store};
 use super::exports;
 use super::read::{text, versioned};
 use super::types::{EncryptionConfig, Handle, ResultCode, UniqueId};
-use crate::comm;
 use crate::comm::config::{MAGIC, VERSION};
 use crate::error::Error;
 use crate::log;
+use crate::{comm, device};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 exports! {
@@ -70,7 +70,7 @@ fn get_last_error(_comm: Handle) -> *const c_char {
 unsafe fn get_unique_id(id: *mut UniqueId) -> Result<(), Error> {
     prepare();
     not_null("GetUniqueId", "out", id)?;
-    let internal = comm::unique_id()?;
+    let internal = comm::unique_id()?.0;
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store("GetUniqueId", "out", id, UniqueId { internal }) }
 }
@@ -79,19 +79,15 @@ unsafe fn mem_alloc(ptr: *mut *mut c_void, size: usize) -> Result<(), Error> {
     prepare();
     if ptr.is_null() {
         comm::check_cuda()?;
-        return Err(Error::Cuda {
-            call: "ncclMemAlloc",
-            code: 1,
-            text: "invalid argument: ptr is NULL".to_string(),
-        });
+        return Err(Error::Cuda { call: "ncclMemAlloc", code: 1, text: "invalid argument: ptr is NULL".to_string() });
     }
-    let address = comm::mem_alloc(size)? as *mut c_void;
+    let address = device::allocate(size)? as *mut c_void;
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store("MemAlloc", "ptr", ptr, address) }
 }
 
 unsafe fn mem_free(ptr: *mut c_void) -> Result<(), Error> {
-    comm::mem_free(ptr as usize)
+    device::free(ptr as u64)
 }
 
 /// Shortest key, in bytes.
@@ -110,13 +106,7 @@ unsafe fn set_encryption(config: *const EncryptionConfig) -> Result<(), Error> {
             "ncclEncryptionConfig_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"
         )));
     }
-    let plain = EncryptionConfig {
-        size: 0,
-        magic,
-        version: VERSION,
-        mode: 0,
-        psk: std::ptr::null(),
-    };
+    let plain = EncryptionConfig { size: 0, magic, version: VERSION, mode: 0, psk: std::ptr::null() };
     // SAFETY: an ncclEncryptionConfig_t begins with its size and is C integers and a pointer.
     let config = unsafe { versioned(config, plain) };
     // SAFETY: the key is NULL or NUL-terminated, and only looked at in the mode that has one.
@@ -125,7 +115,9 @@ unsafe fn set_encryption(config: *const EncryptionConfig) -> Result<(), Error> {
         (1, None) => Err(invalid("ncclSetEncryption : the pre-shared key is NULL")),
         (1, Some(key)) if key.len() < SHORTEST_KEY => {
             let length = key.len();
-            Err(invalid(format!("ncclSetEncryption : the pre-shared key has {length} bytes, it must be at least {SHORTEST_KEY} bytes")))
+            Err(invalid(format!(
+                "ncclSetEncryption : the pre-shared key has {length} bytes, it must be at least {SHORTEST_KEY} bytes"
+            )))
         }
         (1, Some(_)) => Err(Error::InvalidUsage(
             "ncclSetEncryption : a pre-shared key was given, but this version of oxccl has no TLS support".to_string(),

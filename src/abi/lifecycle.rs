@@ -1,14 +1,14 @@
 //! Making and ending communicators (spec §3.2, §6).
 
-use super::boundary::{
-    comm_of, invalid, not_null, noted, null, prepare, ready, store, unsupported,
-};
+use super::boundary::{comm_of, invalid, not_null, noted, null, prepare, ready, store, unsupported};
 use super::environment::library_path;
 use super::exports;
 use super::read;
 use super::types::{Config, Handle, ResultCode, UniqueId};
-use crate::comm::{self, InitRequest, Outcome, Slot};
+use crate::bootstrap;
+use crate::comm::{self, InitRequest, Outcome};
 use crate::error::Error;
+use crate::group;
 use crate::{log, params};
 use std::ffi::c_int;
 
@@ -43,23 +43,9 @@ exports! {
     fn ncclCommResume = pncclCommResume(comm: Handle) -> ResultCode = resume;
 }
 
-unsafe fn init_rank(
-    newcomm: *mut Handle,
-    nranks: c_int,
-    id: UniqueId,
-    rank: c_int,
-) -> Result<Outcome, Error> {
+unsafe fn init_rank(newcomm: *mut Handle, nranks: c_int, id: UniqueId, rank: c_int) -> Result<Outcome, Error> {
     // SAFETY: the caller keeps the C contract.
-    noted(unsafe {
-        init(
-            "ncclCommInitRank",
-            newcomm,
-            nranks,
-            &id,
-            rank,
-            std::ptr::null(),
-        )
-    })
+    noted(unsafe { init("ncclCommInitRank", newcomm, nranks, &id, rank, std::ptr::null()) })
 }
 
 unsafe fn init_rank_config(
@@ -87,9 +73,7 @@ unsafe fn init_rank_scalable(
         prepare();
         comm::check_cuda()?;
         if nids <= 0 || nids > nranks {
-            return Err(invalid(format!(
-                "{NAME} : invalid nId {nids} (it should be in the 1..{nranks} range)"
-            )));
+            return Err(invalid(format!("{NAME} : invalid nId {nids} (it should be in the 1..{nranks} range)")));
         }
         not_null(NAME, "commIds", ids)?;
         // SAFETY: it is not NULL and has `nids` ids by the C contract; at least one.
@@ -120,55 +104,45 @@ unsafe fn init(
     // SAFETY: NULL or valid for writing by the contract.
     unsafe { store(function, "newcomm", newcomm, std::ptr::null_mut()) }?;
     if nranks < 1 || rank < 0 || rank >= nranks {
-        return Err(invalid(format!(
-            "Invalid rank requested : {rank}/{nranks} ({function})"
-        )));
+        return Err(invalid(format!("Invalid rank requested : {rank}/{nranks} ({function})")));
     }
     // SAFETY: the contract is the same.
     let config = unsafe { read::config(config) }?;
+    let request = InitRequest {
+        function,
+        nranks,
+        rank,
+        id: bootstrap::UniqueId(id.internal),
+        config,
+        always_blocking: function == "ncclCommInitRank",
+        device: None,
+    };
+    let to = newcomm as usize;
     // SAFETY: `newcomm` is not NULL and stays valid by the contract.
-    let slot = unsafe { Slot::new(newcomm.cast()) };
-    comm::init_rank(
-        slot,
-        InitRequest {
-            function,
-            nranks,
-            rank,
-            id: id.internal,
-            config,
-        },
-    )
+    group::init_rank(request, move |handle| unsafe { (to as *mut Handle).write(handle as Handle) })
 }
 
 unsafe fn init_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Result<(), Error> {
     prepare();
     not_null("CommInitAll", "comms", comms)?;
-    let count = usize::try_from(ndev)
-        .map_err(|_| invalid(format!("Invalid device count requested : {ndev}")))?;
+    let count = usize::try_from(ndev).map_err(|_| invalid(format!("Invalid device count requested : {ndev}")))?;
+    comm::check_cuda()?;
     log::banner(0, library_path);
+    // SAFETY: NULL stands for the default configuration.
+    let config = unsafe { read::config(std::ptr::null()) }?;
     let devices: Vec<i32> = match devlist.is_null() {
         true => (0..ndev).collect(),
         // SAFETY: not NULL, so a list of `ndev` ints by the C contract.
         false => unsafe { std::slice::from_raw_parts(devlist, count) }.to_vec(),
     };
-    for (i, handle) in comm::init_all(&devices)?
-        .into_iter()
-        .take(count)
-        .enumerate()
-    {
+    for (i, handle) in group::init_all(&devices, config)?.into_iter().take(count).enumerate() {
         // SAFETY: `comms` has room for `ndev` handles by the C contract.
         unsafe { comms.add(i).write(handle as Handle) };
     }
     Ok(())
 }
 
-unsafe fn split(
-    comm: Handle,
-    _color: c_int,
-    _key: c_int,
-    newcomm: *mut Handle,
-    config: *mut Config,
-) -> Result<(), Error> {
+unsafe fn split(comm: Handle, _color: c_int, _key: c_int, newcomm: *mut Handle, config: *mut Config) -> Result<(), Error> {
     const NAME: &str = "ncclCommSplit";
     noted((|| {
         let comm = comm_of(NAME, comm)?;
@@ -196,17 +170,12 @@ unsafe fn shrink(
         unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
         not_null(NAME, "excludeRanksList", excluded)?;
         if count <= 0 {
-            return Err(invalid(format!(
-                "{NAME} : invalid excludeRanksCount {count}"
-            )));
+            return Err(invalid(format!("{NAME} : invalid excludeRanksCount {count}")));
         }
         // SAFETY: not NULL, so a list of `count` ints by the C contract.
         let excluded = unsafe { std::slice::from_raw_parts(excluded, count as usize) };
         if excluded.contains(&comm.rank()) {
-            return Err(invalid(format!(
-                "{NAME} : rank {} is in its own excludeRanksList",
-                comm.rank()
-            )));
+            return Err(invalid(format!("{NAME} : rank {} is in its own excludeRanksList", comm.rank())));
         }
         comm.check_ready()?;
         // SAFETY: NULL or an ncclConfig_t by the C contract.
@@ -220,9 +189,7 @@ unsafe fn comm_unique_id(comm: Handle, id: *mut UniqueId) -> Result<(), Error> {
     ready(NAME, comm)?;
     not_null(NAME, "uniqueId", id)?;
     if params::snapshot().text(params::COMM_ID).is_some() {
-        return Err(Error::InvalidUsage(format!(
-            "{NAME} : not possible while NCCL_COMM_ID is set"
-        )));
+        return Err(Error::InvalidUsage(format!("{NAME} : not possible while NCCL_COMM_ID is set")));
     }
     Err(unsupported(NAME))
 }
@@ -260,14 +227,10 @@ unsafe fn grow(
 fn check_grown(comm: &comm::Comm, nranks: c_int, rank: c_int) -> Result<(), Error> {
     if nranks <= comm.nranks() {
         let old = comm.nranks();
-        return Err(invalid(format!(
-            "ncclCommGrow : nRanks {nranks} is not above the {old} ranks that exist"
-        )));
+        return Err(invalid(format!("ncclCommGrow : nRanks {nranks} is not above the {old} ranks that exist")));
     }
     if rank != -1 {
-        return Err(invalid(format!(
-            "ncclCommGrow : rank {rank} was given by a rank that exists; it must be -1"
-        )));
+        return Err(invalid(format!("ncclCommGrow : rank {rank} was given by a rank that exists; it must be -1")));
     }
     comm.check_ready()
 }
@@ -276,21 +239,21 @@ fn finalize(comm: Handle) -> Result<Outcome, Error> {
     if comm.is_null() {
         return Ok(Outcome::Done);
     }
-    noted(ready("ncclCommFinalize", comm).and_then(comm::finalize))
+    noted(ready("ncclCommFinalize", comm).and_then(group::finalize))
 }
 
 fn destroy(comm: Handle) -> Result<Outcome, Error> {
     if comm.is_null() {
         return Ok(Outcome::Done);
     }
-    noted(comm_of("ncclCommDestroy", comm).and_then(|_| comm::destroy(comm as usize)))
+    noted(comm_of("ncclCommDestroy", comm).and_then(group::destroy))
 }
 
 fn abort(comm: Handle) -> Result<Outcome, Error> {
     if comm.is_null() {
         return Ok(Outcome::Done);
     }
-    noted(comm_of("ncclCommAbort", comm).and_then(|_| comm::abort(comm as usize)))
+    noted(comm_of("ncclCommAbort", comm).and_then(group::abort))
 }
 
 fn revoke(comm: Handle, flags: c_int) -> Result<(), Error> {

@@ -21,15 +21,11 @@ fn refuse(name: &'static str, comm: Handle, peer: c_int) -> Result<(), Error> {
     let comm = comm_of(name, comm)?;
     let result = (|| {
         if comm.is_revoked() {
-            return Err(Error::InvalidUsage(format!(
-                "{name}: communicator was revoked"
-            )));
+            return Err(Error::InvalidUsage(format!("{name}: communicator was revoked")));
         }
         comm.check_ready()?;
         check_root(name, peer, comm.nranks())?;
-        Err(invalid(format!(
-            "{name} : host RMA is not supported on this communicator"
-        )))
+        Err(invalid(format!("{name} : host RMA is not supported on this communicator")))
     })();
     result.inspect_err(|error| comm.note_failure(name, error))
 }
@@ -50,22 +46,10 @@ fn put_signal(
     noted(refuse("PutSignal", comm, peer))
 }
 
-fn signal_peer(
-    peer: c_int,
-    _signal: c_int,
-    _context: c_int,
-    _flags: c_uint,
-    comm: Handle,
-    _stream: Handle,
-) -> Result<(), Error> {
+fn signal_peer(peer: c_int, _signal: c_int, _context: c_int, _flags: c_uint, comm: Handle, _stream: Handle) -> Result<(), Error> {
     noted(refuse("Signal", comm, peer))
 }
 
-fn wait_signal(
-    _ndesc: c_int,
-    _descs: *mut WaitSignalDesc,
-    comm: Handle,
-    _stream: Handle,
-) -> Result<(), Error> {
+fn wait_signal(_ndesc: c_int, _descs: *mut WaitSignalDesc, comm: Handle, _stream: Handle) -> Result<(), Error> {
     noted(refuse("WaitSignal", comm, 0))
 }

@@ -64,10 +64,7 @@ fn c_string(text: &str) -> CString {
 /// The variable of a handle, which points into the table.
 fn param_of(name: &str, handle: *const Param) -> Result<&'static Param, Error> {
     not_null(name, "handle", handle)?;
-    TABLE
-        .iter()
-        .find(|p| std::ptr::eq(*p, handle))
-        .ok_or_else(|| invalid(format!("{name} : handle {handle:p} is none")))
+    TABLE.iter().find(|p| std::ptr::eq(*p, handle)).ok_or_else(|| invalid(format!("{name} : handle {handle:p} is none")))
 }
 
 /// The variable of a C name.
@@ -78,8 +75,7 @@ unsafe fn param_named(name: &str, key: *const c_char) -> Result<&'static Param, 
     not_null(name, "key", key)?;
     // SAFETY: not NULL, so NUL-terminated by the contract.
     let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
-    params::find_published(&key)
-        .ok_or_else(|| invalid(format!("{name} : parameter {key} is not known")))
+    params::find_published(&key).ok_or_else(|| invalid(format!("{name} : parameter {key} is not known")))
 }
 
 unsafe fn bind(out: *mut *const Param, key: *const c_char) -> Result<(), Error> {
@@ -130,8 +126,7 @@ unsafe fn get_number<T: Number>(handle: *const Param, out: *mut T) -> Result<(),
     let param = param_of(NAME, handle)?;
     not_null(NAME, "out", out)?;
     let value = T::from_typed(&params::typed_of(param, &environment));
-    let value =
-        value.ok_or_else(|| invalid(format!("{NAME} : {} is no {}", param.name, T::C_NAME)))?;
+    let value = value.ok_or_else(|| invalid(format!("{NAME} : {} is no {}", param.name, T::C_NAME)))?;
     // SAFETY: not NULL, so valid for writing by the C contract.
     unsafe { out.write(value) };
     Ok(())
@@ -155,12 +150,7 @@ unsafe fn get_text(handle: *const Param, out: *mut *const c_char) -> Result<(), 
 
 /// Texts with their NUL, a bool as one byte, numbers in their own size. `length` gets the size that is
 /// needed where the room is too small.
-unsafe fn get_bytes(
-    handle: *const Param,
-    out: *mut c_void,
-    room: c_int,
-    length: *mut c_int,
-) -> Result<(), Error> {
+unsafe fn get_bytes(handle: *const Param, out: *mut c_void, room: c_int, length: *mut c_int) -> Result<(), Error> {
     const NAME: &str = "ncclParamGet";
     let param = param_of(NAME, handle)?;
     not_null(NAME, "out", out)?;
@@ -179,18 +169,10 @@ unsafe fn get_bytes(
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
         return Ok(());
     }
-    Err(invalid(format!(
-        "{NAME} : {} needs {} bytes, maxLen is {room}",
-        param.name,
-        bytes.len()
-    )))
+    Err(invalid(format!("{NAME} : {} needs {} bytes, maxLen is {room}", param.name, bytes.len())))
 }
 
-unsafe fn get_by_name(
-    key: *const c_char,
-    value: *mut *const c_char,
-    length: *mut c_int,
-) -> Result<(), Error> {
+unsafe fn get_by_name(key: *const c_char, value: *mut *const c_char, length: *mut c_int) -> Result<(), Error> {
     const NAME: &str = "ncclParamGetParameter";
     not_null(NAME, "value", value)?;
     not_null(NAME, "valueLen", length)?;
@@ -218,10 +200,7 @@ unsafe fn get_names(table: *mut *mut *const c_char, length: *mut c_int) -> Resul
     not_null(NAME, "table", table)?;
     not_null(NAME, "tableLen", length)?;
     let (names, count) = LENT.with_borrow_mut(|lent| {
-        lent.names = params::published(&environment)
-            .iter()
-            .map(|p| c_string(p.name))
-            .collect();
+        lent.names = params::published(&environment).iter().map(|p| c_string(p.name)).collect();
         lent.table = lent.names.iter().map(|n| n.as_ptr()).collect();
         (lent.table.as_mut_ptr(), lent.table.len())
     });
@@ -236,7 +215,5 @@ unsafe fn get_names(table: *mut *mut *const c_char, length: *mut c_int) -> Resul
 /// To stdout, because that is what the function is for.
 fn dump_all() {
     let mut out = std::io::stdout().lock();
-    let _ = out
-        .write_all(params::dump(&environment).as_bytes())
-        .and_then(|()| out.flush());
+    let _ = out.write_all(params::dump(&environment).as_bytes()).and_then(|()| out.flush());
 }

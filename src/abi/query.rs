@@ -4,8 +4,8 @@ use super::boundary::{comm_of, invalid, not_null, ready, store, unsupported};
 use super::exports;
 use super::types::{Handle, ResultCode};
 use crate::comm::Comm;
-use crate::comm::types::{DataType, Op};
 use crate::error::Error;
+use crate::plan::call::{DataType, Op};
 use std::ffi::{c_int, c_void};
 
 exports! {
@@ -30,13 +30,7 @@ exports! {
 }
 
 /// The checks that the three simple questions have in common.
-unsafe fn ask(
-    name: &str,
-    argument: &str,
-    comm: Handle,
-    to: *mut c_int,
-    what: fn(&Comm) -> i32,
-) -> Result<(), Error> {
+unsafe fn ask(name: &str, argument: &str, comm: Handle, to: *mut c_int, what: fn(&Comm) -> i32) -> Result<(), Error> {
     let comm = comm_of(name, comm)?;
     not_null(name, argument, to)?;
     comm.check_ready()?;
@@ -62,7 +56,7 @@ unsafe fn user_rank(comm: Handle, to: *mut c_int) -> Result<(), Error> {
 unsafe fn async_error(comm: Handle, to: *mut c_int) -> Result<(), Error> {
     const NAME: &str = "ncclGetAsyncError";
     let comm = comm_of(NAME, comm)?;
-    let (code,) = comm.async_state();
+    let code = comm.async_state();
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store(NAME, "asyncError", to, code as c_int) }
 }
@@ -78,12 +72,7 @@ fn mem_stats(comm: Handle, stat: c_int, value: *mut u64) -> Result<(), Error> {
 }
 
 /// Registration is a hint; a NULL handle says that nothing came of it.
-unsafe fn register(
-    comm: Handle,
-    _buffer: *mut c_void,
-    _size: usize,
-    handle: *mut *mut c_void,
-) -> Result<(), Error> {
+unsafe fn register(comm: Handle, _buffer: *mut c_void, _size: usize, handle: *mut *mut c_void) -> Result<(), Error> {
     comm_of("ncclCommRegister", comm)?;
     if !handle.is_null() {
         // SAFETY: not NULL, so valid for writing by the C contract.
@@ -96,9 +85,7 @@ fn deregister(comm: Handle, handle: *mut c_void) -> Result<(), Error> {
     comm_of("ncclCommDeregister", comm)?;
     match handle.is_null() {
         true => Ok(()),
-        false => Err(Error::InvalidUsage(format!(
-            "Deregister: Could not find handle {handle:p}"
-        ))),
+        false => Err(Error::InvalidUsage(format!("Deregister: Could not find handle {handle:p}"))),
     }
 }
 
@@ -106,13 +93,7 @@ fn deregister(comm: Handle, handle: *mut c_void) -> Result<(), Error> {
 const HOST_IMMEDIATE: c_int = 1;
 
 /// NCCL calls a wrong datatype its own bug (3) here; an argument error is what it is.
-fn create_op(
-    _op: *mut c_int,
-    _scalar: *mut c_void,
-    datatype: c_int,
-    residence: c_int,
-    comm: Handle,
-) -> Result<(), Error> {
+fn create_op(_op: *mut c_int, _scalar: *mut c_void, datatype: c_int, residence: c_int, comm: Handle) -> Result<(), Error> {
     const NAME: &str = "ncclRedOpCreatePreMulSum";
     ready(NAME, comm)?;
     if residence == HOST_IMMEDIATE && DataType::from_c(datatype).is_none() {
@@ -124,17 +105,12 @@ fn create_op(
 /// No operator was ever made, so that none can be destroyed.
 fn destroy_op(op: c_int, comm: Handle) -> Result<(), Error> {
     const NAME: &str = "ncclRedOpDestroy";
-    if let Some(op) = Op::from_c(op) {
-        return Err(invalid(format!(
-            "{NAME} : operator {} is a NCCL builtin",
-            op.name()
-        )));
+    if Op::from_c(op).is_some() {
+        return Err(invalid(format!("{NAME} : operator {} is a NCCL builtin", op)));
     }
     if op < 0 {
         return Err(invalid(format!("{NAME} : operator {op} is garbage")));
     }
     comm_of(NAME, comm)?;
-    Err(invalid(format!(
-        "{NAME} : operator {op} unknown to this communicator"
-    )))
+    Err(invalid(format!("{NAME} : operator {op} unknown to this communicator")))
 }

@@ -16,9 +16,7 @@ pub(super) unsafe fn versioned<T: Copy>(from: *const T, initial: T) -> T {
     // SAFETY: every versioned struct begins with its size.
     let size = unsafe { from.cast::<usize>().read_unaligned() }.min(size_of::<T>());
     // SAFETY: the caller says that so many bytes are there; `value` has room for all of T.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut value).cast::<u8>(), size)
-    };
+    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut value).cast::<u8>(), size) };
     value
 }
 
@@ -27,12 +25,11 @@ pub(super) unsafe fn versioned<T: Copy>(from: *const T, initial: T) -> T {
 /// # Safety
 /// `text` is NULL or NUL-terminated.
 pub(super) unsafe fn text(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
     // SAFETY: it is not NULL, so it is NUL-terminated by the contract.
-    (!text.is_null()).then(|| {
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
-    })
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 /// `NCCL_CONFIG_INITIALIZER`.
@@ -84,14 +81,10 @@ unsafe fn request(config: *const types::Config) -> Request {
     // SAFETY: an ncclConfig_t begins with its size and is C integers and pointers.
     let c = unsafe { versioned(config, CONFIG) };
     // The strings are not looked at in a struct that is none, or that is older than the field.
-    let valid = c.magic == MAGIC;
-    // SAFETY: the fields exist in this struct, so they are NULL or NUL-terminated.
-    let string = |field, exists: bool| {
-        if valid && exists {
-            unsafe { text(field) }
-        } else {
-            None
-        }
+    let string = |field, exists: bool| match exists && c.magic == MAGIC {
+        // SAFETY: the field exists in this struct, so it is NULL or NUL-terminated.
+        true => unsafe { text(field) },
+        false => None,
     };
     Request {
         magic: c.magic,
@@ -127,9 +120,7 @@ unsafe fn request(config: *const types::Config) -> Request {
 ///
 /// # Safety
 /// `config` is NULL or points to an `ncclCollConfig_t` of any version; its string is NULL or NUL-terminated.
-pub(super) unsafe fn coll_config(
-    config: *const types::CollConfig,
-) -> Result<Option<CollConfig>, Error> {
+pub(super) unsafe fn coll_config(config: *const types::CollConfig) -> Result<Option<CollConfig>, Error> {
     if config.is_null() {
         return Ok(None);
     }
@@ -150,11 +141,10 @@ pub(super) unsafe fn coll_config(
     };
     // SAFETY: an ncclCollConfig_t begins with its size and is C integers and pointers.
     let c = unsafe { versioned(config, initial) };
-    // SAFETY: in a struct with the right magic the string is NULL or NUL-terminated.
-    let selection = if c.magic == MAGIC {
-        unsafe { text(c.alg_selection) }
-    } else {
-        None
+    let selection = match c.magic == MAGIC {
+        // SAFETY: the struct is one, so its string is NULL or NUL-terminated.
+        true => unsafe { text(c.alg_selection) },
+        false => None,
     };
     let request = CollRequest {
         magic: c.magic,

@@ -119,17 +119,9 @@ pub struct Team {
 
 impl Team {
     /// The answer for no communicator.
-    pub const NONE: Team = Team {
-        nranks: 0,
-        rank: 0,
-        stride: 0,
-    };
+    pub const NONE: Team = Team { nranks: 0, rank: 0, stride: 0 };
     /// A team of one rank.
-    pub const SELF: Team = Team {
-        nranks: 1,
-        rank: 0,
-        stride: 1,
-    };
+    pub const SELF: Team = Team { nranks: 1, rank: 0, stride: 1 };
 }
 
 /// `ncclLsaBarrierHandle_t`.

@@ -36,22 +36,14 @@ exports! {
 const SYMMETRIC: c_int = 1;
 const GIN_ONLY: c_int = 4;
 
-unsafe fn register(
-    comm: Handle,
-    buffer: *mut c_void,
-    size: usize,
-    window: *mut Handle,
-    flags: c_int,
-) -> Result<(), Error> {
+unsafe fn register(comm: Handle, buffer: *mut c_void, size: usize, window: *mut Handle, flags: c_int) -> Result<(), Error> {
     const NAME: &str = "ncclCommWindowRegister";
     noted((|| {
         let comm = comm_of(NAME, comm)?;
         // SAFETY: NULL or valid for writing by the C contract.
         unsafe { store(NAME, "win", window, std::ptr::null_mut()) }?;
         if buffer.is_null() || size == 0 {
-            return Err(invalid(format!(
-                "{NAME} : invalid buffer {buffer:p} of size {size}"
-            )));
+            return Err(invalid(format!("{NAME} : invalid buffer {buffer:p} of size {size}")));
         }
         comm.check_ready()?;
         if flags & SYMMETRIC != 0 && flags & GIN_ONLY != 0 {
@@ -64,11 +56,7 @@ unsafe fn register(
 
 fn deregister(comm: Handle, window: Handle) -> Result<(), Error> {
     comm_of("ncclCommWindowDeregister", comm)?;
-    if window.is_null() {
-        Ok(())
-    } else {
-        Err(unknown("ncclCommWindowDeregister", window))
-    }
+    if window.is_null() { Ok(()) } else { Err(unknown("ncclCommWindowDeregister", window)) }
 }
 
 unsafe fn user_pointer(comm: Handle, _window: Handle, out: *mut *mut c_void) -> Result<(), Error> {
@@ -79,23 +67,14 @@ unsafe fn user_pointer(comm: Handle, _window: Handle, out: *mut *mut c_void) -> 
 }
 
 fn unknown(name: &str, window: Handle) -> Error {
-    invalid(format!(
-        "{name} : Could not find communicator matching window {window:p}"
-    ))
+    invalid(format!("{name} : Could not find communicator matching window {window:p}"))
 }
 
 /// The checks of every getter: window and out pointers not NULL, the window known.
-fn find<A, B>(
-    name: &str,
-    window: Handle,
-    first: (&str, *mut A),
-    second: Option<(&str, *mut B)>,
-) -> Result<(), Error> {
+fn find<A, B>(name: &str, window: Handle, first: (&str, *mut A), second: Option<(&str, *mut B)>) -> Result<(), Error> {
     not_null(name, "window", window)?;
     not_null(name, first.0, first.1)?;
-    second.map_or(Ok(()), |(argument, pointer)| {
-        not_null(name, argument, pointer)
-    })?;
+    second.map_or(Ok(()), |(argument, pointer)| not_null(name, argument, pointer))?;
     Err(unknown(name, window))
 }
 
@@ -109,50 +88,26 @@ fn endpoint(name: &str, window: Handle, id: *mut u32, offset: *mut usize) -> Res
     find(name, window, ("leId", id), Some(("leOffset", offset)))
 }
 
-fn lsa_pointer(
-    window: Handle,
-    _offset: usize,
-    _rank: c_int,
-    out: *mut *mut c_void,
-) -> Result<(), Error> {
+fn lsa_pointer(window: Handle, _offset: usize, _rank: c_int, out: *mut *mut c_void) -> Result<(), Error> {
     pointer("ncclGetLsaDevicePointer", window, out)
 }
 
-fn peer_pointer(
-    window: Handle,
-    _offset: usize,
-    _peer: c_int,
-    out: *mut *mut c_void,
-) -> Result<(), Error> {
+fn peer_pointer(window: Handle, _offset: usize, _peer: c_int, out: *mut *mut c_void) -> Result<(), Error> {
     pointer("ncclGetPeerDevicePointer", window, out)
 }
 
-fn lsa_multimem_pointer(
-    window: Handle,
-    _offset: usize,
-    out: *mut *mut c_void,
-) -> Result<(), Error> {
+fn lsa_multimem_pointer(window: Handle, _offset: usize, out: *mut *mut c_void) -> Result<(), Error> {
     pointer("ncclGetLsaMultimemDevicePointer", window, out)
 }
 
-fn multimem_pointer(
-    window: Handle,
-    _offset: usize,
-    multimem: Handle,
-    out: *mut *mut c_void,
-) -> Result<(), Error> {
+fn multimem_pointer(window: Handle, _offset: usize, multimem: Handle, out: *mut *mut c_void) -> Result<(), Error> {
     const NAME: &str = "ncclGetMultimemDevicePointer";
     not_null(NAME, "window", window)?;
     not_null(NAME, "multimem", multimem)?;
     pointer(NAME, window, out)
 }
 
-fn multimem_endpoint(
-    window: Handle,
-    _offset: usize,
-    id: *mut u32,
-    id_offset: *mut usize,
-) -> Result<(), Error> {
+fn multimem_endpoint(window: Handle, _offset: usize, id: *mut u32, id_offset: *mut usize) -> Result<(), Error> {
     endpoint("ncclGetMultimemDeviceLeInfo", window, id, id_offset)
 }
 
@@ -167,12 +122,6 @@ fn cft_endpoint(
     endpoint("ncclGetCftDeviceLeInfo", window, id, id_offset)
 }
 
-fn peer_endpoint(
-    window: Handle,
-    _offset: usize,
-    _peer: c_int,
-    id: *mut u32,
-    id_offset: *mut usize,
-) -> Result<(), Error> {
+fn peer_endpoint(window: Handle, _offset: usize, _peer: c_int, id: *mut u32, id_offset: *mut usize) -> Result<(), Error> {
     endpoint("ncclGetPeerDeviceLeInfo", window, id, id_offset)
 }

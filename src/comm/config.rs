@@ -2,9 +2,9 @@
 //! the version they were compiled with and overruled by the environment (spec §2.6, delta §2.2, §2.4).
 
 use super::selection;
-use super::types::Func;
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
+use crate::plan::call::Func;
 
 /// `NCCL_CONFIG_UNDEF_INT`: the field is not set.
 pub const UNDEF: i32 = i32::MIN;
@@ -170,51 +170,21 @@ impl Request {
     /// one has a field (spec §2.6.1, delta §2.2). `nvls_host_mode` has no gate.
     fn gate(&mut self) {
         let version = self.version;
-        let mut forget = |first_with: u32, fields: &mut [&mut i32]| {
+        let forget = |first_with: u32, fields: &mut [&mut i32]| {
             if version < first_with {
                 fields.iter_mut().for_each(|field| **field = UNDEF);
             }
         };
         forget(21400, &mut [&mut self.blocking]);
-        forget(
-            21700,
-            &mut [
-                &mut self.cga_cluster_size,
-                &mut self.min_ctas,
-                &mut self.max_ctas,
-            ],
-        );
+        forget(21700, &mut [&mut self.cga_cluster_size, &mut self.min_ctas, &mut self.max_ctas]);
         forget(22500, &mut [&mut self.traffic_class]);
-        forget(
-            22700,
-            &mut [
-                &mut self.collnet_enable,
-                &mut self.cta_policy,
-                &mut self.shrink_share,
-                &mut self.nvls_ctas,
-            ],
-        );
-        forget(
-            22800,
-            &mut [
-                &mut self.channels_per_net_peer,
-                &mut self.nvlink_centric_sched,
-            ],
-        );
-        forget(
-            22900,
-            &mut [&mut self.graph_usage_mode, &mut self.num_rma_ctx],
-        );
+        forget(22700, &mut [&mut self.collnet_enable, &mut self.cta_policy, &mut self.shrink_share, &mut self.nvls_ctas]);
+        forget(22800, &mut [&mut self.channels_per_net_peer, &mut self.nvlink_centric_sched]);
+        forget(22900, &mut [&mut self.graph_usage_mode, &mut self.num_rma_ctx]);
         forget(23000, &mut [&mut self.max_p2p_peers]);
         forget(23005, &mut [&mut self.graph_stream_ordering]);
-        forget(
-            23100,
-            &mut [&mut self.launch_order_implicit, &mut self.num_rma_sig],
-        );
-        forget(
-            23100,
-            &mut [&mut self.rma_eager_init, &mut self.host_cft_mode],
-        );
+        forget(23100, &mut [&mut self.launch_order_implicit, &mut self.num_rma_sig]);
+        forget(23100, &mut [&mut self.rma_eager_init, &mut self.host_cft_mode]);
     }
 
     /// Whether a `net_name` of this version is to be believed; its pointer must not be followed otherwise.
@@ -232,22 +202,16 @@ impl Request {
         field("maxCTAs", self.max_ctas, positive)?;
         if self.min_ctas != UNDEF && self.max_ctas != UNDEF && self.min_ctas > self.max_ctas {
             let (min, max) = (self.min_ctas, self.max_ctas);
-            return Err(Error::InvalidArgument(format!(
-                "Invalid config: minCTAs {min} is above maxCTAs {max}"
-            )));
+            return Err(Error::InvalidArgument(format!("Invalid config: minCTAs {min} is above maxCTAs {max}")));
         }
         field("splitShare", self.split_share, switch)?;
         field("collnetEnable", self.collnet_enable, switch)?;
         field("CTAPolicy", self.cta_policy, |v| (0..=3).contains(&v))?;
         field("shrinkShare", self.shrink_share, switch)?;
         field("nvlsCTAs", self.nvls_ctas, positive)?;
-        field("nChannelsPerNetPeer", self.channels_per_net_peer, |v| {
-            (1..=MAX_CHANNELS).contains(&v)
-        })?;
+        field("nChannelsPerNetPeer", self.channels_per_net_peer, |v| (1..=MAX_CHANNELS).contains(&v))?;
         field("nvlinkCentricSched", self.nvlink_centric_sched, switch)?;
-        field("graphUsageMode", self.graph_usage_mode, |v| {
-            (0..=2).contains(&v)
-        })?;
+        field("graphUsageMode", self.graph_usage_mode, |v| (0..=2).contains(&v))?;
         field("numRmaCtx", self.num_rma_ctx, not_negative)?;
         field("maxP2pPeers", self.max_p2p_peers, positive)?;
         field("graphStreamOrdering", self.graph_stream_ordering, switch)?;
@@ -255,9 +219,7 @@ impl Request {
         field("numRmaSig", self.num_rma_sig, not_negative)?;
         field("rmaEagerInit", self.rma_eager_init, switch)?;
         field("hostCftMode", self.host_cft_mode, |v| (1..=3).contains(&v))?;
-        field("nvlsHostMode", self.nvls_host_mode, |v| {
-            (0..=3).contains(&v) || v == i32::MAX
-        })
+        field("nvlsHostMode", self.nvls_host_mode, |v| (0..=3).contains(&v) || v == i32::MAX)
     }
 }
 
@@ -265,18 +227,14 @@ fn field(name: &str, value: i32, valid: impl FnOnce(i32) -> bool) -> Result<(), 
     if value == UNDEF || valid(value) {
         return Ok(());
     }
-    Err(Error::InvalidArgument(format!(
-        "Invalid config {name} attribute value {value}"
-    )))
+    Err(Error::InvalidArgument(format!("Invalid config {name} attribute value {value}")))
 }
 
 fn magic(name: &str, found: u32) -> Result<(), Error> {
     if found == MAGIC {
         return Ok(());
     }
-    Err(Error::InvalidArgument(format!(
-        "{name} argument not initialized via its INITIALIZER macro (got magic {found:#x})"
-    )))
+    Err(Error::InvalidArgument(format!("{name} argument not initialized via its INITIALIZER macro (got magic {found:#x})")))
 }
 
 impl Config {
@@ -292,11 +250,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::resolve`].
-    pub fn resolve_over(
-        parent: &Config,
-        mut request: Request,
-        environment: &Snapshot,
-    ) -> Result<Config, Error> {
+    pub fn resolve_over(parent: &Config, mut request: Request, environment: &Snapshot) -> Result<Config, Error> {
         magic("ncclConfig_t", request.magic)?;
         request.gate();
         request.check()?;
@@ -364,34 +318,19 @@ impl Config {
         switch(&mut self.split_share, params::COMM_SPLIT_SHARE_RESOURCES);
         switch(&mut self.shrink_share, params::COMM_SHRINK_SHARE_RESOURCES);
         switch(&mut self.collnet_enable, params::COLLNET_ENABLE);
-        if let Some(policy) = environment
-            .text(params::CTA_POLICY)
-            .and_then(params::cta_policy)
-        {
+        if let Some(policy) = environment.text(params::CTA_POLICY).and_then(params::cta_policy) {
             self.cta_policy = policy as i32;
         }
         maybe(&mut self.nvls_ctas, params::NVLS_NCHANNELS);
-        maybe(
-            &mut self.channels_per_net_peer,
-            params::NCHANNELS_PER_NET_PEER,
-        );
-        switch(
-            &mut self.nvlink_centric_sched,
-            params::NVLINK_UTIL_CENTRIC_SCHED_ENABLE,
-        );
+        maybe(&mut self.channels_per_net_peer, params::NCHANNELS_PER_NET_PEER);
+        switch(&mut self.nvlink_centric_sched, params::NVLINK_UTIL_CENTRIC_SCHED_ENABLE);
         if let Some(mixing) = number(params::GRAPH_MIXING_SUPPORT) {
             self.graph_usage_mode = if mixing != 0 { 2 } else { 0 };
         }
-        switch(
-            &mut self.graph_stream_ordering,
-            params::GRAPH_STREAM_ORDERING,
-        );
+        switch(&mut self.graph_stream_ordering, params::GRAPH_STREAM_ORDERING);
         int(&mut self.num_rma_ctx, params::NUM_RMA_CTX);
         maybe(&mut self.max_p2p_peers, params::P2P_MAX_PEERS);
-        switch(
-            &mut self.launch_order_implicit,
-            params::LAUNCH_ORDER_IMPLICIT,
-        );
+        switch(&mut self.launch_order_implicit, params::LAUNCH_ORDER_IMPLICIT);
         switch(&mut self.rma_eager_init, params::RMA_EAGER_INIT);
     }
 
@@ -462,9 +401,7 @@ impl CollConfig {
         magic("ncclCollConfig_t", r.magic)?;
         if r.force_selection != 0 && r.force_selection != 1 {
             let value = r.force_selection;
-            return Err(Error::InvalidArgument(format!(
-                "Invalid collective config forceAlgSelection value {value}"
-            )));
+            return Err(Error::InvalidArgument(format!("Invalid collective config forceAlgSelection value {value}")));
         }
         field("CTAPolicy", r.cta_policy, |v| (0..=3).contains(&v))?;
         let ctas = |v: i32| Some(v).filter(|v| (1..=MAX_CHANNELS).contains(v));

@@ -4,7 +4,7 @@
 //! them), a factor a name, with `^` in front for all but it. A name stands for every known one that starts
 //! with it; blanks and case do not matter.
 
-use super::types::Func;
+use crate::plan::call::Func;
 
 /// Every known name with its bit; the bits are NCCL's (delta §3.2 has the masks).
 const NAMES: [(&str, u32); 28] = [
@@ -57,11 +57,7 @@ pub fn valid(func: Func) -> u64 {
 
 /// The algorithms that `words` select for `func`; None where the words are empty.
 pub fn parse(words: &str, func: Func) -> Result<Option<u64>, String> {
-    let words: String = words
-        .chars()
-        .filter(|c| !c.is_whitespace())
-        .map(|c| c.to_ascii_uppercase())
-        .collect();
+    let words: String = words.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_ascii_uppercase()).collect();
     let terms = words.split(',').filter(|term| !term.is_empty());
     let mut mask = 0;
     let mut empty = true;
@@ -77,28 +73,17 @@ pub fn parse(words: &str, func: Func) -> Result<Option<u64>, String> {
 }
 
 fn term(words: &str) -> Result<u64, String> {
-    let mask = words
-        .split('+')
-        .try_fold(KNOWN, |mask, one| Ok::<u64, String>(mask & factor(one)?))?;
-    if mask == 0 {
-        Err(format!("\"{words}\" selects nothing"))
-    } else {
-        Ok(mask)
-    }
+    let mask = words.split('+').try_fold(KNOWN, |mask, one| Ok::<u64, String>(mask & factor(one)?))?;
+    if mask == 0 { Err(format!("\"{words}\" selects nothing")) } else { Ok(mask) }
 }
 
 fn factor(word: &str) -> Result<u64, String> {
-    let (inverted, name) = word
-        .strip_prefix('^')
-        .map_or((false, word), |rest| (true, rest));
+    let (inverted, name) = word.strip_prefix('^').map_or((false, word), |rest| (true, rest));
     if name.is_empty() {
         return Err("a name is missing".to_string());
     }
     let bit = |(_, b): &(&str, u32)| if *b == SYMK_LL { SYMK_LL_MASK } else { 1 << b };
-    let mask = NAMES
-        .iter()
-        .filter(|(known, _)| known.starts_with(name))
-        .fold(0, |m, n| m | bit(n));
+    let mask = NAMES.iter().filter(|(known, _)| known.starts_with(name)).fold(0, |m, n| m | bit(n));
     match (mask, inverted) {
         (0, _) => Err(format!("\"{name}\" is not known")),
         (mask, true) => Ok(KNOWN & !mask),

@@ -15,10 +15,7 @@ static WRITER: Mutex<()> = Mutex::new(());
 pub(super) fn set(text: &str) {
     let end = text.floor_char_boundary(SIZE - 1);
     let _one_writer = WRITER.lock();
-    for (to, from) in TEXT
-        .iter()
-        .zip(text.as_bytes()[..end].iter().chain(std::iter::repeat(&0)))
-    {
+    for (to, from) in TEXT.iter().zip(text.as_bytes()[..end].iter().chain(std::iter::repeat(&0))) {
         to.store(*from, Ordering::Relaxed);
     }
 }
@@ -31,10 +28,6 @@ pub fn last_error() -> *const c_char {
 /// A copy of the text.
 pub fn last_error_text() -> String {
     let _one_writer = WRITER.lock();
-    let bytes: Vec<u8> = TEXT
-        .iter()
-        .map(|b| b.load(Ordering::Relaxed))
-        .take_while(|b| *b != 0)
-        .collect();
+    let bytes: Vec<u8> = TEXT.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }

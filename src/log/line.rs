@@ -25,25 +25,9 @@ pub struct Place<'a> {
 }
 
 /// One line, with its newline; `stamp` is the finished timestamp or empty.
-pub(super) fn render(
-    kind: Kind,
-    stamp: &str,
-    origin: &Origin<'_>,
-    place: &Place<'_>,
-    text: &str,
-) -> String {
-    let Origin {
-        host,
-        pid,
-        thread,
-        device,
-        uptime_ms,
-    } = origin;
-    let Place {
-        file,
-        line,
-        function,
-    } = place;
+pub(super) fn render(kind: Kind, stamp: &str, origin: &Origin<'_>, place: &Place<'_>, text: &str) -> String {
+    let Origin { host, pid, thread, device, uptime_ms } = origin;
+    let Place { file, line, function } = place;
     match kind {
         Kind::Version => format!("{stamp}{text}\n"),
         Kind::Info => format!("{stamp}{host}:{pid}:{thread} [{device}] NCCL INFO {text}\n"),
@@ -51,20 +35,12 @@ pub(super) fn render(
             format!("{stamp}{host}:{pid}:{thread} NCCL CALL {text}\n")
         }
         Kind::Trace => {
-            format!(
-                "{stamp}{host}:{pid}:{thread} [{device}] {uptime_ms:.6} {function}:{line} NCCL TRACE {text}\n"
-            )
+            format!("{stamp}{host}:{pid}:{thread} [{device}] {uptime_ms:.6} {function}:{line} NCCL TRACE {text}\n")
         }
         Kind::Warn | Kind::Attn => {
             let word = if kind == Kind::Warn { "WARN" } else { "ATTN" };
-            let at = if *line == 0 {
-                (*file).to_string()
-            } else {
-                format!("{file}:{line}")
-            };
-            format!(
-                "\n{stamp}{host}:{pid}:{thread} [{device}] {at} ({function}) NCCL {word} {text}\n"
-            )
+            let at = if *line == 0 { (*file).to_string() } else { format!("{file}:{line}") };
+            format!("\n{stamp}{host}:{pid}:{thread} [{device}] {at} ({function}) NCCL {word} {text}\n")
         }
     }
 }
@@ -85,8 +61,5 @@ pub(super) fn host_name() -> String {
 }
 
 pub(super) fn short_host(name: &str) -> String {
-    name.split('.')
-        .next()
-        .unwrap_or("")
-        .replace(['%', '/'], "-")
+    name.split('.').next().unwrap_or("").replace(['%', '/'], "-")
 }

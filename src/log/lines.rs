@@ -23,16 +23,7 @@ pub struct CommLine<'a> {
 
 impl CommLine<'_> {
     fn who(&self) -> String {
-        let CommLine {
-            function,
-            comm,
-            rank,
-            nranks,
-            cuda_device,
-            nvml_device,
-            bus_id,
-            hash,
-        } = self;
+        let CommLine { function, comm, rank, nranks, cuda_device, nvml_device, bus_id, hash } = self;
         format!(
             "{function} comm {comm:#x} rank {rank} nranks {nranks} cudaDev {cuda_device} nvmlDev {nvml_device} \
              busId {bus_id:x} commId {hash:#x}"
@@ -51,32 +42,14 @@ impl CommLine<'_> {
 
     /// [DESTROY] An abort begins. The line says `nRanks`, the others `nranks`.
     pub fn abort_start(&self) -> String {
-        let CommLine {
-            comm,
-            rank,
-            nranks,
-            cuda_device,
-            bus_id,
-            ..
-        } = self;
-        format!(
-            "comm {comm:#x} rank {rank} nRanks {nranks} cudaDev {cuda_device} busId {bus_id:x} - Abort START"
-        )
+        let CommLine { comm, rank, nranks, cuda_device, bus_id, .. } = self;
+        format!("comm {comm:#x} rank {rank} nRanks {nranks} cudaDev {cuda_device} busId {bus_id:x} - Abort START")
     }
 
     /// [DESTROY] The communicator's memory is freed; `what` is `Destroy` or `Abort`.
     pub fn gone(&self, what: &str) -> String {
-        let CommLine {
-            comm,
-            rank,
-            nranks,
-            cuda_device,
-            bus_id,
-            ..
-        } = self;
-        format!(
-            "comm {comm:#x} rank {rank} nranks {nranks} cudaDev {cuda_device} busId {bus_id:x} - {what} COMPLETE"
-        )
+        let CommLine { comm, rank, nranks, cuda_device, bus_id, .. } = self;
+        format!("comm {comm:#x} rank {rank} nranks {nranks} cudaDev {cuda_device} busId {bus_id:x} - {what} COMPLETE")
     }
 }
 
@@ -110,19 +83,7 @@ pub struct CallLine<'a> {
 impl CallLine<'_> {
     /// [COLL] The line of every data call.
     pub fn collective(&self) -> String {
-        let CallLine {
-            name,
-            count_before,
-            send,
-            recv,
-            count,
-            datatype,
-            op,
-            root,
-            comm,
-            nranks,
-            stream,
-        } = self;
+        let CallLine { name, count_before, send, recv, count, datatype, op, root, comm, nranks, stream } = self;
         format!(
             "{name}: opCount {count_before:x} sendbuff {send:#x} recvbuff {recv:#x} count {count} datatype {datatype} \
              op {op} root {root} comm {comm:#x} [nranks={nranks}] stream {stream:#x}"
@@ -132,18 +93,9 @@ impl CallLine<'_> {
 
 /// [INIT,P2P or SHM or NET] How a channel of rank `from` reaches rank `to`: `how` is `P2P/IPC`,
 /// `P2P/direct pointer`, `SHM/direct` and the like. Ranks come with their NVML device.
-pub fn channel(
-    channel: u32,
-    connection: Option<u32>,
-    from: (i32, i32),
-    to: (i32, i32),
-    how: &str,
-) -> String {
+pub fn channel(channel: u32, connection: Option<u32>, from: (i32, i32), to: (i32, i32), how: &str) -> String {
     let connection = connection.map(|c| format!("/{c}")).unwrap_or_default();
-    format!(
-        "Channel {channel:02}{connection} : {}[{}] -> {}[{}] via {how}",
-        from.0, from.1, to.0, to.1
-    )
+    format!("Channel {channel:02}{connection} : {}[{}] -> {}[{}] via {how}", from.0, from.1, to.0, to.1)
 }
 
 /// [INIT] The ring of a channel, which rank 0 prints.

@@ -30,17 +30,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// The text by which tools recognise the library file, and the version line of the log.
-pub const BANNER: &str = concat!(
-    "NCCL version 2.32.3+cuda13.0 (oxccl ",
-    env!("CARGO_PKG_VERSION"),
-    ")"
-);
+pub const BANNER: &str = concat!("NCCL version 2.32.3+cuda13.0 (oxccl ", env!("CARGO_PKG_VERSION"), ")");
 
 /// The facade knows one logger per process, so this cannot be a field of anything.
-static LOGGER: Logger = Logger {
-    state: RwLock::new(None),
-    foreign: AtomicBool::new(false),
-};
+static LOGGER: Logger = Logger { state: RwLock::new(None), foreign: AtomicBool::new(false) };
 
 thread_local! {
     /// The `[D]` of a line: the CUDA device that this thread uses.
@@ -119,19 +112,11 @@ pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
 pub fn banner(rank: i32, library: fn() -> String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let place = Place {
-            file: "",
-            line: 0,
-            function: "",
-        };
+        let place = Place { file: "", line: 0, function: "" };
         LOGGER.with(|state| {
             if state.shows(Kind::Info) {
                 state.write(Kind::Info, &place, BANNER);
-                state.write(
-                    Kind::Info,
-                    &place,
-                    &format!("oxccl is loaded from {}", library()),
-                );
+                state.write(Kind::Info, &place, &format!("oxccl is loaded from {}", library()));
             } else if rank == 0 && state.shows(Kind::Version) {
                 state.write(Kind::Version, &place, BANNER);
             }
@@ -175,17 +160,10 @@ impl Logger {
 
 impl State {
     fn from_environment() -> State {
-        let settings =
-            Settings::read(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()));
+        let settings = Settings::read(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()));
         let host = line::host_name();
         let sink = Sink::open(settings.log_file(), &host);
-        State {
-            settings,
-            raised: AtomicBool::new(false),
-            sink,
-            host,
-            started: Instant::now(),
-        }
+        State { settings, raised: AtomicBool::new(false), sink, host, started: Instant::now() }
     }
 
     fn shows(&self, kind: Kind) -> bool {
@@ -217,8 +195,7 @@ impl ::log::Log for Logger {
         let Some((kind, subsystems)) = settings::classify(metadata) else {
             return false;
         };
-        kind == Kind::Warn
-            || self.with(|s| s.shows(kind) && s.settings.subsystems & subsystems != 0)
+        kind == Kind::Warn || self.with(|s| s.shows(kind) && s.settings.subsystems & subsystems != 0)
     }
 
     fn log(&self, record: &::log::Record<'_>) {

@@ -84,24 +84,17 @@ impl Settings {
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Settings {
         let text = |name| get(name).filter(|v| !v.is_empty());
         let word = text("NCCL_DEBUG").unwrap_or_default();
-        let base = VERBOSITY
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(word.trim()));
-        let named = LEVELS
-            .iter()
-            .find(|(name, _)| base.is_some_and(|(word, _)| word == name));
+        let base = VERBOSITY.iter().find(|(name, _)| name.eq_ignore_ascii_case(word.trim()));
+        let named = LEVELS.iter().find(|(name, _)| base.is_some_and(|(word, _)| word == name));
         let list = |name, words: &[(&str, u64)]| text(name).and_then(|v| mask(&v, words));
         let added = list("NCCL_DEBUG_LEVELS", &LEVELS).unwrap_or(0) as u32;
         Settings {
             level: named.map_or(0, |(_, bit)| bit.trailing_zeros() as i32),
             added,
             levels: base.map_or(0, |(_, mask)| *mask) | added,
-            subsystems: text("NCCL_DEBUG_SUBSYS")
-                .and_then(|v| subsystems(&v))
-                .unwrap_or(DEFAULT_SUBSYSTEMS),
+            subsystems: text("NCCL_DEBUG_SUBSYS").and_then(|v| subsystems(&v)).unwrap_or(DEFAULT_SUBSYSTEMS),
             stamped: list("NCCL_DEBUG_TIMESTAMP_LEVELS", &LEVELS).unwrap_or(DEFAULT_STAMPED),
-            stamp_format: get("NCCL_DEBUG_TIMESTAMP_FORMAT")
-                .unwrap_or_else(|| DEFAULT_FORMAT.to_string()),
+            stamp_format: get("NCCL_DEBUG_TIMESTAMP_FORMAT").unwrap_or_else(|| DEFAULT_FORMAT.to_string()),
             file: text("NCCL_DEBUG_FILE"),
             info_after_warn: text("NCCL_WARN_ENABLE_DEBUG_INFO").is_some_and(|v| is_true(&v)),
         }
@@ -142,9 +135,7 @@ impl Settings {
 
     /// The log file, which counts only where more than version lines are shown (spec §9.3).
     pub(super) fn log_file(&self) -> Option<&str> {
-        self.file
-            .as_deref()
-            .filter(|_| self.levels >> 2 != 0 || self.info_after_warn)
+        self.file.as_deref().filter(|_| self.levels >> 2 != 0 || self.info_after_warn)
     }
 
     /// What the facade must let through. WARN always: it is the last error.
@@ -161,14 +152,8 @@ impl Settings {
 
 /// The mask of a comma-separated list of `words`; None if one is unknown. Case and blanks do not matter.
 pub(super) fn mask(list: &str, words: &[(&str, u64)]) -> Option<u64> {
-    let bit = |token: &str| {
-        words
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(token.trim()))
-            .map(|(_, b)| *b)
-    };
-    list.split(',')
-        .try_fold(0, |mask, token| Some(mask | bit(token)?))
+    let bit = |token: &str| words.iter().find(|(name, _)| name.eq_ignore_ascii_case(token.trim())).map(|(_, b)| *b);
+    list.split(',').try_fold(0, |mask, token| Some(mask | bit(token)?))
 }
 
 /// A subsystem list; a leading `^` means all but the listed ones.
@@ -180,9 +165,7 @@ pub(super) fn subsystems(list: &str) -> Option<u64> {
 }
 
 fn is_true(value: &str) -> bool {
-    ["1", "t", "true"]
-        .iter()
-        .any(|w| w.eq_ignore_ascii_case(value.trim()))
+    ["1", "t", "true"].iter().any(|w| w.eq_ignore_ascii_case(value.trim()))
 }
 
 /// The kind and subsystems of a record of the facade; None for records of other crates.

@@ -4,9 +4,7 @@
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{
-    FileType, FlockOperation, Mode, OFlags, fcntl_setfl, flock, fstat, ftruncate, open,
-};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_setfl, flock, fstat, ftruncate, open};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -16,10 +14,7 @@ const TRIES: u32 = 100;
 /// Time between two of them.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long one line waits for a full pipe or terminal before the rest of it is dropped.
-const FULL: Timespec = Timespec {
-    tv_sec: 1,
-    tv_nsec: 0,
-};
+const FULL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// An open log.
 pub(super) struct Sink {
@@ -45,26 +40,15 @@ impl Sink {
             Some(path) if path == "/dev/stderr" => Target::Stderr,
             Some(path) => open_file(&path).map(Target::File).unwrap_or_else(|error| {
                 let why = std::io::Error::from(error);
-                to_stderr(&format!(
-                    "NCCL_DEBUG_FILE {path} cannot be opened: {why}. The log goes to stdout.\n"
-                ));
+                to_stderr(&format!("NCCL_DEBUG_FILE {path} cannot be opened: {why}. The log goes to stdout.\n"));
                 Target::Stdout
             }),
         };
-        let sink = Sink {
-            target,
-            pipe: false,
-        };
+        let sink = Sink { target, pipe: false };
         match sink.with_fd(|fd| fstat(fd)) {
-            Some(Ok(stat)) => Sink {
-                pipe: can_break(stat.st_mode),
-                ..sink
-            },
+            Some(Ok(stat)) => Sink { pipe: can_break(stat.st_mode), ..sink },
             // A stdout that the program has closed: its number may soon be another file's.
-            _ => Sink {
-                target: Target::Nowhere,
-                pipe: false,
-            },
+            _ => Sink { target: Target::Nowhere, pipe: false },
         }
     }
 
@@ -119,17 +103,13 @@ pub(super) fn expand(pattern: &str, host: &str, pid: u32) -> String {
 }
 
 fn can_break(mode: u32) -> bool {
-    matches!(
-        FileType::from_raw_mode(mode),
-        FileType::Fifo | FileType::Socket
-    )
+    matches!(FileType::from_raw_mode(mode), FileType::Fifo | FileType::Socket)
 }
 
 /// Opens for appending, so that lines of several processes stay whole. The first process that has the
 /// file open empties it, as NCCL does; the others find it locked.
 fn open_file(path: &str) -> Result<OwnedFd, Errno> {
-    let flags =
-        OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mut tries = 0;
     let fd = loop {
         match open(path, flags, Mode::from_raw_mode(0o666)) {
@@ -173,11 +153,7 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
             Ok(n) => bytes = &bytes[n..],
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
-                if poll(
-                    &mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)],
-                    Some(&FULL),
-                )? == 0
-                {
+                if poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&FULL))? == 0 {
                     return Err(Errno::AGAIN);
                 }
             }
@@ -198,10 +174,7 @@ fn without_sigpipe(write: impl FnOnce() -> Result<(), Errno>) -> bool {
     let result = write();
     if result == Err(Errno::PIPE) && !before.contains(Signal::SIGPIPE) {
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        if SignalFd::with_flags(&mask, flags)
-            .and_then(|fd| fd.read_signal())
-            .is_err()
-        {
+        if SignalFd::with_flags(&mask, flags).and_then(|fd| fd.read_signal()).is_err() {
             return false; // out of descriptors: the signal stays held back, which is better than dying of it
         }
     }

@@ -17,11 +17,7 @@ pub(super) fn now(format: &str) -> String {
 pub(super) fn show(format: &str, time: &DateTime<Local>) -> String {
     let format = with_fraction(format, time.nanosecond() % 1_000_000_000);
     let mut text = String::new();
-    match write!(
-        text,
-        "{}",
-        time.format_with_items(StrftimeItems::new_lenient(&format))
-    ) {
+    match write!(text, "{}", time.format_with_items(StrftimeItems::new_lenient(&format))) {
         Ok(()) if text.len() <= LONGEST => text.replace('_', " "),
         _ => String::new(),
     }

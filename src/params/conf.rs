@@ -30,23 +30,12 @@ pub(super) fn apply(environment: &mut dyn Environment) -> (HashMap<String, Sourc
     let mut origins = HashMap::new();
     let mut notes = Vec::new();
     let named = environment.get("NCCL_CONF_FILE").filter(|p| !p.is_empty());
-    let home = || {
-        environment
-            .get("HOME")
-            .filter(|h| !h.is_empty())
-            .map(|h| format!("{h}/.nccl.conf"))
-    };
+    let home = || environment.get("HOME").filter(|h| !h.is_empty()).map(|h| format!("{h}/.nccl.conf"));
     let must_exist = named.is_some();
     if let Some(path) = named.or_else(home) {
         apply_file(environment, &path, must_exist, &mut origins, &mut notes);
     }
-    apply_file(
-        environment,
-        "/etc/nccl.conf",
-        false,
-        &mut origins,
-        &mut notes,
-    );
+    apply_file(environment, "/etc/nccl.conf", false, &mut origins, &mut notes);
     (origins, notes)
 }
 
@@ -64,28 +53,16 @@ fn apply_file(
     };
     let (settings, problems) = parse(&bytes);
     notes.push(format!("read {} settings from {path}", settings.len()));
-    notes.extend(
-        problems
-            .into_iter()
-            .map(|(line, text)| format!("{path}:{line}: {text}")),
-    );
+    notes.extend(problems.into_iter().map(|(line, text)| format!("{path}:{line}: {text}")));
     for Setting { name, value, line } in settings {
         match (environment.get(&name), origins.get(&name)) {
             (None, _) => {
                 environment.set(&name, &value);
-                origins.insert(
-                    name,
-                    Source::File {
-                        path: path.to_string(),
-                        line,
-                    },
-                );
+                origins.insert(name, Source::File { path: path.to_string(), line });
             }
             (Some(_), first) => {
                 let winner = first.unwrap_or(&Source::Environment);
-                notes.push(format!(
-                    "{path}:{line}: {name} is ignored, it is already set by {winner}"
-                ));
+                notes.push(format!("{path}:{line}: {name} is ignored, it is already set by {winner}"));
             }
         }
     }
@@ -101,11 +78,7 @@ pub(super) fn parse(bytes: &[u8]) -> (Vec<Setting>, Vec<(usize, String)>) {
         match assignment(line) {
             Ok(None) => {}
             Ok(Some((name, value))) => {
-                settings.push(Setting {
-                    name: name.to_string(),
-                    value: value.to_string(),
-                    line: index + 1,
-                });
+                settings.push(Setting { name: name.to_string(), value: value.to_string(), line: index + 1 });
             }
             Err(problem) => problems.push((index + 1, problem)),
         }
@@ -119,10 +92,7 @@ fn assignment(line: &str) -> Result<Option<(&str, &str)>, String> {
         return Ok(None);
     }
     if line.len() > LONGEST_LINE {
-        return Err(format!(
-            "a line of {} bytes is ignored, at most {LONGEST_LINE} are read",
-            line.len()
-        ));
+        return Err(format!("a line of {} bytes is ignored, at most {LONGEST_LINE} are read", line.len()));
     }
     let Some((name, value)) = line.split_once('=') else {
         return Ok(None);
@@ -131,15 +101,10 @@ fn assignment(line: &str) -> Result<Option<(&str, &str)>, String> {
         return Err("a line without a usable name or value is ignored".to_string());
     }
     if name.trim() != name {
-        return Err(format!(
-            "\"{name}\" sets nothing: blanks beside a name belong to it"
-        ));
+        return Err(format!("\"{name}\" sets nothing: blanks beside a name belong to it"));
     }
     match name.len().max(value.len()) {
-        longest if longest > LONGEST_WORD => Err(format!(
-            "{:.40}… is ignored: longer than {LONGEST_WORD} bytes",
-            name
-        )),
+        longest if longest > LONGEST_WORD => Err(format!("{:.40}… is ignored: longer than {LONGEST_WORD} bytes", name)),
         _ => Ok(Some((name, value))),
     }
 }

@@ -31,35 +31,17 @@ its source. Variables marked * are read for each communicator, the others once i
 fn row(param: &Param) -> String {
     let star = if param.fresh { "\\*" } else { "" };
     let doc = param.doc.replace('|', "\\|");
-    let api = if param.api == Api::Published {
-        " (`ncclParam*`)"
-    } else {
-        ""
-    };
-    format!(
-        "| `{}`{star} | {} | {} | {doc}{api} |\n",
-        param.name,
-        values(param),
-        param.default_text()
-    )
+    let api = if param.api == Api::Published { " (`ncclParam*`)" } else { "" };
+    format!("| `{}`{star} | {} | {} | {doc}{api} |\n", param.name, values(param), param.default_text())
 }
 
 fn values(param: &Param) -> String {
     match param.kind {
         Kind::Text => "text".to_string(),
         Kind::Flag => "0, 1".to_string(),
-        Kind::Choice { low, high } => (low..=high)
-            .map(|n| n.to_string())
-            .collect::<Vec<_>>()
-            .join(", "),
-        Kind::Int {
-            low,
-            high: i64::MAX,
-        } => format!("{low} and more"),
-        Kind::Int {
-            low: i64::MIN,
-            high,
-        } => format!("up to {high}"),
+        Kind::Choice { low, high } => (low..=high).map(|n| n.to_string()).collect::<Vec<_>>().join(", "),
+        Kind::Int { low, high: i64::MAX } => format!("{low} and more"),
+        Kind::Int { low: i64::MIN, high } => format!("up to {high}"),
         Kind::Int { low, high } => format!("{low} … {high}"),
     }
 }

@@ -58,13 +58,8 @@ pub fn load(environment: &mut dyn Environment) {
     crate::log::reset();
     let get = |name: &str| environment.get(name);
     let values = read_all(&get, &mut notes, &origins);
-    notes
-        .iter()
-        .for_each(|note| ::log::info!(target: "ENV", "{note}"));
-    let _ = LOADED.set(Arc::new(Loaded {
-        cached: values,
-        origins,
-    }));
+    notes.iter().for_each(|note| ::log::info!(target: "ENV", "{note}"));
+    let _ = LOADED.set(Arc::new(Loaded { cached: values, origins }));
 }
 
 /// The values for one communicator: those that are read once, and a fresh look at the others.
@@ -92,27 +87,13 @@ impl Snapshot {
             .iter()
             .enumerate()
             .map(|(i, param)| match cached {
-                Some(values) if !param.fresh && !parse::lists_name(&uncached, param.name) => {
-                    values[i].clone()
-                }
+                Some(values) if !param.fresh && !parse::lists_name(&uncached, param.name) => values[i].clone(),
                 _ => get(param.name).and_then(|text| parse::read(param, &text)),
             })
             .collect();
-        let source = |i: usize| {
-            origins
-                .get(TABLE[i].name)
-                .cloned()
-                .unwrap_or(Source::Environment)
-        };
-        let sources = values
-            .iter()
-            .enumerate()
-            .map(|(i, v)| v.as_ref().map(|_| source(i)))
-            .collect();
-        Snapshot {
-            values: Arc::new(values),
-            sources: Arc::new(sources),
-        }
+        let source = |i: usize| origins.get(TABLE[i].name).cloned().unwrap_or(Source::Environment);
+        let sources = values.iter().enumerate().map(|(i, v)| v.as_ref().map(|_| source(i))).collect();
+        Snapshot { values: Arc::new(values), sources: Arc::new(sources) }
     }
 
     /// The number of an integer variable: what is set, else the default.
@@ -132,10 +113,7 @@ impl Snapshot {
 
     /// The text of a variable if it is set and not empty.
     pub fn text(&self, key: Key) -> Option<&str> {
-        self.values[key.index()]
-            .as_ref()
-            .map(|r| r.text.as_str())
-            .filter(|t| !t.is_empty())
+        self.values[key.index()].as_ref().map(|r| r.text.as_str()).filter(|t| !t.is_empty())
     }
 
     /// Where the value comes from; None for the default.

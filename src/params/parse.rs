@@ -23,19 +23,12 @@ pub(super) fn read(param: &Param, text: &str) -> Option<Reading> {
         Kind::Choice { low, high } => Some(integer(text).filter(|n| (low..=high).contains(n))?),
         Kind::Int { low, high } => Some(clamp(param, integer(text)?, low, high)),
     };
-    Some(Reading {
-        text: text.to_string(),
-        number,
-    })
+    Some(Reading { text: text.to_string(), number })
 }
 
 /// A number outside the range becomes the nearest one inside; the default is always allowed.
 fn clamp(param: &Param, number: i64, low: i64, high: i64) -> i64 {
-    if number == param.default_int() {
-        number
-    } else {
-        number.clamp(low, high)
-    }
+    if number == param.default_int() { number } else { number.clamp(low, high) }
 }
 
 /// 0 and 1, the words that NCCL's newer parameters know, and any other number as NCCL's older ones read it.
@@ -58,19 +51,14 @@ pub fn integer(text: &str) -> Option<i64> {
         Some(b'+') => (false, &text[1..]),
         _ => (false, text),
     };
-    let hex = digits
-        .strip_prefix("0x")
-        .or_else(|| digits.strip_prefix("0X"));
+    let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
     let (radix, digits) = match hex.filter(|h| h.starts_with(|c: char| c.is_ascii_hexdigit())) {
         Some(hex) => (16, hex),
         None if digits.starts_with('0') => (8, digits),
         None => (10, digits),
     };
-    let end = digits
-        .find(|c: char| !c.is_digit(radix))
-        .unwrap_or(digits.len());
-    let magnitude =
-        i128::from_str_radix(digits.get(..end).filter(|d| !d.is_empty())?, radix).ok()?;
+    let end = digits.find(|c: char| !c.is_digit(radix)).unwrap_or(digits.len());
+    let magnitude = i128::from_str_radix(digits.get(..end).filter(|d| !d.is_empty())?, radix).ok()?;
     i64::try_from(if negative { -magnitude } else { magnitude }).ok()
 }
 
@@ -82,44 +70,27 @@ pub fn cta_policy(text: &str) -> Option<i64> {
         "ZERO" | "2" => Some(2),
         _ => None,
     };
-    text.split('|')
-        .try_fold(0, |mask, word| Some(mask | one(word)?))
+    text.split('|').try_fold(0, |mask, word| Some(mask | one(word)?))
 }
 
 /// Whether a comma-separated list (NCCL_NO_CACHE) names `name`, or says ALL.
 pub(super) fn lists_name(list: &str, name: &str) -> bool {
-    list.split(',')
-        .map(str::trim)
-        .any(|item| item == name || item.eq_ignore_ascii_case("ALL"))
+    list.split(',').map(str::trim).any(|item| item == name || item.eq_ignore_ascii_case("ALL"))
 }
 
 /// What the log says about a variable that is set (spec §8.2); None for an empty one.
-pub(super) fn note(
-    param: &Param,
-    text: &str,
-    reading: Option<&Reading>,
-    source: &Source,
-) -> Option<String> {
+pub(super) fn note(param: &Param, text: &str, reading: Option<&Reading>, source: &Source) -> Option<String> {
     if text.is_empty() {
         return None;
     }
     let name = param.name;
     let Some(reading) = reading else {
         let default = param.default_text();
-        return Some(format!(
-            "Invalid value {text} for {name} (set by {source}), using default {default}."
-        ));
+        return Some(format!("Invalid value {text} for {name} (set by {source}), using default {default}."));
     };
-    let unused = if param.used {
-        ""
-    } else {
-        " It has no effect in this version of oxccl."
-    };
+    let unused = if param.used { "" } else { " It has no effect in this version of oxccl." };
     Some(match reading.number {
-        None => format!(
-            "{name} set by {source} to {text}{}",
-            unused.replacen(' ', ". ", 1)
-        ),
+        None => format!("{name} set by {source} to {text}{}", unused.replacen(' ', ". ", 1)),
         Some(n) if integer(text).is_none_or(|asked| asked == n) => {
             format!("{name} set by {source} to {n}.{unused}")
         }

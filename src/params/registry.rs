@@ -25,17 +25,12 @@ type Get<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// The variables that are listed, in the table's order.
 pub fn published(get: Get<'_>) -> Vec<&'static Param> {
     let all = typed_of_name("NCCL_PARAM_DUMP_ALL", get) == Some(Typed::Bool(true));
-    TABLE
-        .iter()
-        .filter(|p| p.api == Api::Published || (all && p.api == Api::Private))
-        .collect()
+    TABLE.iter().filter(|p| p.api == Api::Published || (all && p.api == Api::Private)).collect()
 }
 
 /// The variable of a name, if `ncclParam*` knows it.
 pub fn find_published(name: &str) -> Option<&'static Param> {
-    TABLE
-        .iter()
-        .find(|p| p.name == name && p.api != Api::Unknown)
+    TABLE.iter().find(|p| p.name == name && p.api != Api::Unknown)
 }
 
 fn typed_of_name(name: &str, get: Get<'_>) -> Option<Typed> {
@@ -50,17 +45,10 @@ pub fn typed_of(param: &Param, get: Get<'_>) -> Typed {
         ("NCCL_DEBUG_SUBSYS", _) => Typed::U64(settings.subsystem_mask()),
         ("NCCL_DEBUG_LEVELS", _) => Typed::U32(settings.added_levels()),
         ("NCCL_DEBUG_TIMESTAMP_LEVELS", _) => Typed::U32(settings.stamped_levels()),
-        ("NCCL_DEBUG_TIMESTAMP_FORMAT", _) => {
-            Typed::Text(Some(settings.stamp_format().to_string()))
-        }
+        ("NCCL_DEBUG_TIMESTAMP_FORMAT", _) => Typed::Text(Some(settings.stamp_format().to_string())),
         (_, Kind::Flag) => {
             let reading = get(param.name).and_then(|text| super::parse::read(param, &text));
-            Typed::Bool(
-                reading
-                    .and_then(|r| r.number)
-                    .unwrap_or(param.default_int())
-                    != 0,
-            )
+            Typed::Bool(reading.and_then(|r| r.number).unwrap_or(param.default_int()) != 0)
         }
         _ => Typed::Text(get(param.name)),
     }
@@ -79,10 +67,7 @@ pub fn text_of(param: &Param, get: Get<'_>) -> String {
 
 fn level_word(level: i32) -> &'static str {
     let bit = 1u64 << level;
-    LEVELS
-        .iter()
-        .find(|(_, b)| level != 0 && *b == bit)
-        .map_or("<unknown>", |(word, _)| word)
+    LEVELS.iter().find(|(_, b)| level != 0 && *b == bit).map_or("<unknown>", |(word, _)| word)
 }
 
 /// The words of a mask; ALL and NONE stand alone.
@@ -90,41 +75,18 @@ fn words_of(mask: u64, words: &[(&str, u64)]) -> String {
     if let Some((all, _)) = words.iter().find(|(w, b)| *w == "ALL" && *b == mask) {
         return (*all).to_string();
     }
-    let list: Vec<_> = words
-        .iter()
-        .filter(|(w, b)| *w != "ALL" && *b & mask != 0)
-        .map(|(w, _)| *w)
-        .collect();
-    if list.is_empty() {
-        "NONE".to_string()
-    } else {
-        list.join(",")
-    }
+    let list: Vec<_> = words.iter().filter(|(w, b)| *w != "ALL" && *b & mask != 0).map(|(w, _)| *w).collect();
+    if list.is_empty() { "NONE".to_string() } else { list.join(",") }
 }
 
 /// The text of `ncclParamDumpAll`.
 pub fn dump(get: Get<'_>) -> String {
     let mut out = String::from("=== ncclParam Registry Dump ===\n");
     for param in published(get) {
-        let (kind, flags) = (
-            c_type(param, get),
-            if param.api == Api::Private {
-                "Private"
-            } else {
-                "Published"
-            },
-        );
-        let set_by = if get(param.name).is_some() {
-            "Environment"
-        } else {
-            "Default"
-        };
-        let value = Some(text_of(param, get))
-            .filter(|t| !t.is_empty())
-            .unwrap_or("<unset>".to_string());
-        let default = Some(text_of(param, &|_| None))
-            .filter(|t| !t.is_empty())
-            .unwrap_or("<unset>".to_string());
+        let (kind, flags) = (c_type(param, get), if param.api == Api::Private { "Private" } else { "Published" });
+        let set_by = if get(param.name).is_some() { "Environment" } else { "Default" };
+        let value = Some(text_of(param, get)).filter(|t| !t.is_empty()).unwrap_or("<unset>".to_string());
+        let default = Some(text_of(param, &|_| None)).filter(|t| !t.is_empty()).unwrap_or("<unset>".to_string());
         out += &format!("{} ({kind}) [{flags}] {}\n", param.name, param.doc);
         out += &format!("    Current value={value} set_by={set_by} default={default}\n");
         out += &format!("    Accepted value: {}\n\n", accepted(param, get));
@@ -143,8 +105,7 @@ fn c_type(param: &Param, get: Get<'_>) -> &'static str {
 }
 
 fn accepted(param: &Param, get: Get<'_>) -> String {
-    let words =
-        |words: &[(&str, u64)]| words.iter().map(|(w, _)| *w).collect::<Vec<_>>().join(", ");
+    let words = |words: &[(&str, u64)]| words.iter().map(|(w, _)| *w).collect::<Vec<_>>().join(", ");
     match typed_of(param, get) {
         Typed::Text(_) => "String".to_string(),
         Typed::Bool(_) => "Boolean: 1/T/TRUE or 0/F/FALSE".to_string(),

@@ -63,15 +63,7 @@ pub struct Param {
 
 impl Param {
     const fn new(name: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Param {
-        Param {
-            name,
-            kind,
-            preset,
-            doc,
-            used: true,
-            fresh: false,
-            api: Api::Unknown,
-        }
+        Param { name, kind, preset, doc, used: true, fresh: false, api: Api::Unknown }
     }
 
     /// The default as a number; 0 for texts.
@@ -91,31 +83,19 @@ impl Param {
     }
 
     const fn fresh(self) -> Param {
-        Param {
-            fresh: true,
-            ..self
-        }
+        Param { fresh: true, ..self }
     }
 
     const fn published(self) -> Param {
-        Param {
-            api: Api::Published,
-            ..self
-        }
+        Param { api: Api::Published, ..self }
     }
 
     const fn private(self) -> Param {
-        Param {
-            api: Api::Private,
-            ..self
-        }
+        Param { api: Api::Private, ..self }
     }
 
     pub(super) const fn accepted(self) -> Param {
-        Param {
-            used: false,
-            ..self
-        }
+        Param { used: false, ..self }
     }
 }
 
@@ -128,21 +108,10 @@ const fn flag(name: &'static str, default: bool, doc: &'static str) -> Param {
 }
 
 const fn choice(name: &'static str, default: i64, low: i64, high: i64, doc: &'static str) -> Param {
-    Param::new(
-        name,
-        Kind::Choice { low, high },
-        Preset::Number(default),
-        doc,
-    )
+    Param::new(name, Kind::Choice { low, high }, Preset::Number(default), doc)
 }
 
-pub(super) const fn int(
-    name: &'static str,
-    default: i64,
-    low: i64,
-    high: i64,
-    doc: &'static str,
-) -> Param {
+pub(super) const fn int(name: &'static str, default: i64, low: i64, high: i64, doc: &'static str) -> Param {
     Param::new(name, Kind::Int { low, high }, Preset::Number(default), doc)
 }
 
@@ -153,303 +122,71 @@ const fn over(name: &'static str, low: i64, high: i64, doc: &'static str) -> Par
 
 /// The same where only the values of the range count.
 const fn over_choice(name: &'static str, high: i64, doc: &'static str) -> Param {
-    Param::new(
-        name,
-        Kind::Choice { low: 0, high },
-        Preset::Text("unset"),
-        doc,
-    )
-    .fresh()
+    Param::new(name, Kind::Choice { low: 0, high }, Preset::Text("unset"), doc).fresh()
 }
 
-const MAX: i64 = i64::MAX;
 const INT_MAX: i64 = i32::MAX as i64;
 
 /// The variables with an effect, in the order of the documentation.
 const USED: &[Param] = &[
     // Configuration and log.
-    text(
-        "NCCL_CONF_FILE",
-        "~/.nccl.conf",
-        "configuration file, read before /etc/nccl.conf",
-    ),
-    text(
-        "NCCL_DEBUG",
-        "unset",
-        "what the log shows: VERSION, WARN, ATTN, INFO, ABORT or TRACE",
-    )
-    .published(),
-    text(
-        "NCCL_DEBUG_LEVELS",
-        "NONE",
-        "kinds of line that are shown besides, a comma-separated list",
-    )
-    .published(),
-    text(
-        "NCCL_DEBUG_SUBSYS",
-        "INIT,BOOTSTRAP,ENV",
-        "subsystems of INFO and TRACE lines; ^ in front: all others",
-    )
-    .published(),
-    text(
-        "NCCL_DEBUG_FILE",
-        "stdout",
-        "log file; %h is the host's name, %p the process id",
-    )
-    .published(),
-    text(
-        "NCCL_DEBUG_TIMESTAMP_FORMAT",
-        "[%F %T] ",
-        "timestamp for strftime; %1f to %9f: fraction of the second",
-    )
-    .published(),
-    text(
-        "NCCL_DEBUG_TIMESTAMP_LEVELS",
-        "WARN,ATTN",
-        "kinds of line that carry a timestamp",
-    )
-    .published(),
-    flag(
-        "NCCL_WARN_ENABLE_DEBUG_INFO",
-        false,
-        "the first WARN line raises the level to INFO",
-    )
-    .private(),
+    text("NCCL_CONF_FILE", "~/.nccl.conf", "configuration file, read before /etc/nccl.conf"),
+    text("NCCL_DEBUG", "unset", "what the log shows: VERSION, WARN, ATTN, INFO, ABORT or TRACE").published(),
+    text("NCCL_DEBUG_LEVELS", "NONE", "kinds of line that are shown besides, a comma-separated list").published(),
+    text("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV", "subsystems of INFO and TRACE lines; ^ in front: all others").published(),
+    text("NCCL_DEBUG_FILE", "stdout", "log file; %h is the host's name, %p the process id").published(),
+    text("NCCL_DEBUG_TIMESTAMP_FORMAT", "[%F %T] ", "timestamp for strftime; %1f to %9f: fraction of the second").published(),
+    text("NCCL_DEBUG_TIMESTAMP_LEVELS", "WARN,ATTN", "kinds of line that carry a timestamp").published(),
+    flag("NCCL_WARN_ENABLE_DEBUG_INFO", false, "the first WARN line raises the level to INFO").private(),
     flag("NCCL_SET_THREAD_NAME", false, "helper threads get names").published(),
-    text(
-        "NCCL_NO_CACHE",
-        "unset",
-        "variables, or ALL, that are read for each communicator instead of once",
-    )
-    .private(),
-    flag(
-        "NCCL_PARAM_DUMP_ALL",
-        false,
-        "ncclParam* lists private variables too",
-    )
-    .private(),
-    flag(
-        "NCCL_ENABLE_VERSION_CHECK",
-        true,
-        "wording of the refusal of device-API callers with a newer header",
-    ),
+    text("NCCL_NO_CACHE", "unset", "variables, or ALL, that are read for each communicator instead of once").private(),
+    flag("NCCL_PARAM_DUMP_ALL", false, "ncclParam* lists private variables too").private(),
+    flag("NCCL_ENABLE_VERSION_CHECK", true, "wording of the refusal of device-API callers with a newer header"),
     // Rendezvous and sockets.
-    text(
-        "NCCL_COMM_ID",
-        "unset",
-        "fixed address of the rendezvous, host:port, instead of a generated one",
-    )
-    .fresh(),
-    text(
-        "NCCL_HOSTID",
-        "automatic",
-        "string that identifies the host; ranks with the same one share memory",
-    )
-    .fresh(),
-    text(
-        "NCCL_SOCKET_IFNAME",
-        "automatic",
-        "network interfaces: prefixes, = exact names, ^ all but these",
-    )
-    .fresh(),
+    text("NCCL_COMM_ID", "unset", "fixed address of the rendezvous, host:port, instead of a generated one").fresh(),
+    text("NCCL_HOSTID", "automatic", "string that identifies the host; ranks with the same one share memory").fresh(),
+    text("NCCL_SOCKET_IFNAME", "automatic", "network interfaces: prefixes, = exact names, ^ all but these").fresh(),
     text("NCCL_SOCKET_FAMILY", "any", "AF_INET or AF_INET6").fresh(),
-    text(
-        "NCCL_SOCKET_MAGIC",
-        "built in",
-        "64-bit number by which the sockets of a job know each other",
-    )
-    .fresh(),
-    int(
-        "NCCL_SOCKET_RETRY_CNT",
-        34,
-        0,
-        10_000,
-        "retries of a refused or timed-out connect",
-    )
-    .fresh(),
-    int(
-        "NCCL_SOCKET_RETRY_SLEEP_MSEC",
-        100,
-        0,
-        600_000,
-        "milliseconds before the first retry; the k-th waits k times this",
-    )
-    .fresh(),
-    int(
-        "OXCCL_BOOTSTRAP_TIMEOUT",
-        0,
-        0,
-        INT_MAX,
-        "seconds until ranks that are missing at init are an error; 0 = never",
-    )
-    .fresh(),
-    int(
-        "OXCCL_BOOTSTRAP_PROGRESS",
-        30,
-        0,
-        INT_MAX,
-        "seconds between log lines that name missing ranks; 0 = none",
-    )
-    .fresh(),
+    text("NCCL_SOCKET_MAGIC", "built in", "64-bit number by which the sockets of a job know each other").fresh(),
+    int("NCCL_SOCKET_RETRY_CNT", 34, 0, 10_000, "retries of a refused or timed-out connect").fresh(),
+    int("NCCL_SOCKET_RETRY_SLEEP_MSEC", 100, 0, 600_000, "milliseconds before the first retry; the k-th waits k times this")
+        .fresh(),
+    int("OXCCL_BOOTSTRAP_TIMEOUT", 0, 0, INT_MAX, "seconds until ranks that are missing at init are an error; 0 = never").fresh(),
+    int("OXCCL_BOOTSTRAP_PROGRESS", 30, 0, INT_MAX, "seconds between log lines that name missing ranks; 0 = none").fresh(),
     // The communicator's configuration.
     over_choice("NCCL_COMM_BLOCKING", 1, "overrides config.blocking"),
-    over(
-        "NCCL_CGA_CLUSTER_SIZE",
-        0,
-        8,
-        "overrides config.cgaClusterSize",
-    ),
+    over("NCCL_CGA_CLUSTER_SIZE", 0, 8, "overrides config.cgaClusterSize"),
     over("NCCL_MIN_CTAS", 1, INT_MAX, "overrides config.minCTAs"),
     over("NCCL_MAX_CTAS", 1, INT_MAX, "overrides config.maxCTAs"),
-    text(
-        "NCCL_NET",
-        "automatic",
-        "network by name; overrides config.netName",
-    )
-    .fresh(),
-    over_choice(
-        "NCCL_COMM_SPLIT_SHARE_RESOURCES",
-        1,
-        "overrides config.splitShare",
-    ),
-    over_choice(
-        "NCCL_COMM_SHRINK_SHARE_RESOURCES",
-        1,
-        "overrides config.shrinkShare",
-    ),
+    text("NCCL_NET", "automatic", "network by name; overrides config.netName").fresh(),
+    over_choice("NCCL_COMM_SPLIT_SHARE_RESOURCES", 1, "overrides config.splitShare"),
+    over_choice("NCCL_COMM_SHRINK_SHARE_RESOURCES", 1, "overrides config.shrinkShare"),
     over_choice("NCCL_COLLNET_ENABLE", 1, "overrides config.collnetEnable"),
-    text(
-        "NCCL_CTA_POLICY",
-        "unset",
-        "DEFAULT, EFFICIENCY, ZERO, joined by |, or 0, 1, 2; overrides config.CTAPolicy",
-    )
-    .fresh(),
-    over(
-        "NCCL_NVLS_NCHANNELS",
-        1,
-        INT_MAX,
-        "overrides config.nvlsCTAs",
-    ),
-    over(
-        "NCCL_NCHANNELS_PER_NET_PEER",
-        1,
-        64,
-        "overrides config.nChannelsPerNetPeer",
-    ),
-    over_choice(
-        "NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE",
-        1,
-        "overrides config.nvlinkCentricSched",
-    ),
-    over_choice(
-        "NCCL_GRAPH_MIXING_SUPPORT",
-        1,
-        "overrides config.graphUsageMode: 1 is mode 2, 0 is mode 0",
-    ),
-    over_choice(
-        "NCCL_GRAPH_STREAM_ORDERING",
-        1,
-        "overrides config.graphStreamOrdering",
-    ),
+    text("NCCL_CTA_POLICY", "unset", "DEFAULT, EFFICIENCY, ZERO, joined by |, or 0, 1, 2; overrides config.CTAPolicy").fresh(),
+    over("NCCL_NVLS_NCHANNELS", 1, INT_MAX, "overrides config.nvlsCTAs"),
+    over("NCCL_NCHANNELS_PER_NET_PEER", 1, 64, "overrides config.nChannelsPerNetPeer"),
+    over_choice("NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE", 1, "overrides config.nvlinkCentricSched"),
+    over_choice("NCCL_GRAPH_MIXING_SUPPORT", 1, "overrides config.graphUsageMode: 1 is mode 2, 0 is mode 0"),
+    over_choice("NCCL_GRAPH_STREAM_ORDERING", 1, "overrides config.graphStreamOrdering"),
     over("NCCL_NUM_RMA_CTX", 0, INT_MAX, "overrides config.numRmaCtx"),
-    over(
-        "NCCL_P2P_MAX_PEERS",
-        1,
-        INT_MAX,
-        "overrides config.maxP2pPeers",
-    ),
-    over_choice(
-        "NCCL_LAUNCH_ORDER_IMPLICIT",
-        1,
-        "overrides config.launchOrderImplicit",
-    ),
+    over("NCCL_P2P_MAX_PEERS", 1, INT_MAX, "overrides config.maxP2pPeers"),
+    over_choice("NCCL_LAUNCH_ORDER_IMPLICIT", 1, "overrides config.launchOrderImplicit"),
     over_choice("NCCL_RMA_EAGER_INIT", 1, "overrides config.rmaEagerInit"),
-    flag(
-        "NCCL_MULTI_RANK_GPU_ENABLE",
-        false,
-        "several ranks may use one device",
-    )
-    .fresh(),
+    flag("NCCL_MULTI_RANK_GPU_ENABLE", false, "several ranks may use one device").fresh(),
     // Transports and sizes.
-    flag(
-        "NCCL_P2P_DISABLE",
-        false,
-        "devices do not read or write each other's memory",
-    )
-    .fresh(),
-    flag(
-        "NCCL_P2P_DIRECT_DISABLE",
-        false,
-        "no plain pointers between ranks of one process",
-    )
-    .fresh(),
-    flag(
-        "NCCL_SHM_DISABLE",
-        false,
-        "no shared host memory between ranks of one host",
-    )
-    .fresh(),
-    choice(
-        "NCCL_CUMEM_ENABLE",
-        -2,
-        -2,
-        1,
-        "allocate through the driver's virtual memory API; -2 = where it works",
-    ),
-    int(
-        "NCCL_BUFFSIZE",
-        -2,
-        1024,
-        1 << 30,
-        "bytes of a link's slots; -2 = the library decides",
-    ),
-    int(
-        "NCCL_NTHREADS",
-        -2,
-        64,
-        512,
-        "threads of a kernel's block; -2 = the library decides",
-    ),
-    int(
-        "NCCL_MIN_NCHANNELS",
-        -2,
-        1,
-        64,
-        "fewest channels; -2 = the library decides",
-    ),
-    int(
-        "NCCL_MAX_NCHANNELS",
-        -2,
-        1,
-        64,
-        "most channels; -2 = the library decides",
-    ),
-    int(
-        "NCCL_MIN_NRINGS",
-        -2,
-        1,
-        64,
-        "old name of NCCL_MIN_NCHANNELS",
-    ),
-    int(
-        "NCCL_MAX_NRINGS",
-        -2,
-        1,
-        64,
-        "old name of NCCL_MAX_NCHANNELS",
-    ),
-    text(
-        "NCCL_ALGO",
-        "automatic",
-        "algorithms: [function:]list, entries separated by ;, ^ in front of a list: all but these",
-    )
-    .fresh(),
-    text(
-        "NCCL_PROTO",
-        "automatic",
-        "protocols LL, LL128, Simple; written as NCCL_ALGO",
-    )
-    .fresh(),
+    flag("NCCL_P2P_DISABLE", false, "devices do not read or write each other's memory").fresh(),
+    flag("NCCL_P2P_DIRECT_DISABLE", false, "no plain pointers between ranks of one process").fresh(),
+    flag("NCCL_SHM_DISABLE", false, "no shared host memory between ranks of one host").fresh(),
+    choice("NCCL_CUMEM_ENABLE", -2, -2, 1, "allocate through the driver's virtual memory API; -2 = where it works"),
+    int("NCCL_BUFFSIZE", -2, 1024, 1 << 30, "bytes of a link's slots; -2 = the library decides"),
+    int("NCCL_NTHREADS", -2, 64, 512, "threads of a kernel's block; -2 = the library decides"),
+    int("NCCL_MIN_NCHANNELS", -2, 1, 64, "fewest channels; -2 = the library decides"),
+    int("NCCL_MAX_NCHANNELS", -2, 1, 64, "most channels; -2 = the library decides"),
+    int("NCCL_MIN_NRINGS", -2, 1, 64, "old name of NCCL_MIN_NCHANNELS"),
+    int("NCCL_MAX_NRINGS", -2, 1, 64, "old name of NCCL_MAX_NCHANNELS"),
+    text("NCCL_ALGO", "automatic", "algorithms: [function:]list, entries separated by ;, ^ in front of a list: all but these")
+        .fresh(),
+    text("NCCL_PROTO", "automatic", "protocols LL, LL128, Simple; written as NCCL_ALGO").fresh(),
 ];
 
 const LENGTH: usize = USED.len() + ACCEPTED.len();
@@ -459,11 +196,7 @@ pub static TABLE: [Param; LENGTH] = {
     let mut table = [USED[0]; LENGTH];
     let mut i = 0;
     while i < LENGTH {
-        table[i] = if i < USED.len() {
-            USED[i]
-        } else {
-            ACCEPTED[i - USED.len()]
-        };
+        table[i] = if i < USED.len() { USED[i] } else { ACCEPTED[i - USED.len()] };
         i += 1;
     }
     table
