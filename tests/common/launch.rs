@@ -91,7 +91,7 @@ impl Place {
 /// A number of processes to be started together.
 pub struct Job {
     program: PathBuf,
-    args: Vec<OsString>,
+    args: Vec<(Option<usize>, OsString)>,
     nranks: usize,
     envs: Vec<(Option<usize>, OsString, OsString)>,
     deadline: Duration,
@@ -125,7 +125,13 @@ impl Job {
 
     /// Adds arguments, the same for all ranks.
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Job {
-        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_os_string()));
+        self.args.extend(args.into_iter().map(|arg| (None, arg.as_ref().to_os_string())));
+        self
+    }
+
+    /// Adds arguments for one rank only.
+    pub fn args_of<A: AsRef<OsStr>>(mut self, rank: usize, args: impl IntoIterator<Item = A>) -> Job {
+        self.args.extend(args.into_iter().map(|arg| (Some(rank), arg.as_ref().to_os_string())));
         self
     }
 
@@ -187,7 +193,7 @@ impl Job {
     fn command(&self, rank: usize, dir: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command
-            .args(&self.args)
+            .args(self.args.iter().filter(|(only, _)| only.is_none_or(|r| r == rank)).map(|(_, arg)| arg))
             .env("LD_LIBRARY_PATH", library_path())
             .env("NCCL_DEBUG", "WARN")
             .env(RANK, rank.to_string())

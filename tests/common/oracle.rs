@@ -326,7 +326,7 @@ impl Reduction {
         let place = (rank + element) % self.nranks;
         let room = if format.exponent > 5 { 40 } else { 3 };
         let magnitude = match place {
-            0 => ((h >> 8) % (1 << format.fraction) | 1) as f64,
+            0 => (((h >> 8) % (1 << format.fraction)) | 1) as f64,
             p if p <= room => [0.5, 1.0, 2.0][(h >> 1) as usize % 3],
             _ => 1.0,
         };

@@ -147,7 +147,7 @@ pub fn safety_comments(source: &Source) -> Vec<Finding> {
     let bare = source.unsafes.iter().filter(|found| !is_explained(source, found));
     bare.map(|found| {
         let text = match found.what {
-            Unsafe::Function { .. } => "needs a `# Safety` section or a SAFETY comment directly above",
+            Unsafe::Function => "needs a `# Safety` section, directly above or at the top of the file",
             _ => "needs a `// SAFETY:` comment directly above",
         };
         Finding::new(&source.path, found.line, "SAFETY", text)
@@ -160,10 +160,10 @@ fn is_explained(source: &Source, found: &UnsafeUse) -> bool {
     match found.what {
         Unsafe::Attribute => true,
         Unsafe::Block | Unsafe::Item => starts.any(|line| comment_above(source, line, &["SAFETY:"])),
-        Unsafe::Function { foreign } => {
+        // Where all functions of a file share one contract (that of the C interface), its top may state it.
+        Unsafe::Function => {
             starts.any(|line| comment_above(source, line, &["SAFETY:", "# Safety"]))
-                // C entry points share one contract, which the file states at its top.
-                || (foreign && source.lines.iter().any(|line| line.starts_with("//!") && line.contains("# Safety")))
+                || source.lines.iter().any(|line| line.starts_with("//!") && line.contains("# Safety"))
         }
     }
 }

@@ -14,10 +14,7 @@ pub enum Unsafe {
     /// `unsafe { … }`
     Block,
     /// `unsafe fn`, `unsafe extern "C" fn name`
-    Function {
-        /// It has an `extern` ABI.
-        foreign: bool,
-    },
+    Function,
     /// `unsafe impl`, `unsafe trait`, `unsafe extern { … }`
     Item,
     /// `#[unsafe(no_mangle)]`: allowed in the rooms of `unsafe`, and needs no comment.
@@ -222,7 +219,7 @@ impl Walker<'_> {
                 if ident(tokens.get(next + 1)).is_none() {
                     return;
                 }
-                Unsafe::Function { foreign }
+                Unsafe::Function
             }
             Some(TokenTree::Ident(word)) if word == "impl" || word == "trait" => Unsafe::Item,
             _ => return,

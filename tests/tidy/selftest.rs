@@ -112,7 +112,7 @@ fn unsafe_with_a_reason_passes() {
         "fn f() {\n    match x {\n        // SAFETY: it is.\n        1 => unsafe { g() },\n        _ => {}\n    }\n}",
         "// SAFETY: it is.\n#[allow(x)]\nunsafe impl Send for X {}",
         "/// Does.\n///\n/// # Safety\n/// Do not.\n#[inline]\npub unsafe fn f() {}",
-        "//! Calls.\n//!\n//! # Safety\n//! As the C interface says.\npub unsafe extern \"C\" fn f() {}",
+        "//! Calls.\n//!\n//! # Safety\n//! As the C interface says.\npub unsafe extern \"C\" fn f() {}\nunsafe fn g() {}",
         "struct S {\n    f: unsafe extern \"C\" fn(i32) -> i32,\n}",
         "#[unsafe(no_mangle)]\npub extern \"C\" fn f() {}",
     ] {
