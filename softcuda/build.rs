@@ -51,23 +51,15 @@ fn main() -> io::Result<()> {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     // Worker threads and thread-local destructors outlive any dlclose.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    link(
-        Path::new("../deps/libsoftcuda.so"),
-        &dir.join("libcuda.so.1"),
-    )?;
+    link(Path::new("../deps/libsoftcuda.so"), &dir.join("libcuda.so.1"))?;
 
     let exports = exported_names()?;
     let stub = driver_stub(&out)?;
     for runtime in RUNTIMES {
         build_runtime(runtime, &exports, &stub, &out)?;
         let file = out.join(runtime.soname);
-        let from_profile = file
-            .strip_prefix(profile)
-            .expect("OUT_DIR is below the profile's directory");
-        link(
-            &Path::new("..").join(from_profile),
-            &dir.join(runtime.soname),
-        )?;
+        let from_profile = file.strip_prefix(profile).expect("OUT_DIR is below the profile's directory");
+        link(&Path::new("..").join(from_profile), &dir.join(runtime.soname))?;
         if let Some(name) = runtime.link_name {
             link(Path::new(runtime.soname), &dir.join(name))?;
         }
@@ -77,10 +69,7 @@ fn main() -> io::Result<()> {
 
 /// `target/<profile>`: the parent of the first ancestor of `OUT_DIR` named `build`.
 fn profile_dir(out: &Path) -> &Path {
-    out.ancestors()
-        .find(|p| p.ends_with("build"))
-        .and_then(Path::parent)
-        .expect("OUT_DIR is below a directory `build`")
+    out.ancestors().find(|p| p.ends_with("build")).and_then(Path::parent).expect("OUT_DIR is below a directory `build`")
 }
 
 /// Makes cargo run this again when somebody deleted the directory. The old date keeps cargo from running it every time.
@@ -98,21 +87,11 @@ fn exported_names() -> io::Result<BTreeSet<String>> {
         let path = entry?.path();
         if path.extension().is_some_and(|e| e == "rs") {
             let text = fs::read_to_string(&path)?;
-            let marked = text
-                .split("export_name = \"")
-                .skip(1)
-                .filter_map(|rest| rest.split('"').next());
-            names.extend(
-                marked
-                    .filter(|n| n.starts_with("softcudart"))
-                    .map(str::to_owned),
-            );
+            let marked = text.split("export_name = \"").skip(1).filter_map(|rest| rest.split('"').next());
+            names.extend(marked.filter(|n| n.starts_with("softcudart")).map(str::to_owned));
         }
     }
-    assert!(
-        !names.is_empty(),
-        "{SOURCES} exports no function named softcudart…"
-    );
+    assert!(!names.is_empty(), "{SOURCES} exports no function named softcudart…");
     Ok(names)
 }
 
@@ -128,21 +107,13 @@ fn driver_stub(out: &Path) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-fn build_runtime(
-    runtime: &Runtime,
-    exports: &BTreeSet<String>,
-    stub: &Path,
-    out: &Path,
-) -> io::Result<()> {
+fn build_runtime(runtime: &Runtime, exports: &BTreeSet<String>, stub: &Path, out: &Path) -> io::Result<()> {
     let soname = runtime.soname;
     println!("cargo::rerun-if-changed={}", runtime.names);
     let source = out.join(format!("{soname}.s"));
     fs::write(&source, assembly(runtime, exports)?)?;
     let script = out.join(format!("{soname}.map"));
-    fs::write(
-        &script,
-        format!("{soname} {{ global: cuda*; __cuda*; local: *; }};\n"),
-    )?;
+    fs::write(&script, format!("{soname} {{ global: cuda*; __cuda*; local: *; }};\n"))?;
     let flags = [
         "-nostdlib".into(),
         format!("-Wl,--version-script={}", script.display()),
@@ -172,14 +143,7 @@ fn assembly(runtime: &Runtime, exports: &BTreeSet<String>) -> io::Result<String>
     }
     for name in fs::read_to_string(runtime.names)?.lines().map(str::trim) {
         if !name.is_empty() && !name.starts_with('#') && !built.contains(name) {
-            text += &function(
-                name,
-                &format!(
-                    "{}\n\t{}",
-                    load_name(name),
-                    jump("softcuda_runtime_unbuilt")
-                ),
-            );
+            text += &function(name, &format!("{}\n\t{}", load_name(name), jump("softcuda_runtime_unbuilt")));
             text += &string(name);
         }
     }
@@ -189,16 +153,12 @@ fn assembly(runtime: &Runtime, exports: &BTreeSet<String>) -> io::Result<String>
 
 /// A function whose body is `code`.
 fn function(name: &str, code: &str) -> String {
-    format!(
-        "\t.globl {name}\n\t.type {name},%function\n\t.balign 16\n{name}:\n\t{code}\n\t.size {name},.-{name}\n"
-    )
+    format!("\t.globl {name}\n\t.type {name},%function\n\t.balign 16\n{name}:\n\t{code}\n\t.size {name},.-{name}\n")
 }
 
 /// The name itself, as a string.
 fn string(name: &str) -> String {
-    format!(
-        "\t.section .rodata.str1.1,\"aMS\",%progbits,1\n.Lname_{name}:\n\t.string \"{name}\"\n\t.text\n"
-    )
+    format!("\t.section .rodata.str1.1,\"aMS\",%progbits,1\n.Lname_{name}:\n\t.string \"{name}\"\n\t.text\n")
 }
 
 /// A jump that leaves every argument register as it is.
@@ -227,13 +187,9 @@ fn target_arch() -> String {
 fn shared_library(to: &Path, soname: &str, sources: &[&Path], flags: &[String]) {
     let compiler = cc::Build::new().pic(true).get_compiler();
     let mut command: Command = compiler.to_command();
-    command
-        .args(["-shared", "-Wl,-z,noexecstack"])
-        .arg(format!("-Wl,-soname,{soname}"));
+    command.args(["-shared", "-Wl,-z,noexecstack"]).arg(format!("-Wl,-soname,{soname}"));
     command.arg("-o").arg(to).args(sources).args(flags);
-    let status = command
-        .status()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let status = command.status().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(status.success(), "{command:?}: {status}");
 }
 

@@ -14,24 +14,17 @@ const DELAY_US: &str = "2000";
 
 /// Compiles a program of tests/c, or `None` if NVIDIA's headers are wanted and absent.
 fn compile(source: &str, headers: Headers) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/c")
-        .join(source);
-    let name = source
-        .file_stem()
-        .expect("a program has a name")
-        .to_string_lossy();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
+    let name = source.file_stem().expect("a program has a name").to_string_lossy();
     let program = common::scratch(&format!("{name}-{headers:?}"));
     let mut command = common::compiler(&source);
-    command
-        .args(headers.arguments()?)
-        .args(["-D_GNU_SOURCE", "-O1", "-g", "-pthread"]);
-    command
-        .arg("-o")
-        .arg(&program)
-        .arg(&source)
-        .arg(format!("-L{}", common::library_dir().display()));
-    common::output(command.args(["-lcudart", "-l:libcuda.so.1"]));
+    command.args(headers.arguments()?).args(["-D_GNU_SOURCE", "-O1", "-g", "-pthread"]);
+    if headers == Headers::Nvidia {
+        // Linked to NVIDIA's runtime, as a program from elsewhere is: it asks for versioned symbols.
+        command.arg(format!("-L{}", common::nvidia_home()?.join("lib").display()));
+    }
+    command.arg("-o").arg(&program).arg(&source).arg(format!("-L{}", common::library_dir().display()));
+    common::output(command.args(["-l:libcudart.so.13", "-l:libcuda.so.1"]));
     Some(program)
 }
 
@@ -46,10 +39,7 @@ fn check(source: &str) -> Vec<String> {
             let settings = [("SOFTCUDA_DEVICES", "4"), ("SOFTCUDA_DELAY_US", delay)];
             let log = program.with_extension(format!("{delay}.log"));
             let (status, text) = common::run(&program, &settings, &log);
-            assert!(
-                status.success(),
-                "{source}, {headers:?} headers, delay {delay} us: {status}\n{text}"
-            );
+            assert!(status.success(), "{source}, {headers:?} headers, delay {delay} us: {status}\n{text}");
             printed.push(text);
         }
     }
@@ -121,11 +111,7 @@ fn properties() {
 #[test]
 fn runtime() {
     for text in check("runtime.c") {
-        assert_eq!(
-            text.matches("lonely").count(),
-            1,
-            "the kernel is named once: {text}"
-        );
+        assert_eq!(text.matches("lonely").count(), 1, "the kernel is named once: {text}");
     }
 }
 

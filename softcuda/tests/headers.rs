@@ -17,14 +17,7 @@ use common::Headers;
 const HEADERS: [&str; 2] = ["cuda.h", "cuda_runtime_api.h"];
 
 /// Constants that may differ: the version of the API, and what stands for nothing.
-const OWN: [&str; 6] = [
-    "CUDA_VERSION",
-    "CUDART_VERSION",
-    "CUDAAPI",
-    "CUDARTAPI",
-    "CUDA_CB",
-    "CUDART_CB",
-];
+const OWN: [&str; 6] = ["CUDA_VERSION", "CUDART_VERSION", "CUDAAPI", "CUDARTAPI", "CUDA_CB", "CUDART_CB"];
 
 /// What our headers declare.
 #[derive(Default)]
@@ -42,17 +35,9 @@ struct Declared {
 /// The text of our headers after the preprocessor, without the system's.
 fn preprocessed() -> String {
     let source = common::scratch("ours.c");
-    fs::write(
-        &source,
-        HEADERS.map(|h| format!("#include <{h}>\n")).concat(),
-    )
-    .expect("scratch");
+    fs::write(&source, HEADERS.map(|h| format!("#include <{h}>\n")).concat()).expect("scratch");
     let include = format!("-I{}", common::include_dir().display());
-    let text = common::output(
-        common::compiler(&source)
-            .args(["-E", &include])
-            .arg(&source),
-    );
+    let text = common::output(common::compiler(&source).args(["-E", &include]).arg(&source));
     let mut ours = false;
     let mut kept = String::new();
     for line in text.lines() {
@@ -76,9 +61,7 @@ fn split(text: &str, separator: char) -> Vec<String> {
             parts.last_mut().expect("there is one").push(c);
         }
     }
-    let words = parts
-        .iter()
-        .map(|p| p.split_whitespace().collect::<Vec<_>>().join(" "));
+    let words = parts.iter().map(|p| p.split_whitespace().collect::<Vec<_>>().join(" "));
     words.filter(|p| !p.is_empty()).collect()
 }
 
@@ -93,12 +76,7 @@ fn members(body: &str) -> Vec<String> {
             found.extend(members(inner).iter().map(|m| format!("{outer}.{m}")));
         } else {
             for one in split(&declaration, ',') {
-                let name = one
-                    .split('[')
-                    .next()
-                    .unwrap_or("")
-                    .rsplit([' ', '*'])
-                    .next();
+                let name = one.split('[').next().unwrap_or("").rsplit([' ', '*']).next();
                 found.extend(name.map(str::to_owned));
             }
         }
@@ -119,15 +97,9 @@ fn parse(text: &str) -> Declared {
         let (body, name) = rest.rsplit_once('}').expect("brackets are in pairs");
         if head.contains("enum") {
             let names = split(body, ',').into_iter();
-            declared
-                .numbers
-                .extend(names.map(|n| n.split(' ').next().unwrap_or("").to_owned()));
+            declared.numbers.extend(names.map(|n| n.split(' ').next().unwrap_or("").to_owned()));
         } else {
-            let name = if name.trim().is_empty() {
-                head.trim()
-            } else {
-                name.trim()
-            };
+            let name = if name.trim().is_empty() { head.trim() } else { name.trim() };
             declared.records.push((name.to_owned(), members(body)));
         }
     }
@@ -137,8 +109,7 @@ fn parse(text: &str) -> Declared {
 /// Adds the constants, which the preprocessor eats.
 fn constants(declared: &mut Declared) {
     for header in ["cuda.h", "driver_types.h", "cuda_runtime_api.h"] {
-        let text =
-            fs::read_to_string(common::include_dir().join(header)).expect("our header is there");
+        let text = fs::read_to_string(common::include_dir().join(header)).expect("our header is there");
         for definition in text.lines().filter_map(|l| l.strip_prefix("#define ")) {
             let Some((name, value)) = definition.split_once(' ') else {
                 continue;
@@ -169,20 +140,15 @@ fn includes() -> String {
 fn facts_source(declared: &Declared) -> String {
     let mut c = includes() + "#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n";
     for name in &declared.numbers {
-        writeln!(c, "  printf(\"{name} %lld\\n\", (long long)({name}));")
-            .expect("a String takes all");
+        writeln!(c, "  printf(\"{name} %lld\\n\", (long long)({name}));").expect("a String takes all");
     }
     for (record, members) in &declared.records {
-        writeln!(c, "  printf(\"{record} %zu\\n\", sizeof({record}));")
-            .expect("a String takes all");
+        writeln!(c, "  printf(\"{record} %zu\\n\", sizeof({record}));").expect("a String takes all");
         // Reserved members shrink when a new version finds a use for them; the record's size is what counts.
         for member in members.iter().filter(|m| !m.contains("reserved")) {
             let size = format!("sizeof((({record} *)0)->{member})");
-            writeln!(
-                c,
-                "  printf(\"{record}.{member} %zu %zu\\n\", offsetof({record}, {member}), {size});"
-            )
-            .expect("a String takes all");
+            writeln!(c, "  printf(\"{record}.{member} %zu %zu\\n\", offsetof({record}, {member}), {size});")
+                .expect("a String takes all");
         }
     }
     c + "  return 0;\n}\n"
@@ -193,12 +159,7 @@ fn facts(declared: &Declared, headers: Headers) -> Option<String> {
     fs::write(&source, facts_source(declared)).expect("the scratch folder is writable");
     let program = source.with_extension("");
     let mut command = common::compiler(&source);
-    command
-        .args(headers.arguments()?)
-        .arg("-Wno-pedantic")
-        .arg("-o")
-        .arg(&program)
-        .arg(&source);
+    command.args(headers.arguments()?).arg("-Wno-pedantic").arg("-o").arg(&program).arg(&source);
     common::output(&mut command);
     Some(common::output(&mut Command::new(&program)))
 }
@@ -209,12 +170,7 @@ fn spellings(names: &[&str], nvidia: &[String]) -> Vec<String> {
     let source = common::scratch("spellings.c");
     let text = format!("{}{MARK}\n{}\n", includes(), names.join("\n"));
     fs::write(&source, text).expect("the scratch folder is writable");
-    let text = common::output(
-        common::compiler(&source)
-            .args(nvidia)
-            .args(["-E", "-P"])
-            .arg(&source),
-    );
+    let text = common::output(common::compiler(&source).args(nvidia).args(["-E", "-P"]).arg(&source));
     let after = text.split(MARK).nth(1).expect("the mark is in our file");
     after.split_whitespace().map(str::to_owned).collect()
 }
@@ -224,32 +180,12 @@ fn the_parser_sees_what_there_is() {
     let declared = declared();
     let has = |name: &str| declared.numbers.iter().any(|n| n == name);
     assert!(has("CUDA_ERROR_UNKNOWN") && has("cudaErrorUnknown") && has("cudaHostAllocPortable"));
-    let (_, properties) = declared
-        .records
-        .iter()
-        .find(|(n, _)| n == "struct cudaDeviceProp")
-        .expect("it is declared");
-    assert!(
-        properties.contains(&"maxGridSize".into()) && properties.len() > 80,
-        "{properties:?}"
-    );
-    let (_, value) = declared
-        .records
-        .iter()
-        .find(|(n, _)| n == "CUlaunchAttributeValue")
-        .expect("declared");
+    let (_, properties) = declared.records.iter().find(|(n, _)| n == "struct cudaDeviceProp").expect("it is declared");
+    assert!(properties.contains(&"maxGridSize".into()) && properties.len() > 80, "{properties:?}");
+    let (_, value) = declared.records.iter().find(|(n, _)| n == "CUlaunchAttributeValue").expect("declared");
     assert!(value.contains(&"clusterDim.z".into()), "{value:?}");
-    assert!(
-        declared
-            .redeclarable
-            .iter()
-            .any(|d| d.starts_with("CUresult cuLaunchKernel("))
-    );
-    assert!(
-        declared
-            .renamed
-            .contains(&("cuMemAlloc".into(), "cuMemAlloc_v2".into()))
-    );
+    assert!(declared.redeclarable.iter().any(|d| d.starts_with("CUresult cuLaunchKernel(")));
+    assert!(declared.renamed.contains(&("cuMemAlloc".into(), "cuMemAlloc_v2".into())));
 }
 
 #[test]
@@ -259,11 +195,7 @@ fn numbers_and_layouts_are_nvidias() {
     let Some(theirs) = facts(&declared, Headers::Nvidia) else {
         return;
     };
-    let differing: Vec<_> = ours
-        .lines()
-        .zip(theirs.lines())
-        .filter(|(a, b)| a != b)
-        .collect();
+    let differing: Vec<_> = ours.lines().zip(theirs.lines()).filter(|(a, b)| a != b).collect();
     assert!(differing.is_empty(), "ours, NVIDIA's: {differing:#?}");
     assert_eq!(ours.lines().count(), theirs.lines().count());
 }
@@ -275,19 +207,9 @@ fn prototypes_and_typedefs_are_nvidias() {
     };
     let declared = declared();
     let source = common::scratch("redeclared.c");
-    let text = includes()
-        + &declared
-            .redeclarable
-            .iter()
-            .map(|d| format!("{d};\n"))
-            .collect::<String>();
+    let text = includes() + &declared.redeclarable.iter().map(|d| format!("{d};\n")).collect::<String>();
     fs::write(&source, text).expect("the scratch folder is writable");
-    common::output(
-        common::compiler(&source)
-            .args(&nvidia)
-            .args(["-fsyntax-only"])
-            .arg(&source),
-    );
+    common::output(common::compiler(&source).args(&nvidia).args(["-fsyntax-only"]).arg(&source));
 }
 
 #[test]
@@ -296,16 +218,8 @@ fn versioned_names_are_nvidias() {
         return;
     };
     let declared = declared();
-    let names: Vec<_> = declared
-        .renamed
-        .iter()
-        .map(|(name, _)| name.as_str())
-        .collect();
-    let wanted: Vec<_> = declared
-        .renamed
-        .iter()
-        .map(|(_, symbol)| symbol.clone())
-        .collect();
+    let names: Vec<_> = declared.renamed.iter().map(|(name, _)| name.as_str()).collect();
+    let wanted: Vec<_> = declared.renamed.iter().map(|(_, symbol)| symbol.clone()).collect();
     assert_eq!(spellings(&names, &nvidia), wanted);
 }
 
@@ -316,11 +230,7 @@ fn every_header_stands_alone_and_is_clean() {
         let header = header.to_string_lossy();
         for (language, standards) in [("c", ["c99", "c11"]), ("cpp", ["c++11", "c++20"])] {
             let source = common::scratch(&format!("alone-{header}.{language}"));
-            fs::write(
-                &source,
-                format!("#include <{header}>\n#include <{header}>\nint used;\n"),
-            )
-            .expect("scratch");
+            fs::write(&source, format!("#include <{header}>\n#include <{header}>\nint used;\n")).expect("scratch");
             for standard in standards {
                 clean(&source, standard);
             }
@@ -330,15 +240,6 @@ fn every_header_stands_alone_and_is_clean() {
 
 fn clean(source: &Path, standard: &str) {
     let mut command = common::compiler(source);
-    command.args(
-        Headers::Ours
-            .arguments()
-            .expect("our headers are always there"),
-    );
-    common::output(
-        command
-            .arg(format!("-std={standard}"))
-            .arg("-fsyntax-only")
-            .arg(source),
-    );
+    command.args(Headers::Ours.arguments().expect("our headers are always there"));
+    common::output(command.arg(format!("-std={standard}")).arg("-fsyntax-only").arg(source));
 }

@@ -57,11 +57,7 @@ fn ensure() -> Result<(), Code> {
         return Ok(());
     }
     RESETS_SEEN.set(resets);
-    if current != 0 && is_alive() {
-        Ok(())
-    } else {
-        activate(DEVICE.get())
-    }
+    if current != 0 && is_alive() { Ok(()) } else { activate(DEVICE.get()) }
 }
 
 /// Whether the current context survived a `cudaDeviceReset`.
@@ -73,8 +69,7 @@ fn is_alive() -> bool {
 /// The flags of a device's primary context, and whether there is one at present.
 pub(super) fn primary_state(device: c_int) -> Result<(c_uint, bool), Code> {
     let mut active = MaybeUninit::new(0);
-    let flags =
-        fetch(|flags| driver::cuDevicePrimaryCtxGetState(device, flags, Some(&mut active)))?;
+    let flags = fetch(|flags| driver::cuDevicePrimaryCtxGetState(device, flags, Some(&mut active)))?;
     // SAFETY: it was initialised above, and the driver at most replaced it.
     Ok((flags, unsafe { active.assume_init() } != 0))
 }
@@ -105,9 +100,7 @@ pub(super) fn primary(device: c_int) -> Result<Handle, Code> {
 /// The device that this thread's calls go to.
 pub(super) fn current_device() -> c_int {
     match fetch(|out| driver::cuCtxGetCurrent(out)) {
-        Ok(context) if context != 0 => {
-            fetch(|out| driver::cuCtxGetDevice(out)).unwrap_or(DEVICE.get())
-        }
+        Ok(context) if context != 0 => fetch(|out| driver::cuCtxGetDevice(out)).unwrap_or(DEVICE.get()),
         _ => DEVICE.get(),
     }
 }
@@ -128,9 +121,5 @@ pub(super) fn reset() -> Result<(), Code> {
 /// Whether the number is a device.
 pub(super) fn check_device(device: c_int) -> Result<(), Code> {
     let count = fetch(|out| driver::cuDeviceGetCount(out))?;
-    if (0..count).contains(&device) {
-        Ok(())
-    } else {
-        Err(INVALID_DEVICE)
-    }
+    if (0..count).contains(&device) { Ok(()) } else { Err(INVALID_DEVICE) }
 }

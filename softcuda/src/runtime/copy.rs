@@ -70,13 +70,7 @@ unsafe extern "C" fn memcpy(dst: Address, src: Address, bytes: usize, kind: c_in
 /// # Safety
 /// `dst` and `src` are memory of `bytes` bytes until the copy is done.
 #[unsafe(export_name = "softcudart_cudaMemcpyAsync")]
-unsafe extern "C" fn memcpy_async(
-    dst: Address,
-    src: Address,
-    bytes: usize,
-    kind: c_int,
-    stream: Handle,
-) -> Code {
+unsafe extern "C" fn memcpy_async(dst: Address, src: Address, bytes: usize, kind: c_int, stream: Handle) -> Code {
     in_context(|| {
         let kind = Kind::new(kind)?;
         if bytes == 0 {
@@ -104,13 +98,7 @@ fn peers(dst: c_int, src: c_int) -> Result<(Handle, Handle), Code> {
 /// # Safety
 /// `dst` and `src` are memory of `bytes` bytes.
 #[unsafe(export_name = "softcudart_cudaMemcpyPeer")]
-unsafe extern "C" fn memcpy_peer(
-    dst: Address,
-    dst_device: c_int,
-    src: Address,
-    src_device: c_int,
-    bytes: usize,
-) -> Code {
+unsafe extern "C" fn memcpy_peer(dst: Address, dst_device: c_int, src: Address, src_device: c_int, bytes: usize) -> Code {
     in_context(|| {
         let (to, from) = peers(dst_device, src_device)?;
         // SAFETY: the caller's promise is the driver's condition.
@@ -183,14 +171,8 @@ unsafe extern "C" fn memcpy_2d(
     kind: c_int,
 ) -> Code {
     in_context(|| {
-        let dst = Rows {
-            at: dst,
-            pitch: dst_pitch,
-        };
-        let src = Rows {
-            at: src,
-            pitch: src_pitch,
-        };
+        let dst = Rows { at: dst, pitch: dst_pitch };
+        let src = Rows { at: src, pitch: src_pitch };
         let copy = copy_2d(dst, src, width, height, kind)?;
         if width == 0 || height == 0 {
             return Ok(());
@@ -214,14 +196,8 @@ unsafe extern "C" fn memcpy_2d_async(
     stream: Handle,
 ) -> Code {
     in_context(|| {
-        let dst = Rows {
-            at: dst,
-            pitch: dst_pitch,
-        };
-        let src = Rows {
-            at: src,
-            pitch: src_pitch,
-        };
+        let dst = Rows { at: dst, pitch: dst_pitch };
+        let src = Rows { at: src, pitch: src_pitch };
         let copy = copy_2d(dst, src, width, height, kind)?;
         if width == 0 || height == 0 {
             return Ok(());
@@ -246,40 +222,23 @@ fn byte(value: c_int) -> u8 {
 #[unsafe(export_name = "softcudart_cudaMemset")]
 unsafe extern "C" fn memset(ptr: Address, value: c_int, bytes: usize) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
-    fill(bytes, || unsafe {
-        driver::cuMemsetD8_v2(ptr, byte(value), bytes)
-    })
+    fill(bytes, || unsafe { driver::cuMemsetD8_v2(ptr, byte(value), bytes) })
 }
 
 /// # Safety
 /// `ptr` is memory of `bytes` bytes until the fill is done.
 #[unsafe(export_name = "softcudart_cudaMemsetAsync")]
-unsafe extern "C" fn memset_async(
-    ptr: Address,
-    value: c_int,
-    bytes: usize,
-    stream: Handle,
-) -> Code {
+unsafe extern "C" fn memset_async(ptr: Address, value: c_int, bytes: usize, stream: Handle) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
-    fill(bytes, || unsafe {
-        driver::cuMemsetD8Async(ptr, byte(value), bytes, stream)
-    })
+    fill(bytes, || unsafe { driver::cuMemsetD8Async(ptr, byte(value), bytes, stream) })
 }
 
 /// # Safety
 /// `ptr` is memory of `height` rows.
 #[unsafe(export_name = "softcudart_cudaMemset2D")]
-unsafe extern "C" fn memset_2d(
-    ptr: Address,
-    pitch: usize,
-    value: c_int,
-    width: usize,
-    height: usize,
-) -> Code {
+unsafe extern "C" fn memset_2d(ptr: Address, pitch: usize, value: c_int, width: usize, height: usize) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
-    fill(width.min(height), || unsafe {
-        driver::cuMemsetD2D8_v2(ptr, pitch, byte(value), width, height)
-    })
+    fill(width.min(height), || unsafe { driver::cuMemsetD2D8_v2(ptr, pitch, byte(value), width, height) })
 }
 
 /// # Safety
@@ -294,7 +253,5 @@ unsafe extern "C" fn memset_2d_async(
     stream: Handle,
 ) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
-    fill(width.min(height), || unsafe {
-        driver::cuMemsetD2D8Async(ptr, pitch, byte(value), width, height, stream)
-    })
+    fill(width.min(height), || unsafe { driver::cuMemsetD2D8Async(ptr, pitch, byte(value), width, height, stream) })
 }

@@ -2,9 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use super::context::{
-    self, call, check_device, current_device, in_context, primary, primary_state, without_context,
-};
+use super::context::{self, call, check_device, current_device, in_context, primary, primary_state, without_context};
 use super::error::{Code, INVALID_DEVICE, INVALID_VALUE, check, report};
 use super::{Handle, Out, driver};
 
@@ -51,10 +49,7 @@ fn set_flags(device: c_int, flags: c_uint) -> Result<(), Code> {
     if flags & !DEVICE_FLAGS != 0 {
         return Err(INVALID_VALUE);
     }
-    check(driver::cuDevicePrimaryCtxSetFlags_v2(
-        device,
-        flags & !MAP_HOST,
-    ))
+    check(driver::cuDevicePrimaryCtxSetFlags_v2(device, flags & !MAP_HOST))
 }
 
 #[unsafe(export_name = "softcudart_cudaSetDeviceFlags")]
@@ -135,11 +130,7 @@ extern "C" fn can_access_peer(answer: Out<c_int>, device: c_int, peer: c_int) ->
 /// The primary context of a device other than the current one.
 fn peer_context(peer: c_int) -> Result<Handle, Code> {
     check_device(peer)?;
-    if peer == current_device() {
-        Err(INVALID_DEVICE)
-    } else {
-        primary(peer)
-    }
+    if peer == current_device() { Err(INVALID_DEVICE) } else { primary(peer) }
 }
 
 #[unsafe(export_name = "softcudart_cudaDeviceEnablePeerAccess")]

@@ -72,31 +72,14 @@ unsafe extern "C" {
     pub(super) fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) -> Status;
     pub(super) safe fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) -> Status;
     pub(super) safe fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) -> Status;
-    pub(super) safe fn cuDeviceGetAttribute(
-        value: Out<c_int>,
-        attribute: c_int,
-        device: c_int,
-    ) -> Status;
+    pub(super) safe fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) -> Status;
     pub(super) fn cuDeviceGetByPCIBusId(device: Out<c_int>, bus_id: *const c_char) -> Status;
     pub(super) fn cuDeviceGetPCIBusId(bus_id: *mut c_char, len: c_int, device: c_int) -> Status;
-    pub(super) safe fn cuDeviceCanAccessPeer(
-        answer: Out<c_int>,
-        device: c_int,
-        peer: c_int,
-    ) -> Status;
-    pub(super) safe fn cuDeviceGetP2PAttribute(
-        value: Out<c_int>,
-        attribute: c_int,
-        src: c_int,
-        dst: c_int,
-    ) -> Status;
+    pub(super) safe fn cuDeviceCanAccessPeer(answer: Out<c_int>, device: c_int, peer: c_int) -> Status;
+    pub(super) safe fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_int, src: c_int, dst: c_int) -> Status;
     pub(super) safe fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: c_int) -> Status;
     pub(super) safe fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: c_uint) -> Status;
-    pub(super) safe fn cuDevicePrimaryCtxGetState(
-        device: c_int,
-        flags: Out<c_uint>,
-        active: Out<c_int>,
-    ) -> Status;
+    pub(super) safe fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, active: Out<c_int>) -> Status;
     pub(super) safe fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Status;
 
     pub(super) safe fn cuCtxGetCurrent(context: Out<Handle>) -> Status;
@@ -107,10 +90,7 @@ unsafe extern "C" {
     pub(super) safe fn cuCtxGetLimit(value: Out<usize>, limit: c_int) -> Status;
     pub(super) safe fn cuCtxSetCacheConfig(config: c_int) -> Status;
     pub(super) safe fn cuCtxGetCacheConfig(config: Out<c_int>) -> Status;
-    pub(super) safe fn cuCtxGetStreamPriorityRange(
-        least: Out<c_int>,
-        greatest: Out<c_int>,
-    ) -> Status;
+    pub(super) safe fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) -> Status;
     pub(super) safe fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> Status;
     pub(super) safe fn cuCtxDisablePeerAccess(peer: Handle) -> Status;
 
@@ -131,11 +111,7 @@ unsafe extern "C" {
     pub(super) safe fn cuMemFreeAsync(ptr: Address, stream: Handle) -> Status;
     pub(super) safe fn cuMemHostRegister_v2(ptr: Address, size: usize, flags: c_uint) -> Status;
     pub(super) safe fn cuMemHostUnregister(ptr: Address) -> Status;
-    pub(super) safe fn cuMemHostGetDevicePointer_v2(
-        device: Out<Address>,
-        host: Address,
-        flags: c_uint,
-    ) -> Status;
+    pub(super) safe fn cuMemHostGetDevicePointer_v2(device: Out<Address>, host: Address, flags: c_uint) -> Status;
     pub(super) safe fn cuMemHostGetFlags(flags: Out<c_uint>, host: Address) -> Status;
     pub(super) fn cuPointerGetAttributes(
         count: c_uint,
@@ -144,46 +120,32 @@ unsafe extern "C" {
         ptr: Address,
     ) -> Status;
     pub(super) safe fn cuIpcGetMemHandle(handle: Out<IpcHandle>, ptr: Address) -> Status;
-    pub(super) safe fn cuIpcOpenMemHandle_v2(
-        ptr: Out<Address>,
-        handle: IpcHandle,
-        flags: c_uint,
-    ) -> Status;
+    pub(super) safe fn cuIpcOpenMemHandle_v2(ptr: Out<Address>, handle: IpcHandle, flags: c_uint) -> Status;
     pub(super) safe fn cuIpcCloseMemHandle(ptr: Address) -> Status;
     pub(super) safe fn cuIpcGetEventHandle(handle: Out<IpcHandle>, event: Handle) -> Status;
     pub(super) safe fn cuIpcOpenEventHandle(event: Out<Handle>, handle: IpcHandle) -> Status;
+
+    pub(super) safe fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: c_int) -> Status;
+    pub(super) safe fn cuDeviceGetMemPool(pool: Out<Handle>, device: c_int) -> Status;
+    pub(super) safe fn cuDeviceSetMemPool(device: c_int, pool: Handle) -> Status;
+    pub(super) fn cuMemPoolCreate(pool: Out<Handle>, properties: *const c_void) -> Status;
+    pub(super) safe fn cuMemPoolDestroy(pool: Handle) -> Status;
+    pub(super) safe fn cuMemPoolTrimTo(pool: Handle, keep: usize) -> Status;
+    pub(super) fn cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: *mut c_void) -> Status;
+    pub(super) fn cuMemPoolSetAttribute(pool: Handle, attribute: c_int, value: *mut c_void) -> Status;
+    pub(super) fn cuMemPoolGetAccess(flags: Out<c_int>, pool: Handle, location: *mut c_void) -> Status;
+    pub(super) fn cuMemPoolSetAccess(pool: Handle, access: *const c_void, count: usize) -> Status;
+    pub(super) safe fn cuMemAllocFromPoolAsync(ptr: Out<Address>, size: usize, pool: Handle, stream: Handle) -> Status;
 
     pub(super) fn cuMemcpy(dst: Address, src: Address, bytes: usize) -> Status;
     pub(super) fn cuMemcpyHtoD_v2(dst: Address, src: Address, bytes: usize) -> Status;
     pub(super) fn cuMemcpyDtoH_v2(dst: Address, src: Address, bytes: usize) -> Status;
     pub(super) fn cuMemcpyDtoD_v2(dst: Address, src: Address, bytes: usize) -> Status;
-    pub(super) fn cuMemcpyAsync(dst: Address, src: Address, bytes: usize, stream: Handle)
-    -> Status;
-    pub(super) fn cuMemcpyHtoDAsync_v2(
-        dst: Address,
-        src: Address,
-        bytes: usize,
-        stream: Handle,
-    ) -> Status;
-    pub(super) fn cuMemcpyDtoHAsync_v2(
-        dst: Address,
-        src: Address,
-        bytes: usize,
-        stream: Handle,
-    ) -> Status;
-    pub(super) fn cuMemcpyDtoDAsync_v2(
-        dst: Address,
-        src: Address,
-        bytes: usize,
-        stream: Handle,
-    ) -> Status;
-    pub(super) fn cuMemcpyPeer(
-        dst: Address,
-        dst_context: Handle,
-        src: Address,
-        src_context: Handle,
-        bytes: usize,
-    ) -> Status;
+    pub(super) fn cuMemcpyAsync(dst: Address, src: Address, bytes: usize, stream: Handle) -> Status;
+    pub(super) fn cuMemcpyHtoDAsync_v2(dst: Address, src: Address, bytes: usize, stream: Handle) -> Status;
+    pub(super) fn cuMemcpyDtoHAsync_v2(dst: Address, src: Address, bytes: usize, stream: Handle) -> Status;
+    pub(super) fn cuMemcpyDtoDAsync_v2(dst: Address, src: Address, bytes: usize, stream: Handle) -> Status;
+    pub(super) fn cuMemcpyPeer(dst: Address, dst_context: Handle, src: Address, src_context: Handle, bytes: usize) -> Status;
     pub(super) fn cuMemcpyPeerAsync(
         dst: Address,
         dst_context: Handle,
@@ -196,28 +158,12 @@ unsafe extern "C" {
     pub(super) fn cuMemcpy2DAsync_v2(copy: &Copy2d, stream: Handle) -> Status;
     pub(super) fn cuMemsetD8_v2(dst: Address, value: u8, count: usize) -> Status;
     pub(super) fn cuMemsetD8Async(dst: Address, value: u8, count: usize, stream: Handle) -> Status;
-    pub(super) fn cuMemsetD2D8_v2(
-        dst: Address,
-        pitch: usize,
-        value: u8,
-        width: usize,
-        height: usize,
-    ) -> Status;
-    pub(super) fn cuMemsetD2D8Async(
-        dst: Address,
-        pitch: usize,
-        value: u8,
-        width: usize,
-        height: usize,
-        stream: Handle,
-    ) -> Status;
+    pub(super) fn cuMemsetD2D8_v2(dst: Address, pitch: usize, value: u8, width: usize, height: usize) -> Status;
+    pub(super) fn cuMemsetD2D8Async(dst: Address, pitch: usize, value: u8, width: usize, height: usize, stream: Handle)
+    -> Status;
 
     pub(super) safe fn cuStreamCreate(stream: Out<Handle>, flags: c_uint) -> Status;
-    pub(super) safe fn cuStreamCreateWithPriority(
-        stream: Out<Handle>,
-        flags: c_uint,
-        priority: c_int,
-    ) -> Status;
+    pub(super) safe fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: c_uint, priority: c_int) -> Status;
     pub(super) safe fn cuStreamDestroy_v2(stream: Handle) -> Status;
     pub(super) safe fn cuStreamQuery(stream: Handle) -> Status;
     pub(super) safe fn cuStreamSynchronize(stream: Handle) -> Status;
@@ -226,17 +172,8 @@ unsafe extern "C" {
     pub(super) safe fn cuStreamGetPriority(stream: Handle, priority: Out<c_int>) -> Status;
     pub(super) safe fn cuStreamGetId(stream: Handle, id: Out<u64>) -> Status;
     pub(super) safe fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) -> Status;
-    pub(super) fn cuStreamAddCallback(
-        stream: Handle,
-        callback: StreamCallback,
-        data: *mut c_void,
-        flags: c_uint,
-    ) -> Status;
-    pub(super) fn cuLaunchHostFunc(
-        stream: Handle,
-        function: HostFunction,
-        data: *mut c_void,
-    ) -> Status;
+    pub(super) fn cuStreamAddCallback(stream: Handle, callback: StreamCallback, data: *mut c_void, flags: c_uint) -> Status;
+    pub(super) fn cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mut c_void) -> Status;
     pub(super) safe fn cuStreamIsCapturing(stream: Handle, status: Out<c_int>) -> Status;
     pub(super) safe fn cuStreamGetCaptureInfo_v3(
         stream: Handle,
@@ -250,30 +187,14 @@ unsafe extern "C" {
     pub(super) fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Status;
 
     pub(super) safe fn cuEventCreate(event: Out<Handle>, flags: c_uint) -> Status;
-    pub(super) safe fn cuEventRecordWithFlags(
-        event: Handle,
-        stream: Handle,
-        flags: c_uint,
-    ) -> Status;
+    pub(super) safe fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: c_uint) -> Status;
     pub(super) safe fn cuEventQuery(event: Handle) -> Status;
     pub(super) safe fn cuEventSynchronize(event: Handle) -> Status;
     pub(super) safe fn cuEventDestroy_v2(event: Handle) -> Status;
-    pub(super) safe fn cuEventElapsedTime_v2(
-        milliseconds: Out<f32>,
-        start: Handle,
-        end: Handle,
-    ) -> Status;
+    pub(super) safe fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) -> Status;
 
-    pub(super) safe fn cuFuncGetAttribute(
-        value: Out<c_int>,
-        attribute: c_int,
-        function: Handle,
-    ) -> Status;
-    pub(super) safe fn cuFuncSetAttribute(
-        function: Handle,
-        attribute: c_int,
-        value: c_int,
-    ) -> Status;
+    pub(super) safe fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Handle) -> Status;
+    pub(super) safe fn cuFuncSetAttribute(function: Handle, attribute: c_int, value: c_int) -> Status;
     pub(super) safe fn cuFuncSetCacheConfig(function: Handle, config: c_int) -> Status;
     pub(super) fn cuLaunchKernelEx(
         config: &LaunchConfig,

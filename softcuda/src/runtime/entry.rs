@@ -63,14 +63,8 @@ unsafe extern "C" fn entry_point_by_version(
         let mut spare = MaybeUninit::uninit();
         let found = found.unwrap_or(&mut spare);
         // SAFETY: the caller's string goes to the driver as it is.
-        let status = unsafe {
-            driver::cuGetProcAddress_v2(symbol, Some(function), version, flags, Some(found))
-        };
-        if status == SYMBOL_NOT_FOUND {
-            Ok(())
-        } else {
-            check(status)
-        }
+        let status = unsafe { driver::cuGetProcAddress_v2(symbol, Some(function), version, flags, Some(found)) };
+        if status == SYMBOL_NOT_FOUND { Ok(()) } else { check(status) }
     })
 }
 
@@ -84,10 +78,7 @@ unsafe extern "C" fn unbuilt(name: *const c_char) -> Code {
     let name = unsafe { CStr::from_ptr(name) };
     static NAMED: Mutex<BTreeSet<Box<CStr>>> = Mutex::new(BTreeSet::new());
     if NAMED.lock().insert(name.into()) {
-        eprintln!(
-            "softcuda: {} is not supported (cudaErrorNotSupported)",
-            name.to_string_lossy()
-        );
+        eprintln!("softcuda: {} is not supported (cudaErrorNotSupported)", name.to_string_lossy());
     }
     report(Err(NOT_SUPPORTED))
 }

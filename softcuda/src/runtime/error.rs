@@ -74,11 +74,7 @@ extern "C" fn get_error_string(code: Code) -> *const c_char {
     let status = driver::cuGetErrorString(code, Some(&mut text));
     // SAFETY: it was initialised above, and the driver at most replaced it.
     let text = unsafe { text.assume_init() };
-    if status == SUCCESS && !text.is_null() {
-        text
-    } else {
-        get_error_name(code)
-    }
+    if status == SUCCESS && !text.is_null() { text } else { get_error_name(code) }
 }
 
 const UNRECOGNIZED: &CStr = c"unrecognized error code";
@@ -105,9 +101,7 @@ fn own_text(code: Code) -> Option<&'static CStr> {
 
 /// The name of a code that the runtime has.
 fn name(code: Code) -> Option<&'static CStr> {
-    let at = NAMES
-        .binary_search_by_key(&code, |&(number, _)| number)
-        .ok()?;
+    let at = NAMES.binary_search_by_key(&code, |&(number, _)| number).ok()?;
     Some(NAMES[at].1)
 }
 

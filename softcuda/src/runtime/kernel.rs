@@ -9,10 +9,7 @@ use std::mem::MaybeUninit;
 
 use super::context::{in_context, without_context};
 use super::driver::{self, LaunchConfig};
-use super::error::{
-    Code, INVALID_DEVICE_FUNCTION, INVALID_RESOURCE_HANDLE, INVALID_VALUE, MISSING_CONFIGURATION,
-    check, report,
-};
+use super::error::{Code, INVALID_DEVICE_FUNCTION, INVALID_RESOURCE_HANDLE, INVALID_VALUE, MISSING_CONFIGURATION, check, report};
 use super::{Address, Dim3, Handle, Out, registry};
 
 /// Where a launch goes and how wide it is.
@@ -44,13 +41,7 @@ fn function(func: Address) -> Result<Handle, Code> {
 /// A driver call on a function: a handle that is none is a function that is none.
 fn on_function(func: Address, status: impl FnOnce(Handle) -> driver::Status) -> Result<(), Code> {
     let checked = check(status(function(func)?));
-    checked.map_err(|c| {
-        if c == INVALID_RESOURCE_HANDLE {
-            INVALID_DEVICE_FUNCTION
-        } else {
-            c
-        }
-    })
+    checked.map_err(|c| if c == INVALID_RESOURCE_HANDLE { INVALID_DEVICE_FUNCTION } else { c })
 }
 
 /// Launches `func`. An invalid handle in a launch may be the stream or the function: only then is
@@ -68,9 +59,7 @@ const MAX_THREADS_PER_BLOCK: c_int = 0;
 
 fn attribute(func: Address, attribute: c_int) -> Result<c_int, Code> {
     let mut value = MaybeUninit::new(0);
-    on_function(func, |f| {
-        driver::cuFuncGetAttribute(Some(&mut value), attribute, f)
-    })?;
+    on_function(func, |f| driver::cuFuncGetAttribute(Some(&mut value), attribute, f))?;
     // SAFETY: it was initialised above, and the driver at most replaced it.
     Ok(unsafe { value.assume_init() })
 }
@@ -97,9 +86,7 @@ impl Shape {
 unsafe fn launch(func: Address, config: &LaunchConfig, args: *const *const c_void) -> Code {
     in_context(|| {
         // SAFETY: the caller's promise is the driver's condition.
-        launch_on(func, |f| unsafe {
-            driver::cuLaunchKernelEx(config, f, args, std::ptr::null())
-        })
+        launch_on(func, |f| unsafe { driver::cuLaunchKernelEx(config, f, args, std::ptr::null()) })
     })
 }
 
@@ -114,14 +101,7 @@ unsafe extern "C" fn launch_kernel(
     shared: usize,
     stream: Handle,
 ) -> Code {
-    match (Shape {
-        grid,
-        block,
-        shared,
-        stream,
-    })
-    .config()
-    {
+    match (Shape { grid, block, shared, stream }).config() {
         // SAFETY: the caller's promise.
         Ok(config) => unsafe { launch(func, &config, args) },
         Err(code) => report(Err(code)),
@@ -159,27 +139,14 @@ struct RuntimeLaunchConfig {
 /// # Safety
 /// `config` is NULL or a `cudaLaunchConfig_t`; `args` points to a pointer for each argument.
 #[unsafe(export_name = "softcudart_cudaLaunchKernelExC")]
-unsafe extern "C" fn launch_kernel_ex(
-    config: Option<&RuntimeLaunchConfig>,
-    func: Address,
-    args: *const *const c_void,
-) -> Code {
+unsafe extern "C" fn launch_kernel_ex(config: Option<&RuntimeLaunchConfig>, func: Address, args: *const *const c_void) -> Code {
     let Some(given) = config else {
         return report(Err(INVALID_VALUE));
     };
-    let shape = Shape {
-        grid: given.grid,
-        block: given.block,
-        shared: given.shared,
-        stream: given.stream,
-    };
+    let shape = Shape { grid: given.grid, block: given.block, shared: given.shared, stream: given.stream };
     match shape.config() {
         Ok(plain) => {
-            let config = LaunchConfig {
-                attributes: given.attributes,
-                nattributes: given.nattributes,
-                ..plain
-            };
+            let config = LaunchConfig { attributes: given.attributes, nattributes: given.nattributes, ..plain };
             // SAFETY: the caller's promise.
             unsafe { launch(func, &config, args) }
         }
@@ -199,64 +166,30 @@ unsafe extern "C" fn launch_cooperative_kernel(
     stream: Handle,
 ) -> Code {
     in_context(|| {
-        let shared = Shape {
-            shared,
-            ..Shape::default()
-        }
-        .shared()?;
-        let (
-            Dim3 {
-                x: gx,
-                y: gy,
-                z: gz,
-            },
-            Dim3 {
-                x: bx,
-                y: by,
-                z: bz,
-            },
-        ) = (grid, block);
+        let shared = Shape { shared, ..Shape::default() }.shared()?;
+        let (Dim3 { x: gx, y: gy, z: gz }, Dim3 { x: bx, y: by, z: bz }) = (grid, block);
         // SAFETY: the caller's promise is the driver's condition.
-        launch_on(func, |f| unsafe {
-            driver::cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, stream, args)
-        })
+        launch_on(func, |f| unsafe { driver::cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, stream, args) })
     })
 }
 
 /// The first half of `<<<grid, block, shared, stream>>>`. 0 is success.
 #[unsafe(export_name = "softcudart___cudaPushCallConfiguration")]
-extern "C" fn push_call_configuration(
-    grid: Dim3,
-    block: Dim3,
-    shared: usize,
-    stream: Handle,
-) -> c_uint {
+extern "C" fn push_call_configuration(grid: Dim3, block: Dim3, shared: usize, stream: Handle) -> c_uint {
     CONFIGURATIONS.with_borrow_mut(|open| {
         if open.len() == MAX_CONFIGURATIONS {
             return 1;
         }
-        open.push(Shape {
-            grid,
-            block,
-            shared,
-            stream,
-        });
+        open.push(Shape { grid, block, shared, stream });
         0
     })
 }
 
 /// The second half, in the kernel's host stub.
 #[unsafe(export_name = "softcudart___cudaPopCallConfiguration")]
-extern "C" fn pop_call_configuration(
-    grid: Out<Dim3>,
-    block: Out<Dim3>,
-    shared: Out<usize>,
-    stream: Out<Handle>,
-) -> Code {
+extern "C" fn pop_call_configuration(grid: Out<Dim3>, block: Out<Dim3>, shared: Out<usize>, stream: Out<Handle>) -> Code {
     let pop = || {
-        let shape = CONFIGURATIONS
-            .with_borrow_mut(Vec::pop)
-            .ok_or(MISSING_CONFIGURATION)?;
+        let shape = CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(MISSING_CONFIGURATION)?;
         grid.ok_or(INVALID_VALUE)?.write(shape.grid);
         block.ok_or(INVALID_VALUE)?.write(shape.block);
         shared.ok_or(INVALID_VALUE)?.write(shape.shared);
@@ -272,11 +205,7 @@ extern "C" fn get_kernel(kernel: Out<Address>, stub: Address) -> Code {
     let found = || {
         let kernel = kernel.ok_or(INVALID_VALUE)?;
         kernel.write(stub);
-        if registry::is_kernel(stub) {
-            Ok(())
-        } else {
-            Err(INVALID_DEVICE_FUNCTION)
-        }
+        if registry::is_kernel(stub) { Ok(()) } else { Err(INVALID_DEVICE_FUNCTION) }
     };
     report(found())
 }
@@ -340,19 +269,9 @@ extern "C" fn occupancy(blocks: Out<c_int>, func: Address, threads: c_int, share
 }
 
 #[unsafe(export_name = "softcudart_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags")]
-extern "C" fn occupancy_with_flags(
-    blocks: Out<c_int>,
-    func: Address,
-    threads: c_int,
-    shared: usize,
-    flags: c_uint,
-) -> Code {
+extern "C" fn occupancy_with_flags(blocks: Out<c_int>, func: Address, threads: c_int, shared: usize, flags: c_uint) -> Code {
     in_context(|| {
-        on_function(func, |f| {
-            driver::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-                blocks, f, threads, shared, flags,
-            )
-        })
+        on_function(func, |f| driver::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, threads, shared, flags))
     })
 }
 

@@ -13,41 +13,26 @@ extern "C" fn malloc(ptr: Out<Address>, size: usize) -> Code {
 }
 
 /// The runtime allows a size of 0: success and a NULL pointer. The driver does not.
-fn allocate(
+pub(super) fn allocate(
     ptr: Out<Address>,
     size: usize,
     driver_call: impl FnOnce(Out<Address>, usize) -> driver::Status,
 ) -> Result<(), Code> {
     let ptr = ptr.ok_or(INVALID_VALUE)?;
     ptr.write(0);
-    if size == 0 {
-        Ok(())
-    } else {
-        check(driver_call(Some(ptr), size))
-    }
+    if size == 0 { Ok(()) } else { check(driver_call(Some(ptr), size)) }
 }
 
 /// Rows are aligned for elements of any size.
 #[unsafe(export_name = "softcudart_cudaMallocPitch")]
-extern "C" fn malloc_pitch(
-    ptr: Out<Address>,
-    pitch: Out<usize>,
-    width: usize,
-    height: usize,
-) -> Code {
+extern "C" fn malloc_pitch(ptr: Out<Address>, pitch: Out<usize>, width: usize, height: usize) -> Code {
     const WIDEST_ELEMENT: c_uint = 16;
     call(|| driver::cuMemAllocPitch_v2(ptr, pitch, width, height, WIDEST_ELEMENT))
 }
 
 #[unsafe(export_name = "softcudart_cudaFree")]
 extern "C" fn free(ptr: Address) -> Code {
-    in_context(|| {
-        if ptr == 0 {
-            Ok(())
-        } else {
-            check(driver::cuMemFree_v2(ptr))
-        }
-    })
+    in_context(|| if ptr == 0 { Ok(()) } else { check(driver::cuMemFree_v2(ptr)) })
 }
 
 #[unsafe(export_name = "softcudart_cudaMallocHost")]
@@ -57,22 +42,12 @@ extern "C" fn malloc_host(ptr: Out<Address>, size: usize) -> Code {
 
 #[unsafe(export_name = "softcudart_cudaHostAlloc")]
 extern "C" fn host_alloc(ptr: Out<Address>, size: usize, flags: c_uint) -> Code {
-    in_context(|| {
-        allocate(ptr, size, |ptr, size| {
-            driver::cuMemHostAlloc(ptr, size, flags)
-        })
-    })
+    in_context(|| allocate(ptr, size, |ptr, size| driver::cuMemHostAlloc(ptr, size, flags)))
 }
 
 #[unsafe(export_name = "softcudart_cudaFreeHost")]
 extern "C" fn free_host(ptr: Address) -> Code {
-    in_context(|| {
-        if ptr == 0 {
-            Ok(())
-        } else {
-            check(driver::cuMemFreeHost(ptr))
-        }
-    })
+    in_context(|| if ptr == 0 { Ok(()) } else { check(driver::cuMemFreeHost(ptr)) })
 }
 
 #[unsafe(export_name = "softcudart_cudaMallocManaged")]
@@ -82,22 +57,12 @@ extern "C" fn malloc_managed(ptr: Out<Address>, size: usize, flags: c_uint) -> C
 
 #[unsafe(export_name = "softcudart_cudaMallocAsync")]
 extern "C" fn malloc_async(ptr: Out<Address>, size: usize, stream: Handle) -> Code {
-    in_context(|| {
-        allocate(ptr, size, |ptr, size| {
-            driver::cuMemAllocAsync(ptr, size, stream)
-        })
-    })
+    in_context(|| allocate(ptr, size, |ptr, size| driver::cuMemAllocAsync(ptr, size, stream)))
 }
 
 #[unsafe(export_name = "softcudart_cudaFreeAsync")]
 extern "C" fn free_async(ptr: Address, stream: Handle) -> Code {
-    in_context(|| {
-        if ptr == 0 {
-            Ok(())
-        } else {
-            check(driver::cuMemFreeAsync(ptr, stream))
-        }
-    })
+    in_context(|| if ptr == 0 { Ok(()) } else { check(driver::cuMemFreeAsync(ptr, stream)) })
 }
 
 #[unsafe(export_name = "softcudart_cudaHostRegister")]
@@ -185,32 +150,12 @@ fn describe(ptr: Address) -> Result<PointerAttributes, Code> {
     // SAFETY: each pointer leads to a local of the attribute's type (cuda.h: u32, two pointers, u32, i32).
     check(unsafe { driver::cuPointerGetAttributes(5, WANTED.as_ptr(), data.as_ptr(), ptr) })?;
     Ok(match (kind, managed) {
-        (0, _) => PointerAttributes {
-            kind: UNREGISTERED,
-            device: NO_DEVICE,
-            host_pointer: ptr,
-            ..Default::default()
-        },
-        (_, 1) => PointerAttributes {
-            kind: MANAGED,
-            device: ordinal,
-            device_pointer: ptr,
-            host_pointer: ptr,
-            ..Default::default()
-        },
-        (DRIVER_HOST, _) => PointerAttributes {
-            kind: HOST,
-            device: ordinal,
-            device_pointer,
-            host_pointer,
-            ..Default::default()
-        },
-        _ => PointerAttributes {
-            kind: DEVICE,
-            device: ordinal,
-            device_pointer,
-            ..Default::default()
-        },
+        (0, _) => PointerAttributes { kind: UNREGISTERED, device: NO_DEVICE, host_pointer: ptr, ..Default::default() },
+        (_, 1) => {
+            PointerAttributes { kind: MANAGED, device: ordinal, device_pointer: ptr, host_pointer: ptr, ..Default::default() }
+        }
+        (DRIVER_HOST, _) => PointerAttributes { kind: HOST, device: ordinal, device_pointer, host_pointer, ..Default::default() },
+        _ => PointerAttributes { kind: DEVICE, device: ordinal, device_pointer, ..Default::default() },
     })
 }
 

@@ -55,20 +55,14 @@ mod attributes {
     pub(super) const LIMITS: [c_int; 7] = [1, 2, 3, 4, 5, 6, 7];
     pub(super) const CAPABILITY: [c_int; 2] = [75, 76];
     pub(super) const PROCESSOR: [c_int; 3] = [16, 18, 19];
-    pub(super) const TEXTURES: [c_int; 25] = [
-        21, 77, 22, 23, 73, 74, 70, 71, 72, 45, 46, 24, 25, 26, 47, 48, 49, 52, 42, 43, 27, 28, 29,
-        53, 54,
-    ];
-    pub(super) const SURFACES: [c_int; 14] =
-        [55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67, 68];
-    pub(super) const FEATURES: [c_int; 15] =
-        [31, 32, 33, 34, 50, 35, 40, 41, 37, 38, 108, 39, 78, 79, 80];
+    pub(super) const TEXTURES: [c_int; 25] =
+        [21, 77, 22, 23, 73, 74, 70, 71, 72, 45, 46, 24, 25, 26, 47, 48, 49, 52, 42, 43, 27, 28, 29, 53, 54];
+    pub(super) const SURFACES: [c_int; 14] = [55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67, 68];
+    pub(super) const FEATURES: [c_int; 15] = [31, 32, 33, 34, 50, 35, 40, 41, 37, 38, 108, 39, 78, 79, 80];
     pub(super) const MEMORY_FEATURES: [c_int; 10] = [82, 83, 84, 85, 86, 88, 89, 90, 91, 95];
     pub(super) const HOST_FEATURES: [c_int; 4] = [100, 101, 106, 109];
-    pub(super) const INTEROP: [c_int; 20] = [
-        99, 112, 113, 114, 115, 116, 117, 118, 119, 121, 125, 120, 129, 130, 131, 133, 134, 139,
-        140, 143,
-    ];
+    pub(super) const INTEROP: [c_int; 20] =
+        [99, 112, 113, 114, 115, 116, 117, 118, 119, 121, 125, 120, 129, 130, 131, 133, 134, 139, 140, 143];
 }
 
 /// One attribute; what the driver does not know is 0, "has none".
@@ -164,10 +158,7 @@ mod tests {
             (offset_of!(DeviceProp, interop), 704),
             (offset_of!(DeviceProp, reserved), 784),
         ];
-        assert!(
-            offsets.iter().all(|(ours, cudas)| ours == cudas),
-            "{offsets:?}"
-        );
+        assert!(offsets.iter().all(|(ours, cudas)| ours == cudas), "{offsets:?}");
         assert_eq!(size_of::<DeviceProp>(), 1008);
     }
 }

@@ -72,10 +72,7 @@ pub(super) fn refuse(stub: Address) {
     }
     // SAFETY: it is a C string as long as it is registered, and the lock keeps it registered.
     let name = unsafe { CStr::from_ptr(name) };
-    eprintln!(
-        "softcuda: kernel {} is GPU code and cannot run here (cudaErrorInvalidDeviceFunction)",
-        name.to_string_lossy()
-    );
+    eprintln!("softcuda: kernel {} is GPU code and cannot run here (cudaErrorInvalidDeviceFunction)", name.to_string_lossy());
 }
 
 #[unsafe(export_name = "softcudart___cudaRegisterFatBinary")]

@@ -74,12 +74,7 @@ extern "C" fn get_device(stream: Handle, device: Out<c_int>) -> Code {
 /// # Safety
 /// `callback` may be called with `data` when the stream gets there.
 #[unsafe(export_name = "softcudart_cudaStreamAddCallback")]
-unsafe extern "C" fn add_callback(
-    stream: Handle,
-    callback: StreamCallback,
-    data: *mut c_void,
-    flags: c_uint,
-) -> Code {
+unsafe extern "C" fn add_callback(stream: Handle, callback: StreamCallback, data: *mut c_void, flags: c_uint) -> Code {
     // SAFETY: the caller's promise. The status that it is called with has the same number in both APIs.
     call(|| unsafe { driver::cuStreamAddCallback(stream, callback, data, flags) })
 }
@@ -87,11 +82,7 @@ unsafe extern "C" fn add_callback(
 /// # Safety
 /// `function` may be called with `data` when the stream gets there.
 #[unsafe(export_name = "softcudart_cudaLaunchHostFunc")]
-unsafe extern "C" fn launch_host_func(
-    stream: Handle,
-    function: HostFunction,
-    data: *mut c_void,
-) -> Code {
+unsafe extern "C" fn launch_host_func(stream: Handle, function: HostFunction, data: *mut c_void) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuLaunchHostFunc(stream, function, data) })
 }
@@ -112,9 +103,7 @@ extern "C" fn get_capture_info(
     edges: Out<Address>,
     count: Out<usize>,
 ) -> Code {
-    call(|| {
-        driver::cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, edges, count)
-    })
+    call(|| driver::cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, edges, count))
 }
 
 /// # Safety
