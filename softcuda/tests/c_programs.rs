@@ -3,11 +3,11 @@
 //!
 //! Each runs as it is and with every stream operation delayed, which shows whether order is kept or only happens.
 
-mod common;
+mod support;
 
 use std::path::{Path, PathBuf};
 
-use common::Headers;
+use support::Headers;
 
 /// As in DESIGN.md: long enough that work which is not waited for is not done.
 const DELAY_US: &str = "2000";
@@ -16,15 +16,15 @@ const DELAY_US: &str = "2000";
 fn compile(source: &str, headers: Headers) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
     let name = source.file_stem().expect("a program has a name").to_string_lossy();
-    let program = common::scratch(&format!("{name}-{headers:?}"));
-    let mut command = common::compiler(&source);
+    let program = support::scratch(&format!("{name}-{headers:?}"));
+    let mut command = support::compiler(&source);
     command.args(headers.arguments()?).args(["-D_GNU_SOURCE", "-O1", "-g", "-pthread"]);
     if headers == Headers::Nvidia {
         // Linked to NVIDIA's runtime, as a program from elsewhere is: it asks for versioned symbols.
-        command.arg(format!("-L{}", common::nvidia_home()?.join("lib").display()));
+        command.arg(format!("-L{}", support::nvidia_home()?.join("lib").display()));
     }
-    command.arg("-o").arg(&program).arg(&source).arg(format!("-L{}", common::library_dir().display()));
-    common::output(command.args(["-l:libcudart.so.13", "-l:libcuda.so.1"]));
+    command.arg("-o").arg(&program).arg(&source).arg(format!("-L{}", support::library_dir().display()));
+    support::output(command.args(["-l:libcudart.so.13", "-l:libcuda.so.1"]));
     Some(program)
 }
 
@@ -38,7 +38,7 @@ fn check(source: &str) -> Vec<String> {
         for delay in ["0", DELAY_US] {
             let settings = [("SOFTCUDA_DEVICES", "4"), ("SOFTCUDA_DELAY_US", delay)];
             let log = program.with_extension(format!("{delay}.log"));
-            let (status, text) = common::run(&program, &settings, &log);
+            let (status, text) = support::run(&program, &settings, &log);
             assert!(status.success(), "{source}, {headers:?} headers, delay {delay} us: {status}\n{text}");
             printed.push(text);
         }

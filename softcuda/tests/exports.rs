@@ -1,6 +1,6 @@
 //! What the libraries export: as a loader, a linker and a program built for NVIDIA's see it.
 
-mod common;
+mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,14 +9,14 @@ use std::process::Command;
 
 /// The names that a library defines, with their versions as `nm` writes them.
 fn defined(library: &str) -> BTreeSet<String> {
-    let path = common::library_dir().join(library);
-    let text = common::output(Command::new("nm").args(["-D", "--defined-only"]).arg(path));
+    let path = support::library_dir().join(library);
+    let text = support::output(Command::new("nm").args(["-D", "--defined-only"]).arg(path));
     text.lines().filter_map(|l| l.split_whitespace().nth(2)).map(str::to_owned).collect()
 }
 
 /// The functions that a header declares.
 fn declared(header: &str, prefix: &str) -> BTreeSet<String> {
-    let text = fs::read_to_string(common::include_dir().join(header)).expect("our header is there");
+    let text = fs::read_to_string(support::include_dir().join(header)).expect("our header is there");
     let words = text.lines().filter(|l| l.starts_with("CUresult ") || l.starts_with("cudaError_t "));
     let names = words.filter_map(|l| l.split(['(', ' ']).nth(1));
     names.filter(|n| n.starts_with(prefix)).map(str::to_owned).collect()
@@ -87,8 +87,8 @@ fn the_runtimes_header_declares_only_what_is_built() {
 #[test]
 fn the_libraries_find_each_other() {
     let dynamic = |library: &str| {
-        let path = common::library_dir().join(library);
-        common::output(Command::new("readelf").args(["-d", "-W"]).arg(path))
+        let path = support::library_dir().join(library);
+        support::output(Command::new("readelf").args(["-d", "-W"]).arg(path))
     };
     let driver = dynamic("libcuda.so.1");
     assert!(driver.contains("soname: [libcuda.so.1]") && driver.contains("NODELETE"), "{driver}");
@@ -98,5 +98,5 @@ fn the_libraries_find_each_other() {
         assert!(runtime.contains(part), "{part} is not in\n{runtime}");
     }
     // A plain libcuda.so would be found by programs that look for a GPU's.
-    assert!(!common::library_dir().join("libcuda.so").exists());
+    assert!(!support::library_dir().join("libcuda.so").exists());
 }

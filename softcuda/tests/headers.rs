@@ -5,14 +5,14 @@
 //! against each side's headers; what the two print must be the same. Typedefs and prototypes are declared once more,
 //! word for word, after NVIDIA's: a compiler accepts that only if they are the same.
 
-mod common;
+mod support;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::Headers;
+use support::Headers;
 
 const HEADERS: [&str; 2] = ["cuda.h", "cuda_runtime_api.h"];
 
@@ -34,10 +34,10 @@ struct Declared {
 
 /// The text of our headers after the preprocessor, without the system's.
 fn preprocessed() -> String {
-    let source = common::scratch("ours.c");
+    let source = support::scratch("ours.c");
     fs::write(&source, HEADERS.map(|h| format!("#include <{h}>\n")).concat()).expect("scratch");
-    let include = format!("-I{}", common::include_dir().display());
-    let text = common::output(common::compiler(&source).args(["-E", &include]).arg(&source));
+    let include = format!("-I{}", support::include_dir().display());
+    let text = support::output(support::compiler(&source).args(["-E", &include]).arg(&source));
     let mut ours = false;
     let mut kept = String::new();
     for line in text.lines() {
@@ -109,7 +109,7 @@ fn parse(text: &str) -> Declared {
 /// Adds the constants, which the preprocessor eats.
 fn constants(declared: &mut Declared) {
     for header in ["cuda.h", "driver_types.h", "cuda_runtime_api.h"] {
-        let text = fs::read_to_string(common::include_dir().join(header)).expect("our header is there");
+        let text = fs::read_to_string(support::include_dir().join(header)).expect("our header is there");
         for definition in text.lines().filter_map(|l| l.strip_prefix("#define ")) {
             let Some((name, value)) = definition.split_once(' ') else {
                 continue;
@@ -155,22 +155,22 @@ fn facts_source(declared: &Declared) -> String {
 }
 
 fn facts(declared: &Declared, headers: Headers) -> Option<String> {
-    let source = common::scratch(&format!("facts-{headers:?}.c"));
+    let source = support::scratch(&format!("facts-{headers:?}.c"));
     fs::write(&source, facts_source(declared)).expect("the scratch folder is writable");
     let program = source.with_extension("");
-    let mut command = common::compiler(&source);
+    let mut command = support::compiler(&source);
     command.args(headers.arguments()?).arg("-Wno-pedantic").arg("-o").arg(&program).arg(&source);
-    common::output(&mut command);
-    Some(common::output(&mut Command::new(&program)))
+    support::output(&mut command);
+    Some(support::output(&mut Command::new(&program)))
 }
 
 /// How the preprocessor spells these names after NVIDIA's headers.
 fn spellings(names: &[&str], nvidia: &[String]) -> Vec<String> {
     const MARK: &str = "names_from_here_on";
-    let source = common::scratch("spellings.c");
+    let source = support::scratch("spellings.c");
     let text = format!("{}{MARK}\n{}\n", includes(), names.join("\n"));
     fs::write(&source, text).expect("the scratch folder is writable");
-    let text = common::output(common::compiler(&source).args(nvidia).args(["-E", "-P"]).arg(&source));
+    let text = support::output(support::compiler(&source).args(nvidia).args(["-E", "-P"]).arg(&source));
     let after = text.split(MARK).nth(1).expect("the mark is in our file");
     after.split_whitespace().map(str::to_owned).collect()
 }
@@ -206,10 +206,10 @@ fn prototypes_and_typedefs_are_nvidias() {
         return;
     };
     let declared = declared();
-    let source = common::scratch("redeclared.c");
+    let source = support::scratch("redeclared.c");
     let text = includes() + &declared.redeclarable.iter().map(|d| format!("{d};\n")).collect::<String>();
     fs::write(&source, text).expect("the scratch folder is writable");
-    common::output(common::compiler(&source).args(&nvidia).args(["-fsyntax-only"]).arg(&source));
+    support::output(support::compiler(&source).args(&nvidia).args(["-fsyntax-only"]).arg(&source));
 }
 
 #[test]
@@ -225,11 +225,11 @@ fn versioned_names_are_nvidias() {
 
 #[test]
 fn every_header_stands_alone_and_is_clean() {
-    let headers = fs::read_dir(common::include_dir()).expect("our headers are there");
+    let headers = fs::read_dir(support::include_dir()).expect("our headers are there");
     for header in headers.map(|h| h.expect("it is readable").file_name()) {
         let header = header.to_string_lossy();
         for (language, standards) in [("c", ["c99", "c11"]), ("cpp", ["c++11", "c++20"])] {
-            let source = common::scratch(&format!("alone-{header}.{language}"));
+            let source = support::scratch(&format!("alone-{header}.{language}"));
             fs::write(&source, format!("#include <{header}>\n#include <{header}>\nint used;\n")).expect("scratch");
             for standard in standards {
                 clean(&source, standard);
@@ -239,7 +239,7 @@ fn every_header_stands_alone_and_is_clean() {
 }
 
 fn clean(source: &Path, standard: &str) {
-    let mut command = common::compiler(source);
+    let mut command = support::compiler(source);
     command.args(Headers::Ours.arguments().expect("our headers are always there"));
-    common::output(command.arg(format!("-std={standard}")).arg("-fsyntax-only").arg(source));
+    support::output(command.arg(format!("-std={standard}")).arg("-fsyntax-only").arg(source));
 }
