@@ -10,11 +10,19 @@ fn main() -> io::Result<()> {
     // Its threads and thread-local destructors outlive any dlclose.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    let profile = out.ancestors().find(|p| p.ends_with("build")).and_then(Path::parent);
-    let Some(profile) = profile else { return Ok(()) };
+    let profile = out
+        .ancestors()
+        .find(|p| p.ends_with("build"))
+        .and_then(Path::parent);
+    let Some(profile) = profile else {
+        return Ok(());
+    };
     let dir = profile.join("softcuda");
     fs::create_dir_all(&dir)?;
-    link(Path::new("../deps/libsoftcuda.so"), &dir.join("libcuda.so.1"))
+    link(
+        Path::new("../deps/libsoftcuda.so"),
+        &dir.join("libcuda.so.1"),
+    )
 }
 
 fn link(to: &Path, at: &Path) -> io::Result<()> {

@@ -53,7 +53,11 @@ fn parse(text: &str) -> Option<u64> {
         'T' => 40,
         _ => 0,
     };
-    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+    let digits = if shift == 0 {
+        text
+    } else {
+        &text[..text.len() - 1]
+    };
     digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
@@ -72,10 +76,14 @@ fn clamp(name: &str, text: &str, default: u64, low: u64, high: u64) -> u64 {
 /// The rules of `CUDA_VISIBLE_DEVICES`: indices or UUIDs (prefixes allowed); the first invalid entry ends the list, a
 /// device named twice makes all invisible.
 fn visible(devices: u32, list: Option<&str>) -> Vec<u32> {
-    let Some(list) = list else { return (0..devices).collect() };
+    let Some(list) = list else {
+        return (0..devices).collect();
+    };
     let mut found = Vec::new();
     for entry in list.split(',').map(str::trim) {
-        let Some(ordinal) = identify(devices, entry) else { break };
+        let Some(ordinal) = identify(devices, entry) else {
+            break;
+        };
         if found.contains(&ordinal) {
             return Vec::new();
         }
@@ -86,7 +94,9 @@ fn visible(devices: u32, list: Option<&str>) -> Vec<u32> {
 
 fn identify(devices: u32, entry: &str) -> Option<u32> {
     if entry.starts_with("GPU-") {
-        let mut matching = (0..devices).filter(|n| identity::uuid_text(*n).starts_with(&entry.to_lowercase().replace("gpu-", "GPU-")));
+        let mut matching = (0..devices).filter(|n| {
+            identity::uuid_text(*n).starts_with(&entry.to_lowercase().replace("gpu-", "GPU-"))
+        });
         let first = matching.next()?;
         return matching.next().is_none().then_some(first);
     }

@@ -42,7 +42,6 @@ pub struct Coordinates {
 }
 
 impl Entry {
-
     /// From an image's table; `None` for a null pointer.
     ///
     /// # Safety
@@ -52,7 +51,9 @@ impl Entry {
             return None;
         }
         // SAFETY: the caller's promise.
-        Some(Entry(Some(unsafe { std::mem::transmute::<*const c_void, RawEntry>(entry) })))
+        Some(Entry(Some(unsafe {
+            std::mem::transmute::<*const c_void, RawEntry>(entry)
+        })))
     }
 
     /// Runs one thread.
@@ -69,7 +70,8 @@ impl Entry {
             barrier,
         };
         // SAFETY: an entry of a loaded image, which gets what the image's contract says.
-        arguments.with_pointers(|pointers| unsafe { entry(&block, pointers.cast::<*mut c_void>()) });
+        arguments
+            .with_pointers(|pointers| unsafe { entry(&block, pointers.cast::<*mut c_void>()) });
     }
 }
 
@@ -147,7 +149,11 @@ impl Callback {
     /// # Safety
     /// The function must be callable with that argument from any thread.
     pub unsafe fn new(function: RawCallback, stream: u64, data: *mut c_void) -> Callback {
-        Callback { function, stream, data }
+        Callback {
+            function,
+            stream,
+            data,
+        }
     }
 
     /// Calls it.

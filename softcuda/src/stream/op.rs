@@ -1,12 +1,12 @@
 //! What a stream can be told to do.
 
 use super::Target;
+use crate::abi::callout::{Callback, HostCall};
 use crate::driver::Driver;
 use crate::event::Event;
 use crate::launch::{self, Launch};
 use crate::memory::access::{Fill, Staged, Transfer, ValueWait, ValueWrite};
 use crate::memory::shared::SharedEvent;
-use crate::abi::callout::{Callback, HostCall};
 use std::sync::Arc;
 
 /// A copy of `depth` planes; the first is given.

@@ -52,7 +52,13 @@ impl Scheduler {
     fn list(&'static self, stream: &'static Stream) {
         let mut list = self.list.lock();
         if !stream.listed.swap(true, Ordering::SeqCst) {
-            list.push(Entry { stream, submitted: 0, completed: 0, waited: false, quiet: 0 });
+            list.push(Entry {
+                stream,
+                submitted: 0,
+                completed: 0,
+                waited: false,
+                quiet: 0,
+            });
             self.count.store(list.len(), Ordering::SeqCst);
         }
         drop(list);
@@ -74,7 +80,10 @@ impl Scheduler {
                 *kicker = Some(thread);
                 self.started.store(true, Ordering::Relaxed);
             }
-            Err(error) => os::say_once("kicker", &format!("cannot start the scheduler thread: {error}")),
+            Err(error) => os::say_once(
+                "kicker",
+                &format!("cannot start the scheduler thread: {error}"),
+            ),
         }
     }
 
@@ -87,15 +96,21 @@ impl Scheduler {
     }
 
     /// Before a thread executes `busy` itself: starts the workers of all other streams that have work, since what it
-    /// executes may wait for them.
+    /// executes may wait for them. Not of those that the thread will come to first because `busy` waits for them.
     pub(super) fn wake_others(&self, busy: &'static Stream) {
-        if self.count.load(Ordering::SeqCst) > 1 {
-            let waiting: Vec<&'static Stream> = {
-                let list = self.list.lock();
-                list.iter().map(|entry| entry.stream).filter(|s| !std::ptr::eq(*s, busy) && s.is_waiting()).collect()
-            };
-            waiting.into_iter().for_each(Stream::nudge);
+        if self.count.load(Ordering::SeqCst) <= 1 {
+            return;
         }
+        let chain = busy.waits_for();
+        let spared = |stream: &Stream| chain.iter().any(|own| std::ptr::eq(*own, stream));
+        let waiting: Vec<&'static Stream> = {
+            let list = self.list.lock();
+            list.iter()
+                .map(|entry| entry.stream)
+                .filter(|s| s.is_waiting() && !spared(s))
+                .collect()
+        };
+        waiting.into_iter().for_each(Stream::nudge);
     }
 
     fn kick(&self) {
@@ -105,7 +120,11 @@ impl Scheduler {
         loop {
             std::thread::park_timeout(next);
             let (seen, stuck) = self.look();
-            nap = if stuck.is_empty() { LONG.min(nap * 2) } else { SHORT };
+            nap = if stuck.is_empty() {
+                LONG.min(nap * 2)
+            } else {
+                SHORT
+            };
             // What waits is looked at again soon, without giving up long naps for it: a launch whose synchronisation
             // is about to come is no reason to.
             next = if seen == Seen::Waiting { SHORT } else { nap };
