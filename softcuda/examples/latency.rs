@@ -19,26 +19,18 @@ fn time(name: &str, mut body: impl FnMut()) {
         })
         .collect();
     rounds.sort_by(f64::total_cmp);
-    println!(
-        "{name:44} {:8.3} us (best {:.3})",
-        rounds[ROUNDS / 2],
-        rounds[0]
-    );
+    println!("{name:44} {:8.3} us (best {:.3})", rounds[ROUNDS / 2], rounds[0]);
 }
 
 fn main() {
     let api = Api::ready();
     let module = api.module();
-    let (nothing, large) = (
-        api.function(module, "nothing"),
-        api.function(module, "sum_large"),
-    );
+    let (nothing, large) = (api.function(module, "nothing"), api.function(module, "sum_large"));
     let (stream, other) = (api.stream(1), api.stream(1));
     let (plain, timed) = (api.event(2), api.event(0));
     let memory = api.memory(4096);
     let words = [1u32; 512];
-    let pointers: [*const std::ffi::c_void; 2] =
-        [words.as_ptr().cast(), ptr::from_ref(&memory).cast()];
+    let pointers: [*const std::ffi::c_void; 2] = [words.as_ptr().cast(), ptr::from_ref(&memory).cast()];
     let sync = || ok(unsafe { (api.stream_synchronize)(stream) });
     time("launch + synchronize", || {
         api.run(nothing, stream, &[]);
@@ -49,21 +41,7 @@ fn main() {
         ok(unsafe { (api.stream_synchronize)(0) });
     });
     time("launch with 2 KiB of arguments + synchronize", || {
-        ok(unsafe {
-            (api.launch)(
-                large,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                0,
-                stream,
-                pointers.as_ptr(),
-                ptr::null(),
-            )
-        });
+        ok(unsafe { (api.launch)(large, 1, 1, 1, 1, 1, 1, 0, stream, pointers.as_ptr(), ptr::null()) });
         sync();
     });
     time("launch + record + event synchronize", || unsafe {

@@ -53,11 +53,7 @@ fn parse(text: &str) -> Option<u64> {
         'T' => 40,
         _ => 0,
     };
-    let digits = if shift == 0 {
-        text
-    } else {
-        &text[..text.len() - 1]
-    };
+    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
     digits.trim().parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
@@ -94,9 +90,8 @@ fn visible(devices: u32, list: Option<&str>) -> Vec<u32> {
 
 fn identify(devices: u32, entry: &str) -> Option<u32> {
     if entry.starts_with("GPU-") {
-        let mut matching = (0..devices).filter(|n| {
-            identity::uuid_text(*n).starts_with(&entry.to_lowercase().replace("gpu-", "GPU-"))
-        });
+        let mut matching =
+            (0..devices).filter(|n| identity::uuid_text(*n).starts_with(&entry.to_lowercase().replace("gpu-", "GPU-")));
         let first = matching.next()?;
         return matching.next().is_none().then_some(first);
     }

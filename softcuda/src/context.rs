@@ -38,12 +38,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings {
-            flags: 0,
-            limits: FIRST_LIMITS,
-            peers: Vec::new(),
-            cache: 0,
-        }
+        Settings { flags: 0, limits: FIRST_LIMITS, peers: Vec::new(), cache: 0 }
     }
 }
 
@@ -67,12 +62,7 @@ pub struct Context {
 
 impl Context {
     /// Makes a context on a device.
-    pub fn create(
-        driver: &'static Driver,
-        device: usize,
-        flags: u32,
-        primary: bool,
-    ) -> Outcome<&'static Context> {
+    pub fn create(driver: &'static Driver, device: usize, flags: u32, primary: bool) -> Outcome<&'static Context> {
         check_flags(flags)?;
         let id = driver.unique();
         let made = driver.contexts.insert(|context, handle| {
@@ -80,10 +70,7 @@ impl Context {
             context.id.store(id, Ordering::Relaxed);
             context.device.store(device, Ordering::Relaxed);
             context.primary.store(primary, Ordering::Relaxed);
-            *context.settings.lock() = Settings {
-                flags,
-                ..Settings::default()
-            };
+            *context.settings.lock() = Settings { flags, ..Settings::default() };
             context.active.store(true, Ordering::Relaxed);
         });
         Ok(made.ok_or(CudaError::OUT_OF_MEMORY)?.1)
@@ -116,8 +103,7 @@ impl Context {
 
     /// The legacy default stream.
     pub fn legacy(&'static self) -> &'static Stream {
-        self.legacy
-            .get_or_init(|| Stream::make_default(self, Role::Legacy))
+        self.legacy.get_or_init(|| Stream::make_default(self, Role::Legacy))
     }
 
     /// The legacy default stream, if anything used it yet.
@@ -140,8 +126,7 @@ impl Context {
         let mut blocking = self.blocking.lock();
         let before = blocking.len();
         blocking.retain(|s| !std::ptr::eq(*s, stream));
-        self.blocking_count
-            .fetch_sub(before - blocking.len(), Ordering::SeqCst);
+        self.blocking_count.fetch_sub(before - blocking.len(), Ordering::SeqCst);
     }
 
     /// Calls `visit` with every stream that the legacy default stream waits for.
@@ -168,19 +153,14 @@ impl Context {
         self.synchronize()?;
         let handle = self.handle();
         let mut streams = Vec::new();
-        driver
-            .streams
-            .for_each(|h, stream| streams.extend((stream.context_handle() == handle).then_some(h)));
+        driver.streams.for_each(|h, stream| streams.extend((stream.context_handle() == handle).then_some(h)));
         for stream in streams {
             let _ = Stream::destroy(driver, stream);
         }
         crate::event::destroy_all(driver, handle);
         crate::module::unload_all(driver, handle);
         driver.memory.free_context(driver, handle);
-        *self.settings.lock() = Settings {
-            flags: self.settings.lock().flags,
-            ..Settings::default()
-        };
+        *self.settings.lock() = Settings { flags: self.settings.lock().flags, ..Settings::default() };
         Ok(())
     }
 
@@ -191,10 +171,7 @@ impl Context {
             return Err(CudaError::INVALID_CONTEXT);
         }
         context.clear(driver)?;
-        driver
-            .contexts
-            .remove(handle)
-            .ok_or(CudaError::INVALID_CONTEXT)?;
+        driver.contexts.remove(handle).ok_or(CudaError::INVALID_CONTEXT)?;
         if CURRENT.get() == handle {
             let _ = pop();
         }
@@ -206,19 +183,12 @@ impl Context {
 /// Refuses unknown flags and contradicting schedules.
 pub fn check_flags(flags: u32) -> Outcome {
     let known = flags & !FLAGS_MASK == 0 && SCHEDULES.contains(&(flags & SCHEDULE_MASK));
-    if known {
-        Ok(())
-    } else {
-        Err(CudaError::INVALID_VALUE)
-    }
+    if known { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
 /// The valid context with this handle.
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Context> {
-    driver
-        .contexts
-        .get(handle)
-        .ok_or(CudaError::INVALID_CONTEXT)
+    driver.contexts.get(handle).ok_or(CudaError::INVALID_CONTEXT)
 }
 
 #[derive(Default)]
@@ -308,11 +278,7 @@ pub fn current(driver: &'static Driver) -> Outcome<&'static Context> {
     if handle == 0 {
         return Err(CudaError::INVALID_CONTEXT);
     }
-    driver
-        .contexts
-        .get(handle)
-        .filter(|c| c.is_active())
-        .ok_or(CudaError::CONTEXT_IS_DESTROYED)
+    driver.contexts.get(handle).filter(|c| c.is_active()).ok_or(CudaError::CONTEXT_IS_DESTROYED)
 }
 
 /// Handle of the calling thread's current context, 0 for none.

@@ -57,9 +57,7 @@ thread_local! {
 impl Driver {
     fn new(config: Config) -> Driver {
         let devices = config.visible.iter().enumerate();
-        let devices = devices
-            .map(|(index, ordinal)| Device::new(index, *ordinal, config.memory, config.sms))
-            .collect();
+        let devices = devices.map(|(index, ordinal)| Device::new(index, *ordinal, config.memory, config.sms)).collect();
         Driver {
             devices,
             contexts: Table::new(Kind::Context),
@@ -86,11 +84,7 @@ impl Driver {
             crate::abi::os::on_fork_child(after_fork);
             Driver::new(Config::from_environment())
         });
-        if driver.devices.is_empty() {
-            Err(CudaError::NO_DEVICE)
-        } else {
-            Ok(())
-        }
+        if driver.devices.is_empty() { Err(CudaError::NO_DEVICE) } else { Ok(()) }
     }
 
     /// The driver, for a call that the client may make now.
@@ -118,10 +112,7 @@ impl Driver {
 
     /// The device with this number in the process.
     pub fn device(&self, index: i32) -> Outcome<&Device> {
-        usize::try_from(index)
-            .ok()
-            .and_then(|i| self.devices.get(i))
-            .ok_or(CudaError::INVALID_DEVICE)
+        usize::try_from(index).ok().and_then(|i| self.devices.get(i)).ok_or(CudaError::INVALID_DEVICE)
     }
 
     /// Nanoseconds since `cuInit`, at least 1.

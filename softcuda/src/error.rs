@@ -138,10 +138,7 @@ pub fn name(code: i32) -> Option<&'static CStr> {
         return Some(c"CUDA_SUCCESS");
     }
     let names = NAMES.get_or_init(|| {
-        CODES
-            .iter()
-            .filter_map(|(n, name, _)| Some((*n, CString::new(format!("CUDA_ERROR_{name}")).ok()?)))
-            .collect()
+        CODES.iter().filter_map(|(n, name, _)| Some((*n, CString::new(format!("CUDA_ERROR_{name}")).ok()?))).collect()
     });
     names.get(&code).map(|n| n.as_c_str())
 }
@@ -151,10 +148,7 @@ pub fn text(code: i32) -> Option<&'static CStr> {
     if code == 0 {
         return Some(c"no error");
     }
-    CODES
-        .iter()
-        .find(|(n, _, _)| *n == code)
-        .map(|(_, _, text)| *text)
+    CODES.iter().find(|(n, _, _)| *n == code).map(|(_, _, text)| *text)
 }
 
 #[cfg(test)]

@@ -40,12 +40,7 @@ pub struct Event {
 
 impl Event {
     /// `cuEventCreate`; `shared`: one that another process made.
-    pub fn create(
-        driver: &'static Driver,
-        context: &Context,
-        flags: u32,
-        shared: Option<Arc<SharedEvent>>,
-    ) -> Outcome<u64> {
+    pub fn create(driver: &'static Driver, context: &Context, flags: u32, shared: Option<Arc<SharedEvent>>) -> Outcome<u64> {
         let contradicts = flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0;
         if flags & !FLAGS != 0 || contradicts {
             return Err(CudaError::INVALID_VALUE);
@@ -58,21 +53,14 @@ impl Event {
             event.flags.store(flags, Ordering::Relaxed);
             event.context.store(context.handle(), Ordering::Relaxed);
             let mut record = event.record.lock();
-            *record = Record {
-                number: record.number + 1,
-                shared,
-                ..Record::default()
-            };
+            *record = Record { number: record.number + 1, shared, ..Record::default() };
         });
         Ok(made.ok_or(CudaError::OUT_OF_MEMORY)?.0)
     }
 
     /// `cuEventDestroy`: pending records and waits are not affected.
     pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
-        let event = driver
-            .events
-            .remove(handle)
-            .ok_or(CudaError::INVALID_HANDLE)?;
+        let event = driver.events.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
         event.record.lock().shared = None;
         driver.events.recycle(handle);
         Ok(())
@@ -120,11 +108,7 @@ impl Event {
     /// that the stream gets on.
     pub fn query(&self) -> Outcome {
         let record = self.record.lock();
-        if record
-            .shared
-            .as_ref()
-            .is_some_and(|shared| !shared.is_complete())
-        {
+        if record.shared.as_ref().is_some_and(|shared| !shared.is_complete()) {
             record.at.inspect(|at| at.stream.nudge());
             return Err(CudaError::NOT_READY);
         }
@@ -141,13 +125,7 @@ impl Event {
     pub fn synchronize(&self) -> Outcome {
         let (at, shared) = {
             let record = self.record.lock();
-            (
-                record.at,
-                record
-                    .shared
-                    .clone()
-                    .map(|shared| (shared.last_ticket(), shared)),
-            )
+            (record.at, record.shared.clone().map(|shared| (shared.last_ticket(), shared)))
         };
         if let Some(at) = at {
             crate::stream::synchronize(at);
@@ -162,11 +140,7 @@ impl Event {
     pub fn hold_up(&self, stream: &'static Stream) {
         let (at, own_ticket, shared) = {
             let record = self.record.lock();
-            (
-                record.at.filter(|at| !at.is_reached()),
-                record.ticket,
-                record.shared.clone(),
-            )
+            (record.at.filter(|at| !at.is_reached()), record.ticket, record.shared.clone())
         };
         match (shared, at) {
             (Some(shared), _) if shared.last_ticket() != own_ticket => {
@@ -201,11 +175,7 @@ impl Event {
 
     /// What another process needs to open the event.
     pub fn shared(&self) -> Outcome<Arc<SharedEvent>> {
-        self.record
-            .lock()
-            .shared
-            .clone()
-            .ok_or(CudaError::INVALID_HANDLE)
+        self.record.lock().shared.clone().ok_or(CudaError::INVALID_HANDLE)
     }
 }
 

@@ -61,11 +61,7 @@ pub struct Table<T> {
 impl<T: Default> Table<T> {
     /// An empty table.
     pub fn new(kind: Kind) -> Table<T> {
-        Table {
-            kind,
-            chunks: [const { OnceLock::new() }; CHUNKS],
-            free: Mutex::default(),
-        }
+        Table { kind, chunks: [const { OnceLock::new() }; CHUNKS], free: Mutex::default() }
     }
 
     /// Takes a slot, lets `prepare` set up its object, and makes the handle valid. `None`: a million are in use.
@@ -86,14 +82,7 @@ impl<T: Default> Table<T> {
         }
         let (chunk, _) = locate(free.made);
         let slots = self.chunks.get(chunk)?;
-        slots.get_or_init(|| {
-            (0..FIRST << chunk)
-                .map(|_| Slot {
-                    generation: AtomicU32::new(0),
-                    value: T::default(),
-                })
-                .collect()
-        });
+        slots.get_or_init(|| (0..FIRST << chunk).map(|_| Slot { generation: AtomicU32::new(0), value: T::default() }).collect());
         free.made += 1;
         Some(free.made - 1)
     }
@@ -106,9 +95,7 @@ impl<T: Default> Table<T> {
 
 impl<T> Table<T> {
     fn handle(&self, index: usize, generation: u32) -> u64 {
-        (self.kind as u64) << KIND_SHIFT
-            | u64::from(generation) << GENERATION_SHIFT
-            | (index as u64) << INDEX_SHIFT
+        (self.kind as u64) << KIND_SHIFT | u64::from(generation) << GENERATION_SHIFT | (index as u64) << INDEX_SHIFT
     }
 
     fn slot(&self, index: usize) -> Option<&Slot<T>> {
@@ -132,9 +119,7 @@ impl<T> Table<T> {
             return None;
         }
         let next = (generation + 1) & GENERATION_MASK;
-        slot.generation
-            .compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
+        slot.generation.compare_exchange(generation, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         Some(&slot.value)
     }
 
@@ -170,19 +155,9 @@ mod tests {
     #[test]
     fn stale_and_invented_handles() {
         let table: Table<AtomicU64> = Table::new(Kind::Event);
-        let (first, _) = table
-            .insert(|v, _| v.store(7, Ordering::Relaxed))
-            .expect("room");
+        let (first, _) = table.insert(|v, _| v.store(7, Ordering::Relaxed)).expect("room");
         assert_eq!(table.get(first).expect("valid").load(Ordering::Relaxed), 7);
-        for garbage in [
-            0,
-            1,
-            2,
-            0xdead_beef,
-            u64::MAX,
-            first + 1,
-            first ^ 1 << KIND_SHIFT,
-        ] {
+        for garbage in [0, 1, 2, 0xdead_beef, u64::MAX, first + 1, first ^ 1 << KIND_SHIFT] {
             assert!(table.get(garbage).is_none(), "{garbage:#x}");
         }
         assert!(table.remove(first).is_some());
@@ -198,19 +173,9 @@ mod tests {
     #[test]
     fn many() {
         let table: Table<AtomicU64> = Table::new(Kind::Stream);
-        let handles: Vec<u64> = (0..1000)
-            .map(|n| {
-                table
-                    .insert(|v, _| v.store(n, Ordering::Relaxed))
-                    .expect("room")
-                    .0
-            })
-            .collect();
+        let handles: Vec<u64> = (0..1000).map(|n| table.insert(|v, _| v.store(n, Ordering::Relaxed)).expect("room").0).collect();
         for (n, handle) in handles.iter().enumerate() {
-            assert_eq!(
-                table.get(*handle).expect("valid").load(Ordering::Relaxed),
-                n as u64
-            );
+            assert_eq!(table.get(*handle).expect("valid").load(Ordering::Relaxed), n as u64);
         }
         let mut seen = 0;
         table.for_each(|_, _| seen += 1);

@@ -36,23 +36,14 @@ pub struct Launch {
 
 impl Launch {
     fn coordinates(&self, block: u64, thread: u64) -> Coordinates {
-        Coordinates {
-            grid: self.grid,
-            block: self.block,
-            index: split(block, self.grid),
-            thread: split(thread, self.block),
-        }
+        Coordinates { grid: self.grid, block: self.block, index: split(block, self.grid), thread: split(thread, self.block) }
     }
 }
 
 /// x, y, z of a linear number; x runs fastest.
 fn split(number: u64, size: [u32; 3]) -> [u32; 3] {
     let (x, y) = (u64::from(size[0]), u64::from(size[1]));
-    [
-        (number % x) as u32,
-        (number / x % y) as u32,
-        (number / x / y) as u32,
-    ]
+    [(number % x) as u32, (number / x % y) as u32, (number / x / y) as u32]
 }
 
 fn volume(size: [u32; 3]) -> u64 {
@@ -69,9 +60,7 @@ pub fn execute(driver: &'static Driver, mut launch: Box<Launch>) -> Option<Box<L
         let place = launch.coordinates(0, 0);
         let launch_ref = &mut *launch;
         launch_ref.memory.prepare(launch_ref.shared);
-        launch_ref
-            .entry
-            .run(&place, &launch_ref.memory, &launch_ref.arguments);
+        launch_ref.entry.run(&place, &launch_ref.memory, &launch_ref.arguments);
         device.sms.end_block();
         return Some(launch);
     }
@@ -107,13 +96,7 @@ struct Job {
 impl Running {
     fn new(driver: &'static Driver, launch: Launch) -> Running {
         let blocks_left = AtomicU64::new(volume(launch.grid));
-        Running {
-            driver,
-            launch,
-            blocks_left,
-            finished: Mutex::new(false),
-            end: Condvar::new(),
-        }
+        Running { driver, launch, blocks_left, finished: Mutex::new(false), end: Condvar::new() }
     }
 
     /// Starts all blocks in order, each as soon as an SM is free. The very last thread is the caller's.
@@ -122,14 +105,10 @@ impl Running {
         let mut held: Option<Job> = None;
         for number in 0..volume(self.launch.grid) {
             // The caller may not keep a thread back while it waits for an SM: the thread's block would never end.
-            held.take()
-                .into_iter()
-                .for_each(|job| driver.threads.run(job));
+            held.take().into_iter().for_each(|job| driver.threads.run(job));
             turn.start_block();
             for job in Block::jobs(self, number) {
-                held.replace(job)
-                    .into_iter()
-                    .for_each(|job| driver.threads.run(job));
+                held.replace(job).into_iter().for_each(|job| driver.threads.run(job));
             }
         }
         held
@@ -148,39 +127,21 @@ impl Block {
         let threads = volume(running.launch.block);
         let mut memory = BlockMemory::default();
         memory.prepare(running.launch.shared);
-        let block = Block {
-            running: running.clone(),
-            number,
-            memory,
-            threads_left: AtomicU64::new(threads),
-        };
+        let block = Block { running: running.clone(), number, memory, threads_left: AtomicU64::new(threads) };
         let block = Arc::new(block);
-        (0..threads).map(move |thread| Job {
-            block: block.clone(),
-            thread,
-        })
+        (0..threads).map(move |thread| Job { block: block.clone(), thread })
     }
 }
 
 impl Job {
     fn run(self) {
-        let Block {
-            running,
-            number,
-            memory,
-            threads_left,
-        } = &*self.block;
+        let Block { running, number, memory, threads_left } = &*self.block;
         let place = running.launch.coordinates(*number, self.thread);
-        running
-            .launch
-            .entry
-            .run(&place, memory, &running.launch.arguments);
+        running.launch.entry.run(&place, memory, &running.launch.arguments);
         if threads_left.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        running.driver.devices[running.launch.device]
-            .sms
-            .end_block();
+        running.driver.devices[running.launch.device].sms.end_block();
         if running.blocks_left.fetch_sub(1, Ordering::AcqRel) == 1 {
             *running.finished.lock() = true;
             running.end.notify_all();
@@ -223,10 +184,7 @@ impl Pool {
                 Ok(_) => return,
                 Err(error) => {
                     // All threads of a block must exist for it to end; others' ends make room.
-                    os::say_once(
-                        "block",
-                        &format!("cannot start a block's thread: {error}; trying again"),
-                    );
+                    os::say_once("block", &format!("cannot start a block's thread: {error}; trying again"));
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -255,11 +213,7 @@ impl Seat {
             if self.given.load(Ordering::Acquire) {
                 break;
             }
-            if look < SPINS {
-                std::hint::spin_loop()
-            } else {
-                std::thread::yield_now()
-            }
+            if look < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         let mut job = self.job.lock();
         while job.is_none() {

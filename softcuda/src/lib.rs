@@ -19,4 +19,6 @@ mod handles;
 mod launch;
 mod memory;
 mod module;
+#[allow(unsafe_code)]
+mod runtime;
 mod stream;

@@ -126,10 +126,7 @@ impl Function {
         match attribute {
             8 => {
                 let wanted = u32::try_from(value).map_err(|_| CudaError::INVALID_VALUE)?;
-                if wanted
-                    .checked_add(shared)
-                    .is_none_or(|sum| sum > device::SHARED_PER_BLOCK_OPTIN)
-                {
+                if wanted.checked_add(shared).is_none_or(|sum| sum > device::SHARED_PER_BLOCK_OPTIN) {
                     return Err(CudaError::INVALID_VALUE);
                 }
                 self.dynamic_limit.store(wanted, Ordering::Relaxed);
@@ -151,11 +148,7 @@ impl Function {
             return Ok(0);
         }
         let shared = u64::from(description.shared_bytes) + dynamic;
-        let by_shared = if shared == 0 {
-            32
-        } else {
-            u64::from(device::SHARED_PER_SM) / shared
-        };
+        let by_shared = if shared == 0 { 32 } else { u64::from(device::SHARED_PER_SM) / shared };
         let by_threads = u64::from(device::THREADS_PER_SM / threads.next_multiple_of(32));
         Ok(by_shared.min(by_threads).min(32) as i32)
     }
@@ -170,21 +163,13 @@ fn intern(description: Description) -> &'static Code {
         return known;
     }
     let (offsets, bytes) = description.layout();
-    let code: &'static Code = Box::leak(Box::new(Code {
-        description,
-        offsets,
-        bytes,
-    }));
+    let code: &'static Code = Box::leak(Box::new(Code { description, offsets, bytes }));
     codes.push(code);
     code
 }
 
 /// Loads a checked image into a context.
-pub fn load(
-    driver: &'static Driver,
-    context: &Context,
-    functions: Vec<Description>,
-) -> Outcome<u64> {
+pub fn load(driver: &'static Driver, context: &Context, functions: Vec<Description>) -> Outcome<u64> {
     let made = driver.modules.insert(|module, _| {
         module.context.store(context.handle(), Ordering::Relaxed);
         module.functions.lock().clear();
@@ -211,10 +196,7 @@ pub fn load(
 
 /// `cuModuleUnload`: its functions are gone, pending launches are not affected.
 pub fn unload(driver: &'static Driver, handle: u64) -> Outcome {
-    let module = driver
-        .modules
-        .remove(handle)
-        .ok_or(CudaError::INVALID_HANDLE)?;
+    let module = driver.modules.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
     for function in std::mem::take(&mut *module.functions.lock()) {
         if let Some(object) = driver.functions.remove(function) {
             *object.code.lock() = None;
@@ -238,20 +220,14 @@ pub fn unload_all(driver: &'static Driver, context: u64) {
 
 /// Handles of a module's functions.
 pub fn functions(driver: &'static Driver, module: u64) -> Outcome<Vec<u64>> {
-    let module = driver
-        .modules
-        .get(module)
-        .ok_or(CudaError::INVALID_HANDLE)?;
+    let module = driver.modules.get(module).ok_or(CudaError::INVALID_HANDLE)?;
     Ok(module.functions.lock().clone())
 }
 
 /// The valid function with this handle.
 #[inline]
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Function> {
-    driver
-        .functions
-        .get(handle)
-        .ok_or(CudaError::INVALID_HANDLE)
+    driver.functions.get(handle).ok_or(CudaError::INVALID_HANDLE)
 }
 
 #[cfg(test)]

@@ -1,1 +1,301 @@
-//! TODO room.
+//! Rendezvous of the ranks of a communicator, and exchange of small data between them.
+//!
+//! [`create_id`] makes an id and starts its root; every rank hands the id to [`Bootstrap::join`]. The
+//! protocol is pure ([`protocol`]); `net` has the sockets. Nothing in this room reads the environment or
+//! knows CUDA: all settings come by [`NetConfig`].
+//!
+//! A communicator's initialisation is `join`, some `all_gather`s, then [`Bootstrap::complete`]. Until
+//! `complete`, every failure of a rank (an error that it reports by [`Bootstrap::fail`], or its death)
+//! ends the waits of all others with an error that names it.
+
+use std::time::Duration;
+
+use crate::error::Error;
+
+pub mod config;
+pub mod id;
+pub mod net;
+pub mod protocol;
+
+pub use config::{CommId, Family, InterfaceFilter, NetConfig};
+pub use id::UniqueId;
+pub use net::cancel::Cancel;
+
+use id::{IdParts, show_ip};
+use net::driver::{Driver, Stop};
+use net::interface::{self, Interface, Wish};
+use net::socket::{self, Buffers};
+use protocol::checkin::{Entry, MAX_SETTINGS};
+use protocol::member::{Member, MemberConfig, Retry};
+use protocol::{MAX_FACTS, MAX_RANKS};
+
+/// What a rank brings to the rendezvous.
+#[derive(Clone, Debug)]
+pub struct Join {
+    /// This rank.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub nranks: u32,
+    /// The library's version code; it must be the same on all ranks (spec §6.1).
+    pub version: u32,
+    /// Settings on which the ranks should agree (name, value); a difference is a warning that names rank and values.
+    pub settings: Vec<(String, String)>,
+    /// Data for the other ranks, at most 64 KiB: it travels with the rendezvous and costs no exchange. See [`Bootstrap::facts`].
+    pub facts: Vec<u8>,
+    /// Ends this rank's waits from another thread.
+    pub cancel: Option<Cancel>,
+}
+
+/// Times of a join in seconds, for the log line of spec §9.4.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// Interface, listener, root where `NCCL_COMM_ID` asks for it.
+    pub create: Duration,
+    /// From the first connect until this rank and its neighbours in the tree are connected.
+    pub join: Duration,
+}
+
+/// A rank's place among the others. Dropping it closes every connection.
+pub struct Bootstrap {
+    driver: Driver,
+    member: Member,
+    rank: u32,
+    nranks: u32,
+    timings: Timings,
+}
+
+/// Makes an id, and starts the root that the ranks will meet at, unless `NCCL_COMM_ID` fixes the address:
+/// then rank 0 starts it. The process must live until all ranks have joined.
+///
+/// # Errors
+/// `InvalidUsage` if `NCCL_SOCKET_IFNAME` fits no interface, `Resource` if there is none, `System`.
+pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
+    if let Some(comm_id) = &config.comm_id {
+        let root = net::root::resolve(config, comm_id)?;
+        return Ok(IdParts { magic: net::root::fixed_magic(config, root), root, fixed: true, token: 0 }.encode());
+    }
+    let interface = interface::choose(
+        &interface::list()?,
+        Wish { filter: config.interfaces.as_ref(), family: config.family, ..Wish::default() },
+    )?;
+    log_interface(&interface);
+    let listener = socket::listen(interface.at(0), config.ports, "the ranks (root)")?;
+    let root = socket::local_address(&listener)?;
+    let parts = IdParts { magic: rand::random(), root, fixed: false, token: rand::random() };
+    net::root::start(config, listener, parts.magic, parts.token, false)?;
+    Ok(parts.encode())
+}
+
+fn log_interface(interface: &Interface) {
+    log::info!(target: "BOOTSTRAP", "Bootstrap: Using {}<0>", interface.show());
+}
+
+/// `host:pid` of this process, for messages.
+fn process() -> String {
+    let name = rustix::system::uname();
+    let host = name.nodename().to_string_lossy();
+    format!("{}:{}", host.split('.').next().unwrap_or_default(), std::process::id())
+}
+
+impl Bootstrap {
+    /// Meets the other ranks: returns when all have joined and this one is connected with its neighbours.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a rank out of range or a damaged id; `InvalidUsage` if the ranks do not fit
+    /// together (the text names rank and values) or the id is of another library; `Remote` for a rank or a
+    /// root that is gone; `Timeout` with the missing ranks; `Aborted` if it was cancelled; `System`.
+    pub fn join(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Bootstrap, Error> {
+        check(&join)?;
+        let parts = IdParts::decode(id)?;
+        let clock = std::time::Instant::now();
+        if parts.fixed && join.rank == 0 {
+            let listener = net::root::listen_fixed(parts.root)?;
+            net::root::start(config, listener, parts.magic, rand::random(), true)?;
+        }
+        let route = interface::route_to(parts.root);
+        let subnet = parts.fixed.then_some(parts.root.ip());
+        let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
+        let interface = interface::choose(&interface::list()?, wish)?;
+        log_interface(&interface);
+        let listener = socket::listen(interface.at(0), config.ports, "other ranks")?;
+        let address = socket::local_address(&listener)?;
+        let entry = Entry { address, interface: interface.name.clone(), facts: join.facts };
+        let driver = Driver::new(Some(listener), join.cancel, Buffers::from(config))?;
+        let create = clock.elapsed();
+        let settings = MemberConfig {
+            rank: join.rank,
+            nranks: join.nranks,
+            magic: parts.magic,
+            root: parts.root,
+            fixed: parts.fixed,
+            version: join.version,
+            process: process(),
+            settings: join.settings,
+            entry,
+            timeout: config.timeout,
+            retry: Retry { count: config.retry_count, sleep: config.retry_sleep },
+        };
+        let member = Member::new(settings, driver.now());
+        let mut bootstrap =
+            Bootstrap { driver, member, rank: join.rank, nranks: join.nranks, timings: Timings { create, join: Duration::ZERO } };
+        bootstrap.run(|member| member.joined())?;
+        bootstrap.timings.join = clock.elapsed() - create;
+        bootstrap.log_timings();
+        Ok(bootstrap)
+    }
+
+    fn log_timings(&self) {
+        let Timings { create, join } = self.timings;
+        let total = create + join;
+        log::info!(
+            target: "BOOTSTRAP,PROFILE",
+            "Bootstrap timings total {:.6} (create {:.6}, send {:.6}, recv {:.6}, ring {:.6}, delay {:.6})",
+            total.as_secs_f64(), create.as_secs_f64(), 0.0, join.as_secs_f64(), 0.0, 0.0
+        );
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn nranks(&self) -> u32 {
+        self.nranks
+    }
+
+    /// How long the rendezvous took.
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// What a rank brought as [`Join::facts`].
+    pub fn facts(&self, rank: u32) -> &[u8] {
+        self.member.entry(rank).map_or(&[], |entry| &entry.facts)
+    }
+
+    /// Where a rank listens, for messages.
+    pub fn address(&self, rank: u32) -> Option<String> {
+        self.member.entry(rank).map(|entry| format!("{}:{}", entry.interface, show_ip(entry.address.ip())))
+    }
+
+    /// Brings the blocks of all ranks to all ranks, in the order of ranks. Blocks may differ in size, up to 64 MiB.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a block that is too large; the error of whichever rank failed; `Timeout`, `Aborted`.
+    pub fn all_gather(&mut self, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.member.start_all_gather(self.driver.now(), block).or_else(|error| self.flush_failure(error))?;
+        let mut blocks = None;
+        self.run(|member| {
+            blocks = blocks.take().or_else(|| member.take_gathered());
+            blocks.is_some()
+        })?;
+        blocks.ok_or_else(|| Error::Internal("an all-gather ended without a result".to_string()))
+    }
+
+    /// Returns when all ranks have called it.
+    ///
+    /// # Errors
+    /// As [`Bootstrap::all_gather`].
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        self.all_gather(&[]).map(drop)
+    }
+
+    /// Sends a message to a rank; returns when it is on its way. Messages of a tag keep their order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a rank or a size (64 MiB) out of range; otherwise as [`Bootstrap::all_gather`].
+    pub fn send(&mut self, peer: u32, tag: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.member.send_message(self.driver.now(), peer, tag, bytes).or_else(|error| self.flush_failure(error))?;
+        self.run(|member| member.sent(peer))?;
+        self.member.end_send();
+        Ok(())
+    }
+
+    /// Waits for the next message of a rank with this tag.
+    ///
+    /// # Errors
+    /// As [`Bootstrap::send`]; `Remote` if the rank is gone.
+    pub fn recv(&mut self, peer: u32, tag: u64) -> Result<Vec<u8>, Error> {
+        self.member.start_receive(self.driver.now(), peer, tag).or_else(|error| self.flush_failure(error))?;
+        let mut message = None;
+        self.run(|member| {
+            message = message.take().or_else(|| member.take_message());
+            message.is_some()
+        })?;
+        message.ok_or_else(|| Error::Internal("a receive ended without a message".to_string()))
+    }
+
+    /// This rank has failed: ends the initialisation of all others with an error that names it.
+    pub fn fail(&mut self, error: &Error) {
+        self.member.fail(error.clone());
+        self.deliver();
+    }
+
+    /// This rank's initialisation is complete: parts from the root, whose thread ends when all ranks have.
+    pub fn complete(&mut self) {
+        self.member.complete();
+        self.deliver();
+    }
+
+    /// Runs the member until its result is there, or an error.
+    fn run(&mut self, mut done: impl FnMut(&mut Member) -> bool) -> Result<(), Error> {
+        let outcome = self.driver.run(&mut self.member, None, |member| member.error().is_some() || done(member));
+        match outcome {
+            Ok(()) => self.member.error().cloned().map_or(Ok(()), Err),
+            Err(Stop::Cancelled) => {
+                self.member.fail(Error::Aborted);
+                Err(Error::Aborted)
+            }
+            Err(Stop::System(error)) => {
+                self.member.fail(error.clone());
+                self.deliver();
+                Err(error)
+            }
+            Err(Stop::Late) => Err(Error::Internal("a wait without a limit was late".to_string())),
+        }
+    }
+
+    fn flush_failure(&mut self, error: Error) -> Result<(), Error> {
+        self.deliver();
+        Err(error)
+    }
+
+    /// Hands what the member has said to the system, for a short time at most.
+    fn deliver(&mut self) {
+        let limit = self.driver.now() + Duration::from_secs(1);
+        // The news are for others; that they cannot be delivered is nothing that the caller could mend.
+        let _ = self.driver.run(&mut self.member, Some(limit), |_| true);
+    }
+}
+
+impl Drop for Bootstrap {
+    fn drop(&mut self) {
+        self.member.leave();
+        self.driver.farewell(&mut self.member);
+    }
+}
+
+/// What can be wrong with a rank's own arguments.
+fn check(join: &Join) -> Result<(), Error> {
+    let (rank, nranks) = (join.rank, join.nranks);
+    if nranks == 0 || nranks > MAX_RANKS {
+        return Err(Error::InvalidArgument(format!("{nranks} ranks: there must be 1 to {MAX_RANKS}")));
+    }
+    if rank >= nranks {
+        return Err(Error::InvalidArgument(format!("rank {rank} is out of range, there are {nranks} ranks")));
+    }
+    if join.facts.len() > MAX_FACTS {
+        return Err(Error::InvalidArgument(format!(
+            "rank {rank} brings {} bytes of facts, {MAX_FACTS} are allowed",
+            join.facts.len()
+        )));
+    }
+    if join.settings.len() > MAX_SETTINGS {
+        return Err(Error::InvalidArgument(format!(
+            "rank {rank} brings {} settings, {MAX_SETTINGS} are allowed",
+            join.settings.len()
+        )));
+    }
+    Ok(())
+}

@@ -51,9 +51,7 @@ impl Entry {
             return None;
         }
         // SAFETY: the caller's promise.
-        Some(Entry(Some(unsafe {
-            std::mem::transmute::<*const c_void, RawEntry>(entry)
-        })))
+        Some(Entry(Some(unsafe { std::mem::transmute::<*const c_void, RawEntry>(entry) })))
     }
 
     /// Runs one thread.
@@ -61,17 +59,9 @@ impl Entry {
     pub fn run(self, place: &Coordinates, memory: &BlockMemory, arguments: &Arguments) {
         let Some(entry) = self.0 else { return };
         let (barrier, shared) = memory.pointers();
-        let block = RawBlock {
-            grid: place.grid,
-            block: place.block,
-            index: place.index,
-            thread: place.thread,
-            shared,
-            barrier,
-        };
+        let block = RawBlock { grid: place.grid, block: place.block, index: place.index, thread: place.thread, shared, barrier };
         // SAFETY: an entry of a loaded image, which gets what the image's contract says.
-        arguments
-            .with_pointers(|pointers| unsafe { entry(&block, pointers.cast::<*mut c_void>()) });
+        arguments.with_pointers(|pointers| unsafe { entry(&block, pointers.cast::<*mut c_void>()) });
     }
 }
 
@@ -149,11 +139,7 @@ impl Callback {
     /// # Safety
     /// The function must be callable with that argument from any thread.
     pub unsafe fn new(function: RawCallback, stream: u64, data: *mut c_void) -> Callback {
-        Callback {
-            function,
-            stream,
-            data,
-        }
+        Callback { function, stream, data }
     }
 
     /// Calls it.

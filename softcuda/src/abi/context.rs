@@ -62,11 +62,7 @@ extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: c_uint) -> CuR
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDevicePrimaryCtxGetState(
-    device: c_int,
-    flags: Out<c_uint>,
-    active: Out<c_int>,
-) -> CuResult {
+extern "C" fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, active: Out<c_int>) -> CuResult {
     boundary(|| {
         let state = Driver::get()?.device(device)?.primary.state();
         flags.set(state.0)?;
@@ -89,39 +85,16 @@ extern "C" fn cuCtxCreate_v2(to: Out<Handle>, flags: c_uint, device: c_int) -> C
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxCreate_v3(
-    to: Out<Handle>,
-    _affinity: *mut c_void,
-    count: c_int,
-    flags: c_uint,
-    device: c_int,
-) -> CuResult {
+extern "C" fn cuCtxCreate_v3(to: Out<Handle>, _affinity: *mut c_void, count: c_int, flags: c_uint, device: c_int) -> CuResult {
     let affine = count != 0;
-    boundary(|| {
-        if affine {
-            Err(CudaError::UNSUPPORTED_EXEC_AFFINITY)
-        } else {
-            create(to, flags, device)
-        }
-    })
+    boundary(|| if affine { Err(CudaError::UNSUPPORTED_EXEC_AFFINITY) } else { create(to, flags, device) })
 }
 
 /// Parameters ask for execution affinity or graphics; without them it is an ordinary context.
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxCreate_v4(
-    to: Out<Handle>,
-    parameters: *mut c_void,
-    flags: c_uint,
-    device: c_int,
-) -> CuResult {
+extern "C" fn cuCtxCreate_v4(to: Out<Handle>, parameters: *mut c_void, flags: c_uint, device: c_int) -> CuResult {
     let plain = parameters.is_null();
-    boundary(|| {
-        if plain {
-            create(to, flags, device)
-        } else {
-            Err(CudaError::NOT_SUPPORTED)
-        }
-    })
+    boundary(|| if plain { create(to, flags, device) } else { Err(CudaError::NOT_SUPPORTED) })
 }
 
 #[unsafe(no_mangle)]
@@ -173,11 +146,7 @@ extern "C" fn cuCtxGetDevice(device: Out<c_int>) -> CuResult {
 
 /// The given context, or the current one for NULL.
 fn given(driver: &'static Driver, handle: Handle) -> Outcome<&'static Context> {
-    if handle == 0 {
-        context::current(driver)
-    } else {
-        context::lookup(driver, handle)
-    }
+    if handle == 0 { context::current(driver) } else { context::lookup(driver, handle) }
 }
 
 #[unsafe(no_mangle)]
@@ -233,10 +202,7 @@ extern "C" fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int
 }
 
 fn limit_index(limit: c_int) -> Outcome<usize> {
-    usize::try_from(limit)
-        .ok()
-        .filter(|n| *n < context::LIMITS)
-        .ok_or(CudaError::UNSUPPORTED_LIMIT)
+    usize::try_from(limit).ok().filter(|n| *n < context::LIMITS).ok_or(CudaError::UNSUPPORTED_LIMIT)
 }
 
 #[unsafe(no_mangle)]
@@ -301,11 +267,7 @@ extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CuResult {
         }
         if other.device() == context.device() {
             let same = peer == context.handle();
-            return Err(if same {
-                CudaError::INVALID_CONTEXT
-            } else {
-                CudaError::PEER_ACCESS_UNSUPPORTED
-            });
+            return Err(if same { CudaError::INVALID_CONTEXT } else { CudaError::PEER_ACCESS_UNSUPPORTED });
         }
         let mut settings = context.settings.lock();
         if settings.peers.contains(&peer) {
@@ -324,10 +286,6 @@ extern "C" fn cuCtxDisablePeerAccess(peer: Handle) -> CuResult {
         let mut settings = context::current(driver)?.settings.lock();
         let before = settings.peers.len();
         settings.peers.retain(|handle| *handle != peer);
-        if settings.peers.len() == before {
-            Err(CudaError::PEER_ACCESS_NOT_ENABLED)
-        } else {
-            Ok(())
-        }
+        if settings.peers.len() == before { Err(CudaError::PEER_ACCESS_NOT_ENABLED) } else { Ok(()) }
     })
 }

@@ -42,13 +42,7 @@ fn find(driver: &Driver, side: Side, (address, extent): (usize, usize)) -> Outco
 }
 
 /// Submits a copy and waits where CUDA does. `asynchronous`: one of the `Async` calls.
-fn submit(
-    stream: &'static Stream,
-    planes: &[Transfer],
-    to: Side,
-    from: Side,
-    asynchronous: bool,
-) -> Outcome {
+fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, asynchronous: bool) -> Outcome {
     let driver = Driver::get()?;
     let (mut target, mut source) = (Place::Device, Place::Device);
     let mut bytes = 0;
@@ -57,15 +51,12 @@ fn submit(
         source = find(driver, from, plane.source())?;
         bytes += plane.bytes();
     }
-    let staged =
-        asynchronous && source == Place::Pageable && target == Place::Device && bytes <= STAGED;
+    let staged = asynchronous && source == Place::Pageable && target == Place::Device && bytes <= STAGED;
     let operation = match planes {
         [] => return Ok(()),
         [plane] if staged => Op::CopyStaged(plane.stage()),
         [plane] => Op::Copy(*plane),
-        planes => Op::Copy3d(Box::new(Transfer3d {
-            planes: planes.to_vec(),
-        })),
+        planes => Op::Copy3d(Box::new(Transfer3d { planes: planes.to_vec() })),
     };
     let free = match (source, target) {
         (Place::Device, Place::Device) => true,
@@ -98,71 +89,28 @@ extern "C" fn cuMemcpy(to: DevicePointer, from: DevicePointer, bytes: usize) -> 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyAsync(
-    to: DevicePointer,
-    from: DevicePointer,
-    bytes: usize,
-    stream: Handle,
-) -> CuResult {
+extern "C" fn cuMemcpyAsync(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Handle) -> CuResult {
     boundary(|| linear((to, Side::Any), (from, Side::Any), bytes, Some(stream)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyHtoD_v2(to: DevicePointer, from: In<c_void>, bytes: usize) -> CuResult {
-    boundary(|| {
-        linear(
-            (to, Side::Device),
-            (from.address() as u64, Side::Host),
-            bytes,
-            None,
-        )
-    })
+    boundary(|| linear((to, Side::Device), (from.address() as u64, Side::Host), bytes, None))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyHtoDAsync_v2(
-    to: DevicePointer,
-    from: In<c_void>,
-    bytes: usize,
-    stream: Handle,
-) -> CuResult {
-    boundary(|| {
-        linear(
-            (to, Side::Device),
-            (from.address() as u64, Side::Host),
-            bytes,
-            Some(stream),
-        )
-    })
+extern "C" fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: In<c_void>, bytes: usize, stream: Handle) -> CuResult {
+    boundary(|| linear((to, Side::Device), (from.address() as u64, Side::Host), bytes, Some(stream)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoH_v2(to: In<c_void>, from: DevicePointer, bytes: usize) -> CuResult {
-    boundary(|| {
-        linear(
-            (to.address() as u64, Side::Host),
-            (from, Side::Device),
-            bytes,
-            None,
-        )
-    })
+    boundary(|| linear((to.address() as u64, Side::Host), (from, Side::Device), bytes, None))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoHAsync_v2(
-    to: In<c_void>,
-    from: DevicePointer,
-    bytes: usize,
-    stream: Handle,
-) -> CuResult {
-    boundary(|| {
-        linear(
-            (to.address() as u64, Side::Host),
-            (from, Side::Device),
-            bytes,
-            Some(stream),
-        )
-    })
+extern "C" fn cuMemcpyDtoHAsync_v2(to: In<c_void>, from: DevicePointer, bytes: usize, stream: Handle) -> CuResult {
+    boundary(|| linear((to.address() as u64, Side::Host), (from, Side::Device), bytes, Some(stream)))
 }
 
 #[unsafe(no_mangle)]
@@ -171,20 +119,8 @@ extern "C" fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usi
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoDAsync_v2(
-    to: DevicePointer,
-    from: DevicePointer,
-    bytes: usize,
-    stream: Handle,
-) -> CuResult {
-    boundary(|| {
-        linear(
-            (to, Side::Device),
-            (from, Side::Device),
-            bytes,
-            Some(stream),
-        )
-    })
+extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Handle) -> CuResult {
+    boundary(|| linear((to, Side::Device), (from, Side::Device), bytes, Some(stream)))
 }
 
 fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Handle>) -> Outcome {
@@ -281,12 +217,7 @@ fn base(memory: c_uint, host: usize, device: DevicePointer) -> Outcome<(usize, S
 
 impl Side3d {
     /// Address and pitch of the first row of each plane, and what kind of address.
-    fn planes(
-        &self,
-        width: usize,
-        height: usize,
-        depth: usize,
-    ) -> Outcome<(Vec<(usize, usize)>, Side)> {
+    fn planes(&self, width: usize, height: usize, depth: usize) -> Outcome<(Vec<(usize, usize)>, Side)> {
         let (base, side) = base(self.memory, self.host, self.device)?;
         let pitch = if self.pitch == 0 { width } else { self.pitch };
         let rows = if self.rows == 0 { height } else { self.rows };
@@ -294,13 +225,7 @@ impl Side3d {
         if narrow || (self.y.saturating_add(height) > rows && depth > 1) || self.level != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let row = |z: usize| {
-            z.checked_mul(rows)?
-                .checked_add(self.y)?
-                .checked_mul(pitch)?
-                .checked_add(self.x)?
-                .checked_add(base)
-        };
+        let row = |z: usize| z.checked_mul(rows)?.checked_add(self.y)?.checked_mul(pitch)?.checked_add(self.x)?.checked_add(base);
         let address = |z: usize| row(self.z.checked_add(z)?).map(|address| (address, pitch));
         let planes: Option<Vec<_>> = (0..depth).map(address).collect();
         Ok((planes.ok_or(CudaError::INVALID_VALUE)?, side))
@@ -309,70 +234,28 @@ impl Side3d {
 
 impl From<Side2d> for Side3d {
     fn from(side: Side2d) -> Side3d {
-        let Side2d {
-            x,
-            y,
-            memory,
-            host,
-            device,
-            array,
-            pitch,
-        } = side;
-        Side3d {
-            x,
-            y,
-            z: 0,
-            level: 0,
-            memory,
-            host,
-            device,
-            array,
-            context: 0,
-            pitch,
-            rows: 0,
-        }
+        let Side2d { x, y, memory, host, device, array, pitch } = side;
+        Side3d { x, y, z: 0, level: 0, memory, host, device, array, context: 0, pitch, rows: 0 }
     }
 }
 
 fn copy_planes(copy: Copy3d, stream: Option<Handle>) -> Outcome {
     let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
-    let Copy3d {
-        from,
-        to,
-        width,
-        height,
-        depth,
-    } = copy;
+    let Copy3d { from, to, width, height, depth } = copy;
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());
     }
     let (sources, from) = from.planes(width, height, depth)?;
     let (targets, to) = to.planes(width, height, depth)?;
     // SAFETY: as for `linear`.
-    let plane = |(to, from): (&(usize, usize), &(usize, usize))| unsafe {
-        Transfer::rows(*to, *from, width, height)
-    };
+    let plane = |(to, from): (&(usize, usize), &(usize, usize))| unsafe { Transfer::rows(*to, *from, width, height) };
     let planes: Vec<Transfer> = targets.iter().zip(&sources).map(plane).collect();
     submit(object, &planes, to, from, stream.is_some())
 }
 
 fn copy_2d(copy: In<c_void>, stream: Option<Handle>) -> Outcome {
-    let Copy2d {
-        from,
-        to,
-        width,
-        height,
-    } = In(copy.0.cast::<Copy2d>()).get()?;
-    copy_planes(
-        Copy3d {
-            from: from.into(),
-            to: to.into(),
-            width,
-            height,
-            depth: 1,
-        },
-        stream,
-    )
+    let Copy2d { from, to, width, height } = In(copy.0.cast::<Copy2d>()).get()?;
+    copy_planes(Copy3d { from: from.into(), to: to.into(), width, height, depth: 1 }, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -416,23 +299,14 @@ extern "C" fn cuMemcpy3DPeerAsync(copy: In<c_void>, stream: Handle) -> CuResult 
 
 /// Memory is where it is; the call only has to be sound.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPrefetchAsync(
-    pointer: DevicePointer,
-    bytes: usize,
-    device: c_int,
-    stream: Handle,
-) -> CuResult {
+extern "C" fn cuMemPrefetchAsync(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         stream::lookup(driver, stream)?;
         if device >= 0 {
             driver.device(device)?;
         }
-        driver
-            .memory
-            .classify(pointer as usize, bytes)?
-            .map(|_| ())
-            .ok_or(CudaError::INVALID_VALUE)
+        driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
     })
 }
 
@@ -453,10 +327,5 @@ extern "C" fn cuMemPrefetchAsync_v2(
     stream: Handle,
 ) -> CuResult {
     // Kind 1 is a device; the others are host memory.
-    cuMemPrefetchAsync(
-        pointer,
-        bytes,
-        if location.kind == 1 { location.id } else { -1 },
-        stream,
-    )
+    cuMemPrefetchAsync(pointer, bytes, if location.kind == 1 { location.id } else { -1 }, stream)
 }

@@ -64,11 +64,7 @@ extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceComputeCapability(
-    major: Out<c_int>,
-    minor: Out<c_int>,
-    device: c_int,
-) -> CuResult {
+extern "C" fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: c_int) -> CuResult {
     boundary(|| {
         Driver::get()?.device(device)?;
         major.set(device::COMPUTE_CAPABILITY.0)?;
@@ -113,13 +109,7 @@ extern "C" fn cuDeviceGetProperties(properties: *mut c_void, device: c_int) -> C
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetPCIBusId(id: Out<c_char>, length: c_int, device: c_int) -> CuResult {
-    boundary(|| {
-        put_text(
-            id,
-            length,
-            &identity::pci_text(Driver::get()?.device(device)?.ordinal),
-        )
-    })
+    boundary(|| put_text(id, length, &identity::pci_text(Driver::get()?.device(device)?.ordinal)))
 }
 
 #[unsafe(no_mangle)]
@@ -129,10 +119,7 @@ extern "C" fn cuDeviceGetByPCIBusId(device: Out<c_int>, id: In<c_char>) -> CuRes
         device.check()?;
         let text = id.text()?.to_str().map_err(|_| CudaError::INVALID_VALUE)?;
         let (domain, bus, slot) = identity::parse_pci(text).ok_or(CudaError::INVALID_VALUE)?;
-        let found = driver
-            .devices
-            .iter()
-            .find(|d| (domain, slot) == (0, 0) && identity::pci_bus(d.ordinal) == bus);
+        let found = driver.devices.iter().find(|d| (domain, slot) == (0, 0) && identity::pci_bus(d.ordinal) == bus);
         device.set(found.ok_or(CudaError::INVALID_DEVICE)?.index as c_int)
     })
 }
@@ -148,12 +135,7 @@ extern "C" fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetP2PAttribute(
-    value: Out<c_int>,
-    attribute: c_int,
-    source: c_int,
-    to: c_int,
-) -> CuResult {
+extern "C" fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_int, source: c_int, to: c_int) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         driver.device(source)?;
@@ -171,11 +153,7 @@ extern "C" fn cuDeviceGetP2PAttribute(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetExecAffinitySupport(
-    supported: Out<c_int>,
-    _kind: c_int,
-    device: c_int,
-) -> CuResult {
+extern "C" fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, _kind: c_int, device: c_int) -> CuResult {
     boundary(|| {
         Driver::get()?.device(device)?;
         supported.set(0)

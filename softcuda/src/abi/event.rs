@@ -13,12 +13,7 @@ extern "C" fn cuEventCreate(to: Out<Handle>, flags: c_uint) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         to.check()?;
-        to.set(Event::create(
-            driver,
-            context::current(driver)?,
-            flags,
-            None,
-        )?)
+        to.set(Event::create(driver, context::current(driver)?, flags, None)?)
     })
 }
 
@@ -40,13 +35,7 @@ extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> CuResult {
 /// The external flag means something to a capture only.
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: c_uint) -> CuResult {
-    boundary(|| {
-        if flags <= 1 {
-            record(event, stream)
-        } else {
-            Err(CudaError::INVALID_VALUE)
-        }
-    })
+    boundary(|| if flags <= 1 { record(event, stream) } else { Err(CudaError::INVALID_VALUE) })
 }
 
 #[unsafe(no_mangle)]

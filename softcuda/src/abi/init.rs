@@ -10,13 +10,7 @@ pub const DRIVER_VERSION: c_int = 13000;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: c_uint) -> CuResult {
-    boundary(|| {
-        if flags == 0 {
-            Driver::init()
-        } else {
-            Err(CudaError::INVALID_VALUE)
-        }
-    })
+    boundary(|| if flags == 0 { Driver::init() } else { Err(CudaError::INVALID_VALUE) })
 }
 
 #[unsafe(no_mangle)]
@@ -45,11 +39,7 @@ extern "C" fn cuProfilerStop() -> CuResult {
 
 /// Log callbacks are accepted and never called: there is no log.
 #[unsafe(no_mangle)]
-extern "C" fn cuLogsRegisterCallback(
-    _function: *const c_void,
-    _data: *mut c_void,
-    handle: Out<*mut c_void>,
-) -> CuResult {
+extern "C" fn cuLogsRegisterCallback(_function: *const c_void, _data: *mut c_void, handle: Out<*mut c_void>) -> CuResult {
     boundary(|| {
         handle.set_if_wanted(std::ptr::without_provenance_mut(16));
         Ok(())

@@ -26,24 +26,15 @@ const OPENED_EVENT: c_uint = 6;
 #[unsafe(no_mangle)]
 extern "C" fn cuIpcGetMemHandle(to: *mut IpcHandle, pointer: DevicePointer) -> CuResult {
     boundary(|| {
-        let range = Driver::get()?
-            .memory
-            .find(pointer as usize)
-            .filter(|range| range.kind == Kind::Device);
+        let range = Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind == Kind::Device);
         let handle = MemoryHandle::of_range(&*range.ok_or(CudaError::INVALID_VALUE)?)?;
-        Out(to).set(IpcHandle {
-            bytes: handle.encode(Purpose::Memory),
-        })
+        Out(to).set(IpcHandle { bytes: handle.encode(Purpose::Memory) })
     })
 }
 
 /// The allocation's first address, whatever address the handle was made from. Not in the process that made it.
 #[unsafe(no_mangle)]
-extern "C" fn cuIpcOpenMemHandle_v2(
-    to: Out<DevicePointer>,
-    handle: IpcHandle,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuIpcOpenMemHandle_v2(to: Out<DevicePointer>, handle: IpcHandle, flags: c_uint) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         let context = context::current(driver)?;
@@ -72,9 +63,7 @@ extern "C" fn cuIpcCloseMemHandle(pointer: DevicePointer) -> CuResult {
 extern "C" fn cuIpcGetEventHandle(to: *mut IpcHandle, event: Handle) -> CuResult {
     boundary(|| {
         let shared = event::lookup(Driver::get()?, event)?.shared()?;
-        Out(to).set(IpcHandle {
-            bytes: shared.handle()?.encode(Purpose::Event),
-        })
+        Out(to).set(IpcHandle { bytes: shared.handle()?.encode(Purpose::Event) })
     })
 }
 

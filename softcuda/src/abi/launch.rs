@@ -54,11 +54,7 @@ impl Source {
                 _ => return Err(CudaError::INVALID_VALUE),
             }
         }
-        Ok(Source::Packed(
-            In(buffer),
-            size.filter(|_| !buffer.is_null())
-                .ok_or(CudaError::INVALID_VALUE)?,
-        ))
+        Ok(Source::Packed(In(buffer), size.filter(|_| !buffer.is_null()).ok_or(CudaError::INVALID_VALUE)?))
     }
 
     /// All arguments are there.
@@ -74,18 +70,9 @@ impl Source {
                 Ok(())
             }
             Source::Packed(_, bytes) => {
-                let last = code
-                    .description
-                    .packed_offsets()
-                    .last()
-                    .copied()
-                    .unwrap_or(0);
+                let last = code.description.packed_offsets().last().copied().unwrap_or(0);
                 let needed = last + sizes.last().map_or(0, |size| *size as usize);
-                if needed <= bytes {
-                    Ok(())
-                } else {
-                    Err(CudaError::INVALID_VALUE)
-                }
+                if needed <= bytes { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
             }
             Source::None if sizes.is_empty() => Ok(()),
             Source::None => Err(CudaError::INVALID_VALUE),
@@ -95,12 +82,7 @@ impl Source {
     /// Copies checked arguments.
     fn copy(self, code: &'static Code, to: &mut Arguments) {
         to.prepare(code.bytes, &code.offsets);
-        let sizes = code
-            .description
-            .arguments
-            .iter()
-            .map(|size| *size as usize)
-            .enumerate();
+        let sizes = code.description.arguments.iter().map(|size| *size as usize).enumerate();
         match self {
             Source::Pointers(pointers) => {
                 for (index, size) in sizes {
@@ -134,12 +116,8 @@ struct Request {
 impl Request {
     fn check(&self, code: &Code, dynamic_limit: u32, sms: u32) -> Outcome {
         let (grid, block) = (self.grid, self.block);
-        let threads = block
-            .iter()
-            .try_fold(1u32, |product, n| product.checked_mul(*n));
-        let threads = threads
-            .filter(|n| *n > 0 && *n <= MAX_BLOCK_THREADS)
-            .ok_or(CudaError::INVALID_VALUE)?;
+        let threads = block.iter().try_fold(1u32, |product, n| product.checked_mul(*n));
+        let threads = threads.filter(|n| *n > 0 && *n <= MAX_BLOCK_THREADS).ok_or(CudaError::INVALID_VALUE)?;
         let sane = grid.iter().all(|n| *n > 0)
             && grid[0] <= i32::MAX as u32
             && grid[1].max(grid[2]) <= MAX_GRID_YZ
@@ -166,11 +144,7 @@ impl Request {
             return Err(CudaError::INVALID_HANDLE);
         }
         let code = function.code()?;
-        self.check(
-            code,
-            function.dynamic_limit(),
-            driver.devices[context.device()].sms.count(),
-        )?;
+        self.check(code, function.dynamic_limit(), driver.devices[context.device()].sms.count())?;
         source.check(code)?;
         stream.submit_launch(|launch| {
             launch.device = context.device();
@@ -200,14 +174,7 @@ extern "C" fn cuLaunchKernel(
 ) -> CuResult {
     boundary(|| {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let request = Request {
-            function,
-            grid,
-            block,
-            dynamic,
-            stream,
-            cooperative: false,
-        };
+        let request = Request { function, grid, block, dynamic, stream, cooperative: false };
         request.submit(Source::of(In(parameters.cast()), In(extra))?)
     })
 }
@@ -227,14 +194,7 @@ extern "C" fn cuLaunchCooperativeKernel(
 ) -> CuResult {
     boundary(|| {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let request = Request {
-            function,
-            grid,
-            block,
-            dynamic,
-            stream,
-            cooperative: true,
-        };
+        let request = Request { function, grid, block, dynamic, stream, cooperative: true };
         request.submit(Source::of(In(parameters.cast()), In(std::ptr::null()))?)
     })
 }
@@ -286,21 +246,8 @@ extern "C" fn cuLaunchKernelEx(
     boundary(|| {
         let config = In(config.cast::<Config>()).get()?;
         let cooperative = read_attributes(&config)?;
-        let Config {
-            grid,
-            block,
-            dynamic,
-            stream,
-            ..
-        } = config;
-        let request = Request {
-            function,
-            grid,
-            block,
-            dynamic,
-            stream,
-            cooperative,
-        };
+        let Config { grid, block, dynamic, stream, .. } = config;
+        let request = Request { function, grid, block, dynamic, stream, cooperative };
         request.submit(Source::of(In(parameters.cast()), In(extra))?)
     })
 }

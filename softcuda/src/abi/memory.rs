@@ -39,13 +39,7 @@ extern "C" fn cuMemAlloc_v2(to: Out<DevicePointer>, bytes: usize) -> CuResult {
 /// Flags: attached to all streams, or to the host; there is no third.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAllocManaged(to: Out<DevicePointer>, bytes: usize, flags: c_uint) -> CuResult {
-    boundary(|| {
-        if matches!(flags, 1 | 2) {
-            allocate(to, bytes, Kind::Managed)
-        } else {
-            Err(CudaError::INVALID_VALUE)
-        }
-    })
+    boundary(|| if matches!(flags, 1 | 2) { allocate(to, bytes, Kind::Managed) } else { Err(CudaError::INVALID_VALUE) })
 }
 
 #[unsafe(no_mangle)]
@@ -61,14 +55,8 @@ extern "C" fn cuMemAllocPitch_v2(
         if !matches!(element, 4 | 8 | 16) || width == 0 || height == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let row = width
-            .checked_next_multiple_of(PITCH_ALIGN)
-            .ok_or(CudaError::OUT_OF_MEMORY)?;
-        allocate(
-            to,
-            row.checked_mul(height).ok_or(CudaError::OUT_OF_MEMORY)?,
-            Kind::Device,
-        )?;
+        let row = width.checked_next_multiple_of(PITCH_ALIGN).ok_or(CudaError::OUT_OF_MEMORY)?;
+        allocate(to, row.checked_mul(height).ok_or(CudaError::OUT_OF_MEMORY)?, Kind::Device)?;
         pitch.set(row)
     })
 }
@@ -78,25 +66,14 @@ extern "C" fn cuMemAllocPitch_v2(
 extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        if pointer == 0 {
-            Ok(())
-        } else {
-            driver.memory.free(driver, pointer as usize)
-        }
+        if pointer == 0 { Ok(()) } else { driver.memory.free(driver, pointer as usize) }
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemGetAddressRange_v2(
-    base: Out<DevicePointer>,
-    size: Out<usize>,
-    pointer: DevicePointer,
-) -> CuResult {
+extern "C" fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>, pointer: DevicePointer) -> CuResult {
     boundary(|| {
-        let range = Driver::get()?
-            .memory
-            .find(pointer as usize)
-            .filter(|range| range.kind.is_device());
+        let range = Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind.is_device());
         let range = range.ok_or(CudaError::NOT_FOUND)?;
         base.set_if_wanted(range.base as DevicePointer);
         size.set_if_wanted(range.size);
@@ -129,11 +106,7 @@ extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CuResult {
     let pointer = pointer as usize;
     boundary(|| {
         let driver = Driver::get()?;
-        if pointer == 0 {
-            Ok(())
-        } else {
-            driver.memory.free_host(driver, pointer)
-        }
+        if pointer == 0 { Ok(()) } else { driver.memory.free_host(driver, pointer) }
     })
 }
 
@@ -146,9 +119,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: c_
         if flags & !REGISTER_FLAGS != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        driver
-            .memory
-            .register(driver, context, pointer, bytes, flags)
+        driver.memory.register(driver, context, pointer, bytes, flags)
     })
 }
 
@@ -163,17 +134,10 @@ extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> CuResult {
 
 /// Host and device share addresses.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemHostGetDevicePointer_v2(
-    to: Out<DevicePointer>,
-    pointer: *mut c_void,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuMemHostGetDevicePointer_v2(to: Out<DevicePointer>, pointer: *mut c_void, flags: c_uint) -> CuResult {
     let pointer = pointer as usize;
     boundary(|| {
-        let known = Driver::get()?
-            .memory
-            .find(pointer)
-            .is_some_and(|range| !range.kind.is_device());
+        let known = Driver::get()?.memory.find(pointer).is_some_and(|range| !range.kind.is_device());
         if !known || flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -185,10 +149,7 @@ extern "C" fn cuMemHostGetDevicePointer_v2(
 extern "C" fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: *mut c_void) -> CuResult {
     let pointer = pointer as usize;
     boundary(|| {
-        let range = Driver::get()?
-            .memory
-            .find(pointer)
-            .ok_or(CudaError::INVALID_VALUE)?;
+        let range = Driver::get()?.memory.find(pointer).ok_or(CudaError::INVALID_VALUE)?;
         match range.kind {
             // Memory is always mapped for the device, as with unified addressing on a GPU.
             Kind::Pinned(given) | Kind::Registered(given) => flags.set(given | 2),
@@ -199,26 +160,14 @@ extern "C" fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: *mut c_void) -> CuR
 
 /// Advice is taken and not needed.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAdvise(
-    pointer: DevicePointer,
-    bytes: usize,
-    _advice: c_int,
-    device: c_int,
-) -> CuResult {
+extern "C" fn cuMemAdvise(pointer: DevicePointer, bytes: usize, _advice: c_int, device: c_int) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         if device >= 0 {
             driver.device(device)?;
         }
-        let managed = driver
-            .memory
-            .find(pointer as usize)
-            .is_some_and(|range| range.kind == Kind::Managed);
-        if managed && bytes > 0 {
-            Ok(())
-        } else {
-            Err(CudaError::INVALID_VALUE)
-        }
+        let managed = driver.memory.find(pointer as usize).is_some_and(|range| range.kind == Kind::Managed);
+        if managed && bytes > 0 { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
     })
 }
 
@@ -231,16 +180,6 @@ struct Location {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAdvise_v2(
-    pointer: DevicePointer,
-    bytes: usize,
-    advice: c_int,
-    location: Location,
-) -> CuResult {
-    cuMemAdvise(
-        pointer,
-        bytes,
-        advice,
-        if location.kind == 1 { location.id } else { -1 },
-    )
+extern "C" fn cuMemAdvise_v2(pointer: DevicePointer, bytes: usize, advice: c_int, location: Location) -> CuResult {
+    cuMemAdvise(pointer, bytes, advice, if location.kind == 1 { location.id } else { -1 })
 }

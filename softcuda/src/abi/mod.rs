@@ -61,11 +61,7 @@ impl<T> Copy for Out<T> {}
 impl<T> Out<T> {
     /// Null is `INVALID_VALUE`.
     pub fn check(self) -> Outcome {
-        if self.0.is_null() {
-            Err(CudaError::INVALID_VALUE)
-        } else {
-            Ok(())
-        }
+        if self.0.is_null() { Err(CudaError::INVALID_VALUE) } else { Ok(()) }
     }
 
     /// Writes; null is `INVALID_VALUE`.
@@ -150,10 +146,7 @@ impl In<c_char> {
 
 /// Copies text into a C buffer of `length` bytes, cut off where it is too small.
 pub fn put_text(to: Out<c_char>, length: c_int, text: &str) -> Outcome {
-    let room = usize::try_from(length)
-        .ok()
-        .filter(|n| *n > 0)
-        .ok_or(CudaError::INVALID_VALUE)?;
+    let room = usize::try_from(length).ok().filter(|n| *n > 0).ok_or(CudaError::INVALID_VALUE)?;
     for (index, byte) in text.bytes().take(room - 1).chain([0]).enumerate() {
         to.set_at(index, byte as c_char)?;
     }

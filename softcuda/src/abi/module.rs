@@ -74,20 +74,13 @@ extern "C" fn softcudaModuleLoadImage(to: Out<Handle>, image: *const c_void) -> 
         to.check()?;
         let image = In(image.cast::<Image>());
         // The magic number first: what follows it may not be there.
-        let sane = In(image.0.cast::<u32>()).get()? == IMAGE_MAGIC
-            && image.get()?.version == IMAGE_VERSION;
+        let sane = In(image.0.cast::<u32>()).get()? == IMAGE_MAGIC && image.get()?.version == IMAGE_VERSION;
         if !sane || image.get()?.functions > MAX_FUNCTIONS {
             return Err(CudaError::INVALID_IMAGE);
         }
-        let Image {
-            functions, table, ..
-        } = image.get()?;
+        let Image { functions, table, .. } = image.get()?;
         let descriptions = (0..functions as usize).map(|index| describe(&table.get_at(index)?));
-        to.set(module::load(
-            driver,
-            context,
-            descriptions.collect::<Outcome<Vec<_>>>()?,
-        )?)
+        to.set(module::load(driver, context, descriptions.collect::<Outcome<Vec<_>>>()?)?)
     })
 }
 
@@ -96,11 +89,7 @@ fn load_binary(to: Out<Handle>, image: In<c_void>) -> CuResult {
     boundary(|| {
         context::current(Driver::get()?)?;
         to.check()?;
-        Err(if image.is_null() {
-            CudaError::INVALID_VALUE
-        } else {
-            CudaError::NO_BINARY_FOR_GPU
-        })
+        Err(if image.is_null() { CudaError::INVALID_VALUE } else { CudaError::NO_BINARY_FOR_GPU })
     })
 }
 
@@ -131,11 +120,7 @@ fn load_file(to: Out<Handle>, name: In<c_char>) -> CuResult {
         to.check()?;
         let name = name.text()?.to_string_lossy();
         let there = Path::new(&*name).exists();
-        Err(if there {
-            CudaError::NO_BINARY_FOR_GPU
-        } else {
-            CudaError::FILE_NOT_FOUND
-        })
+        Err(if there { CudaError::NO_BINARY_FOR_GPU } else { CudaError::FILE_NOT_FOUND })
     })
 }
 
@@ -172,11 +157,7 @@ extern "C" fn cuLibraryLoadData(
     boundary(|| {
         Driver::get()?;
         to.check()?;
-        Err(if code.is_null() {
-            CudaError::INVALID_VALUE
-        } else {
-            CudaError::NO_BINARY_FOR_GPU
-        })
+        Err(if code.is_null() { CudaError::INVALID_VALUE } else { CudaError::NO_BINARY_FOR_GPU })
     })
 }
 
@@ -207,12 +188,7 @@ extern "C" fn cuModuleGetFunction(to: Out<Handle>, handle: Handle, name: In<c_ch
             let code = module::lookup(driver, *function).and_then(Function::code);
             code.is_ok_and(|code| code.description.name.as_c_str() == name)
         };
-        to.set(
-            module::functions(driver, handle)?
-                .into_iter()
-                .find(named)
-                .ok_or(CudaError::NOT_FOUND)?,
-        )
+        to.set(module::functions(driver, handle)?.into_iter().find(named).ok_or(CudaError::NOT_FOUND)?)
     })
 }
 
@@ -222,29 +198,16 @@ extern "C" fn cuModuleGetFunctionCount(count: Out<c_uint>, handle: Handle) -> Cu
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleEnumerateFunctions(
-    to: Out<Handle>,
-    room: c_uint,
-    handle: Handle,
-) -> CuResult {
+extern "C" fn cuModuleEnumerateFunctions(to: Out<Handle>, room: c_uint, handle: Handle) -> CuResult {
     boundary(|| {
         let functions = module::functions(Driver::get()?, handle)?;
-        functions
-            .into_iter()
-            .take(room as usize)
-            .enumerate()
-            .try_for_each(|(n, function)| to.set_at(n, function))
+        functions.into_iter().take(room as usize).enumerate().try_for_each(|(n, function)| to.set_at(n, function))
     })
 }
 
 /// Host images have no globals.
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleGetGlobal_v2(
-    _to: Out<DevicePointer>,
-    _bytes: Out<usize>,
-    handle: Handle,
-    name: In<c_char>,
-) -> CuResult {
+extern "C" fn cuModuleGetGlobal_v2(_to: Out<DevicePointer>, _bytes: Out<usize>, handle: Handle, name: In<c_char>) -> CuResult {
     boundary(|| {
         module::functions(Driver::get()?, handle)?;
         name.text()?;
@@ -253,11 +216,7 @@ extern "C" fn cuModuleGetGlobal_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuFuncGetAttribute(
-    value: Out<c_int>,
-    attribute: c_int,
-    function: Handle,
-) -> CuResult {
+extern "C" fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Handle) -> CuResult {
     boundary(|| value.set(module::lookup(Driver::get()?, function)?.attribute(attribute)?))
 }
 
@@ -270,11 +229,7 @@ extern "C" fn cuFuncSetAttribute(function: Handle, attribute: c_int, value: c_in
 extern "C" fn cuFuncSetCacheConfig(function: Handle, config: c_int) -> CuResult {
     boundary(|| {
         module::lookup(Driver::get()?, function)?;
-        if (0..=3).contains(&config) {
-            Ok(())
-        } else {
-            Err(CudaError::INVALID_VALUE)
-        }
+        if (0..=3).contains(&config) { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
     })
 }
 
@@ -290,32 +245,14 @@ extern "C" fn cuFuncGetModule(to: Out<Handle>, function: Handle) -> CuResult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuFuncGetName(to: Out<*const c_char>, function: Handle) -> CuResult {
-    boundary(|| {
-        to.set(
-            module::lookup(Driver::get()?, function)?
-                .code()?
-                .description
-                .name
-                .as_ptr(),
-        )
-    })
+    boundary(|| to.set(module::lookup(Driver::get()?, function)?.code()?.description.name.as_ptr()))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuFuncGetParamInfo(
-    function: Handle,
-    index: usize,
-    offset: Out<usize>,
-    size: Out<usize>,
-) -> CuResult {
+extern "C" fn cuFuncGetParamInfo(function: Handle, index: usize, offset: Out<usize>, size: Out<usize>) -> CuResult {
     boundary(|| {
-        let description = &module::lookup(Driver::get()?, function)?
-            .code()?
-            .description;
-        let bytes = *description
-            .arguments
-            .get(index)
-            .ok_or(CudaError::INVALID_VALUE)?;
+        let description = &module::lookup(Driver::get()?, function)?.code()?.description;
+        let bytes = *description.arguments.get(index).ok_or(CudaError::INVALID_VALUE)?;
         offset.set(description.packed_offsets()[index])?;
         size.set_if_wanted(bytes as usize);
         Ok(())
@@ -324,15 +261,7 @@ extern "C" fn cuFuncGetParamInfo(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuFuncGetParamCount(function: Handle, count: Out<usize>) -> CuResult {
-    boundary(|| {
-        count.set(
-            module::lookup(Driver::get()?, function)?
-                .code()?
-                .description
-                .arguments
-                .len(),
-        )
-    })
+    boundary(|| count.set(module::lookup(Driver::get()?, function)?.code()?.description.arguments.len()))
 }
 
 /// All functions are loaded.
@@ -388,15 +317,8 @@ extern "C" fn cuOccupancyMaxPotentialBlockSize(
 ) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        let most = module::lookup(driver, function)?
-            .code()?
-            .description
-            .max_threads as c_int;
-        grid.set(
-            driver.devices[context::current(driver)?.device()]
-                .sms
-                .count() as c_int,
-        )?;
+        let most = module::lookup(driver, function)?.code()?.description.max_threads as c_int;
+        grid.set(driver.devices[context::current(driver)?.device()].sms.count() as c_int)?;
         block.set(if limit > 0 { most.min(limit) } else { most })
     })
 }

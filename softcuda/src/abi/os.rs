@@ -13,10 +13,7 @@ const STACK: usize = 1 << 20;
 /// Starts a detached thread that takes no signals: the client's handlers belong to its own threads.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let before = block_signals();
-    let spawned = Builder::new()
-        .name(name.into())
-        .stack_size(STACK)
-        .spawn(run);
+    let spawned = Builder::new().name(name.into()).stack_size(STACK).spawn(run);
     // SAFETY: a mask that was initialised by `block_signals`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
     spawned.map(|handle| handle.thread().clone())
@@ -36,15 +33,7 @@ fn block_signals() -> libc::sigset_t {
 /// How late the calling thread's sleeps may end.
 pub fn set_timer_slack(slack: Duration) {
     // SAFETY: a plain number.
-    unsafe {
-        libc::prctl(
-            libc::PR_SET_TIMERSLACK,
-            slack.as_nanos() as libc::c_ulong,
-            0,
-            0,
-            0,
-        )
-    };
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack.as_nanos() as libc::c_ulong, 0, 0, 0) };
 }
 
 /// Calls `function` in each child that this process forks.

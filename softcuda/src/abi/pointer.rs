@@ -33,10 +33,7 @@ impl Value {
 }
 
 fn place(range: &Range, address: usize, attribute: c_int) -> Outcome<Option<Value>> {
-    let size = range
-        .mapping
-        .as_ref()
-        .map_or(range.size, |mapping| mapping.size());
+    let size = range.mapping.as_ref().map_or(range.size, |mapping| mapping.size());
     Ok(Some(match attribute {
         3 => Value::Wide(address as u64),
         // As on a GPU, the host has no address for device memory.
@@ -65,11 +62,7 @@ fn nature(range: &Range, attribute: c_int) -> Outcome<Value> {
         14 => Value::Wide(0),
         15 | 21 => Value::Byte(0),
         16 => Value::Narrow(ACCESS_FLAGS as u32),
-        17 => Value::Wide(if let Kind::Pooled(pool) = range.kind {
-            pool
-        } else {
-            0
-        }),
+        17 => Value::Wide(if let Kind::Pooled(pool) = range.kind { pool } else { 0 }),
         22 => Value::Narrow(-1i32 as u32),
         _ => return Err(CudaError::INVALID_VALUE),
     })
@@ -94,16 +87,9 @@ fn unknown(attribute: c_int) -> Outcome<Value> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuPointerGetAttribute(
-    data: *mut c_void,
-    attribute: c_int,
-    pointer: DevicePointer,
-) -> CuResult {
+extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, pointer: DevicePointer) -> CuResult {
     boundary(|| {
-        let range = Driver::get()?
-            .memory
-            .find(pointer as usize)
-            .ok_or(CudaError::INVALID_VALUE)?;
+        let range = Driver::get()?.memory.find(pointer as usize).ok_or(CudaError::INVALID_VALUE)?;
         known(&range, pointer as usize, attribute)?.write(data)
     })
 }
@@ -135,22 +121,13 @@ extern "C" fn cuPointerGetAttributes(
 
 /// Only `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` can be set.
 #[unsafe(no_mangle)]
-extern "C" fn cuPointerSetAttribute(
-    value: In<c_uint>,
-    attribute: c_int,
-    pointer: DevicePointer,
-) -> CuResult {
+extern "C" fn cuPointerSetAttribute(value: In<c_uint>, attribute: c_int, pointer: DevicePointer) -> CuResult {
     boundary(|| {
-        let range = Driver::get()?
-            .memory
-            .find(pointer as usize)
-            .ok_or(CudaError::INVALID_VALUE)?;
+        let range = Driver::get()?.memory.find(pointer as usize).ok_or(CudaError::INVALID_VALUE)?;
         if attribute != 6 || !range.kind.is_device() {
             return Err(CudaError::INVALID_VALUE);
         }
-        range
-            .sync_operations
-            .store(value.get()? != 0, Ordering::Relaxed);
+        range.sync_operations.store(value.get()? != 0, Ordering::Relaxed);
         Ok(())
     })
 }

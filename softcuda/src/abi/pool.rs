@@ -10,11 +10,7 @@ use crate::stream::{self, Op};
 use std::ffi::{c_int, c_uint, c_void};
 
 fn new_pool(driver: &'static Driver, device: usize) -> Outcome<Handle> {
-    Ok(driver
-        .pools
-        .insert(|pool, _| pool.prepare(device))
-        .ok_or(CudaError::OUT_OF_MEMORY)?
-        .0)
+    Ok(driver.pools.insert(|pool, _| pool.prepare(device)).ok_or(CudaError::OUT_OF_MEMORY)?.0)
 }
 
 /// Handles of the device's default pool and of its current one.
@@ -77,12 +73,7 @@ extern "C" fn cuMemPoolCreate(to: Out<Handle>, properties: *const c_void) -> CuR
     boundary(|| {
         let driver = Driver::get()?;
         to.check()?;
-        let Properties {
-            allocation,
-            handles,
-            location,
-            id,
-        } = In(properties.cast::<Properties>()).get()?;
+        let Properties { allocation, handles, location, id } = In(properties.cast::<Properties>()).get()?;
         if allocation != 1 || location != 1 {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -120,35 +111,19 @@ extern "C" fn cuMemPoolTrimTo(pool: Handle, _keep: usize) -> CuResult {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolGetAttribute(
-    pool: Handle,
-    attribute: c_int,
-    value: *mut c_void,
-) -> CuResult {
+extern "C" fn cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: *mut c_void) -> CuResult {
     boundary(|| {
         let (found, wide) = lookup(Driver::get()?, pool)?.attribute(attribute)?;
-        if wide {
-            Out(value.cast::<u64>()).set(found)
-        } else {
-            Out(value.cast::<u32>()).set(found as u32)
-        }
+        if wide { Out(value.cast::<u64>()).set(found) } else { Out(value.cast::<u32>()).set(found as u32) }
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolSetAttribute(
-    pool: Handle,
-    attribute: c_int,
-    value: *const c_void,
-) -> CuResult {
+extern "C" fn cuMemPoolSetAttribute(pool: Handle, attribute: c_int, value: *const c_void) -> CuResult {
     boundary(|| {
         let pool = lookup(Driver::get()?, pool)?;
         let wide = MemoryPool::is_wide(attribute);
-        let given = if wide {
-            In(value.cast::<u64>()).get()?
-        } else {
-            In(value.cast::<u32>()).get()?.into()
-        };
+        let given = if wide { In(value.cast::<u64>()).get()? } else { In(value.cast::<u32>()).get()?.into() };
         pool.set_attribute(attribute, given)
     })
 }
@@ -160,11 +135,7 @@ extern "C" fn cuMemPoolSetAccess(pool: Handle, _map: *const c_void, _count: usiz
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemPoolGetAccess(
-    flags: Out<c_uint>,
-    pool: Handle,
-    _location: *const c_void,
-) -> CuResult {
+extern "C" fn cuMemPoolGetAccess(flags: Out<c_uint>, pool: Handle, _location: *const c_void) -> CuResult {
     boundary(|| {
         lookup(Driver::get()?, pool)?;
         flags.set(3)
@@ -181,11 +152,7 @@ fn allocate(to: Out<DevicePointer>, bytes: usize, pool: Option<Handle>, stream: 
     };
     lookup(driver, pool)?;
     // Ready at once: that is sooner than the stream gets there.
-    to.set(
-        driver
-            .memory
-            .allocate(driver, context, bytes, Kind::Pooled(pool))? as DevicePointer,
-    )
+    to.set(driver.memory.allocate(driver, context, bytes, Kind::Pooled(pool))? as DevicePointer)
 }
 
 #[unsafe(no_mangle)]
@@ -194,12 +161,7 @@ extern "C" fn cuMemAllocAsync(to: Out<DevicePointer>, bytes: usize, stream: Hand
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAllocFromPoolAsync(
-    to: Out<DevicePointer>,
-    bytes: usize,
-    pool: Handle,
-    stream: Handle,
-) -> CuResult {
+extern "C" fn cuMemAllocFromPoolAsync(to: Out<DevicePointer>, bytes: usize, pool: Handle, stream: Handle) -> CuResult {
     boundary(|| allocate(to, bytes, Some(pool), stream))
 }
 
@@ -212,10 +174,7 @@ extern "C" fn cuMemFreeAsync(pointer: DevicePointer, stream: Handle) -> CuResult
             return Ok(());
         }
         let base = pointer as usize;
-        let range = driver
-            .memory
-            .find(base)
-            .filter(|r| r.base == base && r.kind.is_allocated_device());
+        let range = driver.memory.find(base).filter(|r| r.base == base && r.kind.is_allocated_device());
         range.ok_or(CudaError::INVALID_VALUE)?;
         stream.submit(Op::Free(base));
         Ok(())

@@ -39,14 +39,8 @@ fn exported(symbol: &CStr) -> Option<*mut c_void> {
 
 /// The symbol of a name for a version: the n-th version of a function has the suffix `_vN`.
 fn symbol(name: &str, version: c_int) -> Result<CString, c_int> {
-    let at = VERSIONS
-        .binary_search_by(|(known, _)| (*known).cmp(name))
-        .map_err(|_| NOT_FOUND)?;
-    let nth = VERSIONS[at]
-        .1
-        .iter()
-        .take_while(|first| **first <= version)
-        .count();
+    let at = VERSIONS.binary_search_by(|(known, _)| (*known).cmp(name)).map_err(|_| NOT_FOUND)?;
+    let nth = VERSIONS[at].1.iter().take_while(|first| **first <= version).count();
     let symbol = match nth {
         0 => return Err(VERSION_NOT_SUFFICIENT),
         1 => name.to_owned(),
@@ -71,12 +65,7 @@ fn find(name: In<c_char>, to: Out<*mut c_void>, version: c_int, flags: u64) -> O
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetProcAddress(
-    name: In<c_char>,
-    to: Out<*mut c_void>,
-    version: c_int,
-    flags: u64,
-) -> CuResult {
+extern "C" fn cuGetProcAddress(name: In<c_char>, to: Out<*mut c_void>, version: c_int, flags: u64) -> CuResult {
     boundary(|| match find(name, to, version, flags)? {
         FOUND => Ok(()),
         _ => Err(CudaError::NOT_FOUND),
@@ -94,11 +83,7 @@ extern "C" fn cuGetProcAddress_v2(
     boundary(|| {
         let found = find(name, to, version, flags)?;
         status.set_if_wanted(found);
-        if found == FOUND {
-            Ok(())
-        } else {
-            Err(CudaError::NOT_FOUND)
-        }
+        if found == FOUND { Ok(()) } else { Err(CudaError::NOT_FOUND) }
     })
 }
 
@@ -108,16 +93,12 @@ mod tests {
 
     #[test]
     fn versions_choose_symbols() {
-        let of =
-            |name: &str, version| symbol(name, version).map(|s| s.to_string_lossy().into_owned());
+        let of = |name: &str, version| symbol(name, version).map(|s| s.to_string_lossy().into_owned());
         assert_eq!(of("cuMemAlloc", 12000).as_deref(), Ok("cuMemAlloc_v2"));
         assert_eq!(of("cuCtxCreate", 11000).as_deref(), Ok("cuCtxCreate_v2"));
         assert_eq!(of("cuCtxCreate", 11040).as_deref(), Ok("cuCtxCreate_v3"));
         assert_eq!(of("cuCtxCreate", 13000).as_deref(), Ok("cuCtxCreate_v4"));
-        assert_eq!(
-            of("cuStreamGetCaptureInfo", 11030).as_deref(),
-            Ok("cuStreamGetCaptureInfo_v2")
-        );
+        assert_eq!(of("cuStreamGetCaptureInfo", 11030).as_deref(), Ok("cuStreamGetCaptureInfo_v2"));
         assert_eq!(of("cuInit", 13000).as_deref(), Ok("cuInit"));
         assert_eq!(of("cuMemAllocAsync", 11000), Err(VERSION_NOT_SUFFICIENT));
         assert_eq!(of("cuNonsense", 13000), Err(NOT_FOUND));

@@ -17,24 +17,14 @@ struct Shape {
 
 impl Shape {
     fn line(element: usize, width: usize) -> Shape {
-        Shape {
-            element,
-            pitch: 0,
-            width,
-            height: 1,
-        }
+        Shape { element, pitch: 0, width, height: 1 }
     }
 }
 
 fn fill(to: DevicePointer, value: u32, shape: Shape, stream: Option<Handle>) -> Outcome {
     let driver = Driver::get()?;
     let object = stream::lookup(driver, stream.unwrap_or(0))?;
-    let Shape {
-        element,
-        pitch,
-        width,
-        height,
-    } = shape;
+    let Shape { element, pitch, width, height } = shape;
     let bytes = width.checked_mul(element).ok_or(CudaError::INVALID_VALUE)?;
     if bytes == 0 || height == 0 {
         return Ok(());
@@ -42,9 +32,7 @@ fn fill(to: DevicePointer, value: u32, shape: Shape, stream: Option<Handle>) -> 
     if to as usize % element != 0 || pitch % element != 0 || (height > 1 && pitch < bytes) {
         return Err(CudaError::INVALID_VALUE);
     }
-    let place = driver
-        .memory
-        .classify(to as usize, extent(bytes, height, pitch))?;
+    let place = driver.memory.classify(to as usize, extent(bytes, height, pitch))?;
     let on_device = place.ok_or(CudaError::INVALID_VALUE)?;
     // SAFETY: the rows lie in one known range and are aligned; that they stay is the client's promise.
     let fill = unsafe { Fill::rows((to as usize, pitch), value, element, width, height) };
@@ -71,102 +59,33 @@ extern "C" fn cuMemsetD32_v2(to: DevicePointer, value: c_uint, count: usize) -> 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8Async(
-    to: DevicePointer,
-    value: c_uchar,
-    count: usize,
-    stream: Handle,
-) -> CuResult {
+extern "C" fn cuMemsetD8Async(to: DevicePointer, value: c_uchar, count: usize, stream: Handle) -> CuResult {
     boundary(|| fill(to, value.into(), Shape::line(1, count), Some(stream)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD16Async(
-    to: DevicePointer,
-    value: c_ushort,
-    count: usize,
-    stream: Handle,
-) -> CuResult {
+extern "C" fn cuMemsetD16Async(to: DevicePointer, value: c_ushort, count: usize, stream: Handle) -> CuResult {
     boundary(|| fill(to, value.into(), Shape::line(2, count), Some(stream)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD32Async(
-    to: DevicePointer,
-    value: c_uint,
-    count: usize,
-    stream: Handle,
-) -> CuResult {
+extern "C" fn cuMemsetD32Async(to: DevicePointer, value: c_uint, count: usize, stream: Handle) -> CuResult {
     boundary(|| fill(to, value, Shape::line(4, count), Some(stream)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD2D8_v2(
-    to: DevicePointer,
-    pitch: usize,
-    value: c_uchar,
-    width: usize,
-    height: usize,
-) -> CuResult {
-    boundary(|| {
-        fill(
-            to,
-            value.into(),
-            Shape {
-                element: 1,
-                pitch,
-                width,
-                height,
-            },
-            None,
-        )
-    })
+extern "C" fn cuMemsetD2D8_v2(to: DevicePointer, pitch: usize, value: c_uchar, width: usize, height: usize) -> CuResult {
+    boundary(|| fill(to, value.into(), Shape { element: 1, pitch, width, height }, None))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD2D16_v2(
-    to: DevicePointer,
-    pitch: usize,
-    value: c_ushort,
-    width: usize,
-    height: usize,
-) -> CuResult {
-    boundary(|| {
-        fill(
-            to,
-            value.into(),
-            Shape {
-                element: 2,
-                pitch,
-                width,
-                height,
-            },
-            None,
-        )
-    })
+extern "C" fn cuMemsetD2D16_v2(to: DevicePointer, pitch: usize, value: c_ushort, width: usize, height: usize) -> CuResult {
+    boundary(|| fill(to, value.into(), Shape { element: 2, pitch, width, height }, None))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD2D32_v2(
-    to: DevicePointer,
-    pitch: usize,
-    value: c_uint,
-    width: usize,
-    height: usize,
-) -> CuResult {
-    boundary(|| {
-        fill(
-            to,
-            value,
-            Shape {
-                element: 4,
-                pitch,
-                width,
-                height,
-            },
-            None,
-        )
-    })
+extern "C" fn cuMemsetD2D32_v2(to: DevicePointer, pitch: usize, value: c_uint, width: usize, height: usize) -> CuResult {
+    boundary(|| fill(to, value, Shape { element: 4, pitch, width, height }, None))
 }
 
 #[unsafe(no_mangle)]
@@ -178,19 +97,7 @@ extern "C" fn cuMemsetD2D8Async(
     height: usize,
     stream: Handle,
 ) -> CuResult {
-    boundary(|| {
-        fill(
-            to,
-            value.into(),
-            Shape {
-                element: 1,
-                pitch,
-                width,
-                height,
-            },
-            Some(stream),
-        )
-    })
+    boundary(|| fill(to, value.into(), Shape { element: 1, pitch, width, height }, Some(stream)))
 }
 
 #[unsafe(no_mangle)]
@@ -202,19 +109,7 @@ extern "C" fn cuMemsetD2D16Async(
     height: usize,
     stream: Handle,
 ) -> CuResult {
-    boundary(|| {
-        fill(
-            to,
-            value.into(),
-            Shape {
-                element: 2,
-                pitch,
-                width,
-                height,
-            },
-            Some(stream),
-        )
-    })
+    boundary(|| fill(to, value.into(), Shape { element: 2, pitch, width, height }, Some(stream)))
 }
 
 #[unsafe(no_mangle)]
@@ -226,17 +121,5 @@ extern "C" fn cuMemsetD2D32Async(
     height: usize,
     stream: Handle,
 ) -> CuResult {
-    boundary(|| {
-        fill(
-            to,
-            value,
-            Shape {
-                element: 4,
-                pitch,
-                width,
-                height,
-            },
-            Some(stream),
-        )
-    })
+    boundary(|| fill(to, value, Shape { element: 4, pitch, width, height }, Some(stream)))
 }

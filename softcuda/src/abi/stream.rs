@@ -15,11 +15,7 @@ extern "C" fn cuStreamCreate(to: Out<Handle>, flags: c_uint) -> CuResult {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamCreateWithPriority(
-    to: Out<Handle>,
-    flags: c_uint,
-    priority: c_int,
-) -> CuResult {
+extern "C" fn cuStreamCreateWithPriority(to: Out<Handle>, flags: c_uint, priority: c_int) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         let context = context::current(driver)?;
@@ -39,11 +35,7 @@ extern "C" fn cuStreamQuery(stream: Handle) -> CuResult {
     boundary(|| {
         let pending = stream::ends(stream::lookup(Driver::get()?, stream)?);
         pending.iter().for_each(|end| end.stream.nudge());
-        if pending.is_empty() {
-            Ok(())
-        } else {
-            Err(CudaError::NOT_READY)
-        }
+        if pending.is_empty() { Ok(()) } else { Err(CudaError::NOT_READY) }
     })
 }
 
@@ -94,11 +86,7 @@ extern "C" fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) -> CuResult {
 
 /// There are no green contexts.
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamGetCtx_v2(
-    stream: Handle,
-    context: Out<Handle>,
-    green: Out<Handle>,
-) -> CuResult {
+extern "C" fn cuStreamGetCtx_v2(stream: Handle, context: Out<Handle>, green: Out<Handle>) -> CuResult {
     green.set_if_wanted(0);
     of(stream, context, Stream::context_handle)
 }

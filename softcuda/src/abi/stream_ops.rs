@@ -19,37 +19,21 @@ fn launch_host(stream: Handle, function: Option<HostFunction>, data: *mut c_void
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchHostFunc(
-    stream: Handle,
-    function: Option<HostFunction>,
-    data: *mut c_void,
-) -> CuResult {
+extern "C" fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, data: *mut c_void) -> CuResult {
     boundary(|| launch_host(stream, function, data))
 }
 
 /// The mode says how the driver's thread should wait; ours decides by itself.
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchHostFunc_v2(
-    stream: Handle,
-    function: Option<HostFunction>,
-    data: *mut c_void,
-    _mode: c_uint,
-) -> CuResult {
+extern "C" fn cuLaunchHostFunc_v2(stream: Handle, function: Option<HostFunction>, data: *mut c_void, _mode: c_uint) -> CuResult {
     boundary(|| launch_host(stream, function, data))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamAddCallback(
-    stream: Handle,
-    function: Option<RawCallback>,
-    data: *mut c_void,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamAddCallback(stream: Handle, function: Option<RawCallback>, data: *mut c_void, flags: c_uint) -> CuResult {
     boundary(|| {
         let object = stream::lookup(Driver::get()?, stream)?;
-        let function = function
-            .filter(|_| flags == 0)
-            .ok_or(CudaError::INVALID_VALUE)?;
+        let function = function.filter(|_| flags == 0).ok_or(CudaError::INVALID_VALUE)?;
         // SAFETY: the client's promise to this call.
         let callback = unsafe { Callback::new(function, stream, data) };
         object.submit(Op::Callback(Box::new(callback)));
@@ -59,15 +43,8 @@ extern "C" fn cuStreamAddCallback(
 
 /// The word must lie in memory that the device knows, and be aligned.
 fn check(address: DevicePointer, bytes: usize) -> Outcome {
-    let known = Driver::get()?
-        .memory
-        .classify(address as usize, bytes)?
-        .is_some();
-    if known && address as usize % bytes == 0 {
-        Ok(())
-    } else {
-        Err(CudaError::INVALID_VALUE)
-    }
+    let known = Driver::get()?.memory.classify(address as usize, bytes)?.is_some();
+    if known && address as usize % bytes == 0 { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
 fn write(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: c_uint) -> Outcome {
@@ -77,9 +54,7 @@ fn write(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: 
         return Err(CudaError::INVALID_VALUE);
     }
     // SAFETY: checked; that the memory stays is the client's promise.
-    stream.submit(Op::Write(unsafe {
-        ValueWrite::new(address as usize, value, wide)
-    }));
+    stream.submit(Op::Write(unsafe { ValueWrite::new(address as usize, value, wide) }));
     Ok(())
 }
 
@@ -88,88 +63,46 @@ fn wait(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: c
     check(address, if wide { 8 } else { 4 })?;
     let condition = Condition::from_flags(flags)?;
     // SAFETY: checked; that the memory stays is the client's promise.
-    stream.submit(Op::WaitValue(unsafe {
-        ValueWait::new(address as usize, value, wide, condition)
-    }));
+    stream.submit(Op::WaitValue(unsafe { ValueWait::new(address as usize, value, wide, condition) }));
     Ok(())
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWriteValue32_v2(
-    stream: Handle,
-    address: DevicePointer,
-    value: u32,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamWriteValue32_v2(stream: Handle, address: DevicePointer, value: u32, flags: c_uint) -> CuResult {
     boundary(|| write(stream, address, value.into(), false, flags))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWriteValue64_v2(
-    stream: Handle,
-    address: DevicePointer,
-    value: u64,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamWriteValue64_v2(stream: Handle, address: DevicePointer, value: u64, flags: c_uint) -> CuResult {
     boundary(|| write(stream, address, value, true, flags))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitValue32_v2(
-    stream: Handle,
-    address: DevicePointer,
-    value: u32,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamWaitValue32_v2(stream: Handle, address: DevicePointer, value: u32, flags: c_uint) -> CuResult {
     boundary(|| wait(stream, address, value.into(), false, flags))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitValue64_v2(
-    stream: Handle,
-    address: DevicePointer,
-    value: u64,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamWaitValue64_v2(stream: Handle, address: DevicePointer, value: u64, flags: c_uint) -> CuResult {
     boundary(|| wait(stream, address, value, true, flags))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWriteValue32(
-    stream: Handle,
-    address: DevicePointer,
-    value: u32,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamWriteValue32(stream: Handle, address: DevicePointer, value: u32, flags: c_uint) -> CuResult {
     cuStreamWriteValue32_v2(stream, address, value, flags)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWriteValue64(
-    stream: Handle,
-    address: DevicePointer,
-    value: u64,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamWriteValue64(stream: Handle, address: DevicePointer, value: u64, flags: c_uint) -> CuResult {
     cuStreamWriteValue64_v2(stream, address, value, flags)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitValue32(
-    stream: Handle,
-    address: DevicePointer,
-    value: u32,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamWaitValue32(stream: Handle, address: DevicePointer, value: u32, flags: c_uint) -> CuResult {
     cuStreamWaitValue32_v2(stream, address, value, flags)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamWaitValue64(
-    stream: Handle,
-    address: DevicePointer,
-    value: u64,
-    flags: c_uint,
-) -> CuResult {
+extern "C" fn cuStreamWaitValue64(stream: Handle, address: DevicePointer, value: u64, flags: c_uint) -> CuResult {
     cuStreamWaitValue64_v2(stream, address, value, flags)
 }

@@ -13,14 +13,7 @@ pub fn uuid(ordinal: u32) -> [u8; 16] {
 /// The form of `nvidia-smi -L` and `CUDA_VISIBLE_DEVICES`.
 pub fn uuid_text(ordinal: u32) -> String {
     let hex: String = uuid(ordinal).iter().map(|b| format!("{b:02x}")).collect();
-    format!(
-        "GPU-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 /// Bus number: each device has one of its own, slot 0, domain 0.

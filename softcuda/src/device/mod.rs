@@ -57,9 +57,7 @@ impl Device {
     /// Takes `bytes` from the budget, or fails with `OUT_OF_MEMORY`.
     pub fn take_memory(&self, bytes: u64) -> Outcome {
         let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.total);
-        let taken = self
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
         taken.map(|_| ()).map_err(|_| CudaError::OUT_OF_MEMORY)
     }
 

@@ -22,11 +22,7 @@ pub struct Sms {
 impl Sms {
     /// `count` SMs, at least one.
     pub fn new(count: u32) -> Sms {
-        Sms {
-            count: count.max(1),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        }
+        Sms { count: count.max(1), state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// How many there are.

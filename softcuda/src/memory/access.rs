@@ -19,11 +19,7 @@ pub fn poll(ready: impl Fn() -> bool) {
         if ready() {
             return;
         }
-        if look < SPINS {
-            std::hint::spin_loop()
-        } else {
-            std::thread::yield_now()
-        }
+        if look < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
     }
     let mut nap = NAPS.0;
     while !ready() {
@@ -49,34 +45,15 @@ impl Transfer {
     /// # Safety
     /// Both ranges must stay valid until the copy has run.
     pub unsafe fn linear(to: usize, from: usize, bytes: usize) -> Transfer {
-        Transfer {
-            to,
-            from,
-            width: bytes,
-            height: 1,
-            to_pitch: bytes,
-            from_pitch: bytes,
-        }
+        Transfer { to, from, width: bytes, height: 1, to_pitch: bytes, from_pitch: bytes }
     }
 
     /// A copy of rows that lie `to_pitch` and `from_pitch` bytes apart.
     ///
     /// # Safety
     /// All rows must stay valid until the copy has run.
-    pub unsafe fn rows(
-        to: (usize, usize),
-        from: (usize, usize),
-        width: usize,
-        height: usize,
-    ) -> Transfer {
-        Transfer {
-            to: to.0,
-            from: from.0,
-            width,
-            height,
-            to_pitch: to.1,
-            from_pitch: from.1,
-        }
+    pub unsafe fn rows(to: (usize, usize), from: (usize, usize), width: usize, height: usize) -> Transfer {
+        Transfer { to: to.0, from: from.0, width, height, to_pitch: to.1, from_pitch: from.1 }
     }
 
     /// Copies; source and destination may overlap.
@@ -92,16 +69,9 @@ impl Transfer {
     /// Reads the source now; what is left is to write it.
     pub fn stage(&self) -> Staged {
         let mut data = vec![0; self.width * self.height];
-        let staging = Transfer {
-            to: data.as_mut_ptr() as usize,
-            to_pitch: self.width,
-            ..*self
-        };
+        let staging = Transfer { to: data.as_mut_ptr() as usize, to_pitch: self.width, ..*self };
         staging.run();
-        Staged {
-            data: data.into_boxed_slice(),
-            transfer: *self,
-        }
+        Staged { data: data.into_boxed_slice(), transfer: *self }
     }
 
     /// Bytes that it copies.
@@ -122,11 +92,7 @@ impl Transfer {
 
 /// Bytes from the first to the last of so many rows.
 pub fn extent(width: usize, height: usize, pitch: usize) -> usize {
-    if height == 0 || width == 0 {
-        0
-    } else {
-        (height - 1).saturating_mul(pitch).saturating_add(width)
-    }
+    if height == 0 || width == 0 { 0 } else { (height - 1).saturating_mul(pitch).saturating_add(width) }
 }
 
 /// A copy whose source was read already.
@@ -139,12 +105,7 @@ impl Staged {
     /// Writes it.
     pub fn run(&self) {
         let from_pitch = self.transfer.width;
-        Transfer {
-            from: self.data.as_ptr() as usize,
-            from_pitch,
-            ..self.transfer
-        }
-        .run();
+        Transfer { from: self.data.as_ptr() as usize, from_pitch, ..self.transfer }.run();
     }
 }
 
@@ -164,21 +125,8 @@ impl Fill {
     ///
     /// # Safety
     /// All rows must stay valid until the fill has run, and be aligned to the element.
-    pub unsafe fn rows(
-        to: (usize, usize),
-        value: u32,
-        element: usize,
-        width: usize,
-        height: usize,
-    ) -> Fill {
-        Fill {
-            to: to.0,
-            pitch: to.1,
-            value,
-            element,
-            width,
-            height,
-        }
+    pub unsafe fn rows(to: (usize, usize), value: u32, element: usize, width: usize, height: usize) -> Fill {
+        Fill { to: to.0, pitch: to.1, value, element, width, height }
     }
 
     /// Writes.
@@ -190,14 +138,9 @@ impl Fill {
             // SAFETY: the constructor's caller promised that the rows are valid now, and aligned.
             unsafe {
                 match self.element {
-                    _ if uniform => {
-                        ptr::write_bytes(at as *mut u8, bytes[0], self.width * self.element)
-                    }
-                    2 => std::slice::from_raw_parts_mut(at as *mut u16, self.width)
-                        .fill(self.value as u16),
-                    _ => {
-                        std::slice::from_raw_parts_mut(at as *mut u32, self.width).fill(self.value)
-                    }
+                    _ if uniform => ptr::write_bytes(at as *mut u8, bytes[0], self.width * self.element),
+                    2 => std::slice::from_raw_parts_mut(at as *mut u16, self.width).fill(self.value as u16),
+                    _ => std::slice::from_raw_parts_mut(at as *mut u32, self.width).fill(self.value),
                 }
             }
         }
@@ -248,10 +191,7 @@ impl ValueWrite {
     /// # Safety
     /// The word must be aligned and stay valid until the write has run.
     pub unsafe fn new(address: usize, value: u64, wide: bool) -> ValueWrite {
-        ValueWrite {
-            word: Word { address, wide },
-            value,
-        }
+        ValueWrite { word: Word { address, wide }, value }
     }
 
     /// Stores.
@@ -300,11 +240,7 @@ impl ValueWait {
     /// # Safety
     /// The word must be aligned and stay valid until the wait is over.
     pub unsafe fn new(address: usize, value: u64, wide: bool, condition: Condition) -> ValueWait {
-        ValueWait {
-            word: Word { address, wide },
-            value,
-            condition,
-        }
+        ValueWait { word: Word { address, wide }, value, condition }
     }
 
     /// Waits.
@@ -313,11 +249,7 @@ impl ValueWait {
     }
 
     fn holds(&self, word: u64) -> bool {
-        let all = if self.word.wide {
-            u64::MAX
-        } else {
-            u64::from(u32::MAX)
-        };
+        let all = if self.word.wide { u64::MAX } else { u64::from(u32::MAX) };
         match self.condition {
             Condition::AtLeast if self.word.wide => word.wrapping_sub(self.value) as i64 >= 0,
             Condition::AtLeast => (word as u32).wrapping_sub(self.value as u32) as i32 >= 0,
@@ -353,18 +285,9 @@ impl Arguments {
     /// `from` must be readable for `bytes` bytes.
     pub unsafe fn set(&mut self, index: usize, from: *const u8, bytes: usize) {
         let offset = self.offsets[index];
-        assert!(
-            offset + bytes <= self.lines.len() * 64,
-            "argument beyond the prepared room"
-        );
+        assert!(offset + bytes <= self.lines.len() * 64, "argument beyond the prepared room");
         // SAFETY: the destination was checked, the source is the caller's promise.
-        unsafe {
-            ptr::copy_nonoverlapping(
-                from,
-                self.lines.as_mut_ptr().cast::<u8>().add(offset),
-                bytes,
-            )
-        };
+        unsafe { ptr::copy_nonoverlapping(from, self.lines.as_mut_ptr().cast::<u8>().add(offset), bytes) };
     }
 
     /// The address of each argument, as a kernel gets them.
@@ -375,9 +298,7 @@ impl Arguments {
         let pointers = self.offsets.iter().map(|offset| base.wrapping_add(*offset));
         if self.offsets.len() <= FEW {
             let mut few = [ptr::null_mut(); FEW];
-            few.iter_mut()
-                .zip(pointers)
-                .for_each(|(slot, pointer)| *slot = pointer);
+            few.iter_mut().zip(pointers).for_each(|(slot, pointer)| *slot = pointer);
             call(few.as_ptr());
         } else {
             let many: Vec<*mut u8> = pointers.collect();
@@ -411,14 +332,7 @@ mod tests {
 
     #[test]
     fn conditions() {
-        let holds = |condition, wide, word, value| {
-            ValueWait {
-                word: Word { address: 0, wide },
-                value,
-                condition,
-            }
-            .holds(word)
-        };
+        let holds = |condition, wide, word, value| ValueWait { word: Word { address: 0, wide }, value, condition }.holds(word);
         assert!(holds(Condition::AtLeast, false, 3, 0xffff_fff0));
         assert!(!holds(Condition::AtLeast, true, 3, 4));
         assert!(holds(Condition::Equal, true, 4, 4));

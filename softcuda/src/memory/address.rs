@@ -58,14 +58,7 @@ pub struct Range {
 
 impl Range {
     /// A range that cannot be exported.
-    pub fn of(
-        driver: &Driver,
-        context: &Context,
-        base: usize,
-        size: usize,
-        kind: Kind,
-        mapping: Option<Mapping>,
-    ) -> Range {
+    pub fn of(driver: &Driver, context: &Context, base: usize, size: usize, kind: Kind, mapping: Option<Mapping>) -> Range {
         Range {
             base,
             size,

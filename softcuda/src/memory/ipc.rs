@@ -48,18 +48,9 @@ impl MemoryHandle {
 
     /// For a mapping of this process with the file name of `tag`.
     pub fn of_mapping(mapping: &Mapping, tag: u128, size: usize) -> Outcome<MemoryHandle> {
-        let file = mapping
-            .file()
-            .filter(|_| tag != 0)
-            .ok_or(CudaError::INVALID_VALUE)?;
+        let file = mapping.file().filter(|_| tag != 0).ok_or(CudaError::INVALID_VALUE)?;
         let inode = status(file).map_err(|_| CudaError::OPERATING_SYSTEM)?.ino();
-        Ok(MemoryHandle {
-            pid: std::process::id(),
-            fd: file.as_raw_fd(),
-            size: size as u64,
-            inode,
-            tag,
-        })
+        Ok(MemoryHandle { pid: std::process::id(), fd: file.as_raw_fd(), size: size as u64, inode, tag })
     }
 
     /// Made by this very process.
@@ -86,9 +77,7 @@ impl MemoryHandle {
         let path = format!("/proc/{}/fd/{}", self.pid, self.fd);
         match File::options().read(true).write(true).open(path) {
             Ok(file) => Ok(file.into()),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                duplicate(self.pid, self.fd)
-            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => duplicate(self.pid, self.fd),
             Err(error) => Err(error),
         }
     }
@@ -97,8 +86,7 @@ impl MemoryHandle {
     fn is_same(&self, file: &OwnedFd) -> bool {
         let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         let wanted = file_name(self.tag);
-        let named =
-            name.is_ok_and(|name| name.to_string_lossy().contains(&*wanted.to_string_lossy()));
+        let named = name.is_ok_and(|name| name.to_string_lossy().contains(&*wanted.to_string_lossy()));
         named && status(file).is_ok_and(|status| status.ino() == self.inode)
     }
 
@@ -119,19 +107,11 @@ impl MemoryHandle {
     pub fn decode(bytes: &[u8; HANDLE_BYTES], purpose: Purpose) -> Outcome<MemoryHandle> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
         let (size, tag) = (word(16), u128::from(word(40)) << 64 | u128::from(word(32)));
-        let sane = bytes[..8] == MAGIC
-            && bytes[48] == purpose as u8
-            && bytes[49..].iter().all(|b| *b == 0);
+        let sane = bytes[..8] == MAGIC && bytes[48] == purpose as u8 && bytes[49..].iter().all(|b| *b == 0);
         if !sane || size == 0 || tag == 0 {
             return Err(CudaError::INVALID_HANDLE);
         }
-        Ok(MemoryHandle {
-            pid: word(8) as u32,
-            fd: (word(8) >> 32) as i32,
-            size,
-            inode: word(24),
-            tag,
-        })
+        Ok(MemoryHandle { pid: word(8) as u32, fd: (word(8) >> 32) as i32, size, inode: word(24), tag })
     }
 }
 
@@ -148,16 +128,8 @@ fn process_tag() -> u64 {
         let mut bytes = [0; 8];
         let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
         // Without /dev/urandom: what differs between processes.
-        let instead = || {
-            std::time::SystemTime::UNIX_EPOCH
-                .elapsed()
-                .map_or(0, |t| t.as_nanos() as u64)
-        };
-        if read.is_ok() {
-            u64::from_le_bytes(bytes)
-        } else {
-            instead() ^ u64::from(std::process::id()) << 40
-        }
+        let instead = || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64);
+        if read.is_ok() { u64::from_le_bytes(bytes) } else { instead() ^ u64::from(std::process::id()) << 40 }
     })
 }
 
@@ -202,20 +174,11 @@ mod tests {
         let handle = MemoryHandle::of_mapping(&mapping, tag, 100).expect("a file");
         let bytes = handle.encode(Purpose::Memory);
         assert_eq!(MemoryHandle::decode(&bytes, Purpose::Memory), Ok(handle));
-        assert_eq!(
-            MemoryHandle::decode(&bytes, Purpose::Event),
-            Err(CudaError::INVALID_HANDLE)
-        );
-        assert_eq!(
-            MemoryHandle::decode(&[7; 64], Purpose::Memory),
-            Err(CudaError::INVALID_HANDLE)
-        );
+        assert_eq!(MemoryHandle::decode(&bytes, Purpose::Event), Err(CudaError::INVALID_HANDLE));
+        assert_eq!(MemoryHandle::decode(&[7; 64], Purpose::Memory), Err(CudaError::INVALID_HANDLE));
         assert!(handle.is_own());
         assert!(handle.map().is_ok());
-        let stranger = MemoryHandle {
-            tag: new_tag(),
-            ..handle
-        };
+        let stranger = MemoryHandle { tag: new_tag(), ..handle };
         assert_eq!(stranger.map().err(), Some(CudaError::MAP_FAILED));
         drop(mapping);
         assert_eq!(handle.map().err(), Some(CudaError::MAP_FAILED));

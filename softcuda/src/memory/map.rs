@@ -30,21 +30,13 @@ impl Mapping {
     /// Maps a file that another process made.
     pub fn of_file(file: OwnedFd, size: usize) -> Outcome<Mapping> {
         let base = map(size, Some(&file)).ok_or(CudaError::OUT_OF_MEMORY)?;
-        Ok(Mapping {
-            base,
-            size,
-            file: Some(file),
-        })
+        Ok(Mapping { base, size, file: Some(file) })
     }
 
     /// Private memory.
     pub fn anonymous(size: usize) -> Outcome<Mapping> {
         let base = map(size, None).ok_or(CudaError::OUT_OF_MEMORY)?;
-        Ok(Mapping {
-            base,
-            size,
-            file: None,
-        })
+        Ok(Mapping { base, size, file: None })
     }
 
     /// First address.
@@ -86,12 +78,7 @@ fn memfd(name: &CStr) -> Outcome<OwnedFd> {
         }
         let error = io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::EMFILE) || attempt > 0 || !raise_file_limit() {
-            os::say_once(
-                "memfd",
-                &format!(
-                    "memfd_create: {error} (each allocation needs a descriptor, see ulimit -n)"
-                ),
-            );
+            os::say_once("memfd", &format!("memfd_create: {error} (each allocation needs a descriptor, see ulimit -n)"));
             break;
         }
     }
@@ -100,14 +87,9 @@ fn memfd(name: &CStr) -> Outcome<OwnedFd> {
 
 /// Raises the soft limit of open files to the hard one; false if it is there already.
 fn raise_file_limit() -> bool {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0
-        || limit.rlim_cur >= limit.rlim_max
-    {
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 || limit.rlim_cur >= limit.rlim_max {
         return false;
     }
     limit.rlim_cur = limit.rlim_max;
@@ -133,21 +115,9 @@ fn map(size: usize, file: Option<&OwnedFd>) -> Option<usize> {
     };
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: replaces pages of the reservation just made.
-    let mapped =
-        unsafe { libc::mmap(base as *mut _, size, rights, flags | libc::MAP_FIXED, fd, 0) };
-    let end = if mapped == libc::MAP_FAILED {
-        start
-    } else {
-        base + size
-    };
-    unmap(
-        start,
-        if mapped == libc::MAP_FAILED {
-            start
-        } else {
-            base
-        },
-    );
+    let mapped = unsafe { libc::mmap(base as *mut _, size, rights, flags | libc::MAP_FIXED, fd, 0) };
+    let end = if mapped == libc::MAP_FAILED { start } else { base + size };
+    unmap(start, if mapped == libc::MAP_FAILED { start } else { base });
     unmap(end, start + reserved);
     if mapped == libc::MAP_FAILED {
         return None;

@@ -59,11 +59,7 @@ impl Memory {
             return Ok(None);
         }
         let fits = bytes <= range.size - offset;
-        if fits {
-            Ok(Some(range.kind.is_device()))
-        } else {
-            Err(CudaError::INVALID_VALUE)
-        }
+        if fits { Ok(Some(range.kind.is_device())) } else { Err(CudaError::INVALID_VALUE) }
     }
 
     fn add(&self, range: Range) -> usize {
@@ -81,13 +77,7 @@ impl Memory {
     }
 
     /// `cuMemAlloc`, or `cuMemAllocManaged`: at least 4096-byte aligned, 2 MiB where it is that large.
-    pub fn allocate(
-        &self,
-        driver: &Driver,
-        context: &Context,
-        bytes: usize,
-        kind: Kind,
-    ) -> Outcome<usize> {
+    pub fn allocate(&self, driver: &Driver, context: &Context, bytes: usize, kind: Kind) -> Outcome<usize> {
         if bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -111,37 +101,17 @@ impl Memory {
     }
 
     /// `cuMemHostAlloc`
-    pub fn allocate_host(
-        &self,
-        driver: &Driver,
-        context: &Context,
-        bytes: usize,
-        flags: u32,
-    ) -> Outcome<usize> {
+    pub fn allocate_host(&self, driver: &Driver, context: &Context, bytes: usize, flags: u32) -> Outcome<usize> {
         if bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
         let mapping = Mapping::anonymous(ipc::mapped_size(bytes).ok_or(CudaError::OUT_OF_MEMORY)?)?;
         let base = mapping.base();
-        Ok(self.add(Range::of(
-            driver,
-            context,
-            base,
-            bytes,
-            Kind::Pinned(flags),
-            Some(mapping),
-        )))
+        Ok(self.add(Range::of(driver, context, base, bytes, Kind::Pinned(flags), Some(mapping))))
     }
 
     /// `cuMemHostRegister`
-    pub fn register(
-        &self,
-        driver: &Driver,
-        context: &Context,
-        base: usize,
-        bytes: usize,
-        flags: u32,
-    ) -> Outcome {
+    pub fn register(&self, driver: &Driver, context: &Context, base: usize, bytes: usize, flags: u32) -> Outcome {
         let end = base.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
         if base == 0 || bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
@@ -151,44 +121,26 @@ impl Memory {
         if below.is_some_and(|(_, range)| range.base + range.size > base) {
             return Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        ranges.insert(
-            base,
-            Arc::new(Range::of(
-                driver,
-                context,
-                base,
-                bytes,
-                Kind::Registered(flags),
-                None,
-            )),
-        );
+        ranges.insert(base, Arc::new(Range::of(driver, context, base, bytes, Kind::Registered(flags), None)));
         Ok(())
     }
 
     /// `cuMemHostUnregister`; waits for the device, which might still use it.
     pub fn unregister(&self, driver: &'static Driver, base: usize) -> Outcome {
-        let range = self
-            .find(base)
-            .filter(|r| r.base == base && matches!(r.kind, Kind::Registered(_)));
+        let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Registered(_)));
         let range = range.ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)?;
         synchronize_device(driver, range.device);
         let taken = self.take(base, |range| matches!(range.kind, Kind::Registered(_)));
-        taken
-            .map(|_| ())
-            .ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)
+        taken.map(|_| ()).ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)
     }
 
     /// `cuMemFree`: synchronises the device first, as a GPU does.
     pub fn free(&self, driver: &'static Driver, base: usize) -> Outcome {
-        let range = self
-            .find(base)
-            .filter(|r| r.base == base && r.kind.is_allocated_device());
+        let range = self.find(base).filter(|r| r.base == base && r.kind.is_allocated_device());
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
         synchronize_device(driver, range.device);
         // Only now: two threads may have come this far with the same pointer.
-        let taken = self
-            .take(base, |r| r.id == range.id)
-            .ok_or(CudaError::INVALID_VALUE)?;
+        let taken = self.take(base, |r| r.id == range.id).ok_or(CudaError::INVALID_VALUE)?;
         self.refund(driver, &taken);
         Ok(())
     }
@@ -202,14 +154,10 @@ impl Memory {
 
     /// `cuMemFreeHost`
     pub fn free_host(&self, driver: &'static Driver, base: usize) -> Outcome {
-        let range = self
-            .find(base)
-            .filter(|r| r.base == base && matches!(r.kind, Kind::Pinned(_)));
+        let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Pinned(_)));
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
         synchronize_device(driver, range.device);
-        self.take(base, |r| r.id == range.id)
-            .map(|_| ())
-            .ok_or(CudaError::INVALID_VALUE)
+        self.take(base, |r| r.id == range.id).map(|_| ()).ok_or(CudaError::INVALID_VALUE)
     }
 
     fn refund(&self, driver: &Driver, range: &Range) {
@@ -221,13 +169,7 @@ impl Memory {
     /// Frees all memory of a context, imported memory included.
     pub fn free_context(&self, driver: &'static Driver, context: u64) {
         let of_context = |range: &&Arc<Range>| range.context == context;
-        let bases: Vec<usize> = self
-            .ranges
-            .read()
-            .values()
-            .filter(of_context)
-            .map(|range| range.base)
-            .collect();
+        let bases: Vec<usize> = self.ranges.read().values().filter(of_context).map(|range| range.base).collect();
         for base in bases {
             if let Some(range) = self.take(base, |range| range.context == context)
                 && range.kind.is_allocated_device()
@@ -235,18 +177,11 @@ impl Memory {
                 self.refund(driver, &range);
             }
         }
-        self.imports
-            .lock()
-            .retain(|(_, owner), _| *owner != context);
+        self.imports.lock().retain(|(_, owner), _| *owner != context);
     }
 
     /// `cuIpcOpenMemHandle`: maps an allocation of another process, or counts one more open.
-    pub fn open(
-        &self,
-        driver: &Driver,
-        context: &Context,
-        handle: &ipc::MemoryHandle,
-    ) -> Outcome<usize> {
+    pub fn open(&self, driver: &Driver, context: &Context, handle: &ipc::MemoryHandle) -> Outcome<usize> {
         let mut imports = self.imports.lock();
         let key = (handle.tag, context.handle());
         if let Some(import) = imports.get_mut(&key) {
@@ -255,14 +190,7 @@ impl Memory {
         }
         let mapping = handle.map()?;
         let base = mapping.base();
-        let mut range = Range::of(
-            driver,
-            context,
-            base,
-            handle.bytes(),
-            Kind::Imported,
-            Some(mapping),
-        );
+        let mut range = Range::of(driver, context, base, handle.bytes(), Kind::Imported, Some(mapping));
         range.tag = handle.tag;
         self.add(range);
         imports.insert(key, Import { opens: 1, base });
@@ -271,16 +199,10 @@ impl Memory {
 
     /// `cuIpcCloseMemHandle`: the last close synchronises the device and unmaps.
     pub fn close(&self, driver: &'static Driver, base: usize) -> Outcome {
-        let range = self
-            .find(base)
-            .filter(|r| r.base == base && matches!(r.kind, Kind::Imported));
+        let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Imported));
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
         let key = (range.tag, range.context);
-        let last = self
-            .imports
-            .lock()
-            .get(&key)
-            .is_none_or(|import| import.opens <= 1);
+        let last = self.imports.lock().get(&key).is_none_or(|import| import.opens <= 1);
         if last {
             synchronize_device(driver, range.device);
         }

@@ -34,10 +34,7 @@ impl MemoryPool {
     /// The value, and whether it has 64 bits. Nothing is kept in reserve, and use is not counted.
     pub fn attribute(&self, attribute: i32) -> Outcome<(u64, bool)> {
         match attribute {
-            1..=RELEASE_THRESHOLD => Ok((
-                self.values.lock()[attribute as usize - 1],
-                !NARROW.contains(&attribute),
-            )),
+            1..=RELEASE_THRESHOLD => Ok((self.values.lock()[attribute as usize - 1], !NARROW.contains(&attribute))),
             _ if STATISTICS.contains(&attribute) => Ok((0, true)),
             _ => Err(CudaError::INVALID_VALUE),
         }

@@ -28,18 +28,12 @@ impl SharedEvent {
     /// A new one.
     pub fn create() -> Outcome<SharedEvent> {
         let tag = ipc::new_tag();
-        Ok(SharedEvent {
-            mapping: Mapping::with_file(PAGE, &ipc::file_name(tag))?,
-            tag,
-        })
+        Ok(SharedEvent { mapping: Mapping::with_file(PAGE, &ipc::file_name(tag))?, tag })
     }
 
     /// One that another process made.
     pub fn open(handle: &MemoryHandle) -> Outcome<SharedEvent> {
-        Ok(SharedEvent {
-            mapping: handle.map()?,
-            tag: 0,
-        })
+        Ok(SharedEvent { mapping: handle.map()?, tag: 0 })
     }
 
     /// What the other process needs; an event that was itself opened has none to give.
@@ -68,8 +62,7 @@ impl SharedEvent {
     }
 
     fn is_reached(&self, ticket: u64) -> bool {
-        ticket == 0
-            || self.page().reached[ticket as usize % MARKS].load(Ordering::Acquire) >= ticket
+        ticket == 0 || self.page().reached[ticket as usize % MARKS].load(Ordering::Acquire) >= ticket
     }
 
     /// Whether the last record was reached.

@@ -100,26 +100,14 @@ pub struct Stream {
 
 impl Stream {
     /// `cuStreamCreateWithPriority`; the priority is clamped.
-    pub fn create(
-        driver: &'static Driver,
-        context: &'static Context,
-        flags: u32,
-        priority: i32,
-    ) -> Outcome<u64> {
+    pub fn create(driver: &'static Driver, context: &'static Context, flags: u32, priority: i32) -> Outcome<u64> {
         if flags & !NON_BLOCKING != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let role = if flags & NON_BLOCKING != 0 {
-            Role::NonBlocking
-        } else {
-            Role::Blocking
-        };
+        let role = if flags & NON_BLOCKING != 0 { Role::NonBlocking } else { Role::Blocking };
         let made = driver.streams.insert(|stream, handle| {
             stream.prepare(driver, context, handle, role);
-            stream.priority.store(
-                priority.clamp(PRIORITIES.1, PRIORITIES.0),
-                Ordering::Relaxed,
-            );
+            stream.priority.store(priority.clamp(PRIORITIES.1, PRIORITIES.0), Ordering::Relaxed);
         });
         let (handle, stream) = made.ok_or(CudaError::OUT_OF_MEMORY)?;
         context.add_stream(stream);
@@ -146,10 +134,7 @@ impl Stream {
 
     /// `cuStreamDestroy`: the handle is gone at once, the work goes on.
     pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
-        let stream = driver
-            .streams
-            .remove(handle)
-            .ok_or(CudaError::INVALID_HANDLE)?;
+        let stream = driver.streams.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
         stream.dying.store(true, Ordering::SeqCst);
         stream.worker.retire();
         if stream.is_idle() {
@@ -163,12 +148,7 @@ impl Stream {
     /// Frees the slot of a destroyed and drained stream, once.
     fn bury(&'static self) {
         let drained = self.is_idle() && self.dying.load(Ordering::SeqCst);
-        if !drained
-            || self
-                .dying
-                .compare_exchange(true, false, Ordering::SeqCst, Ordering::SeqCst)
-                .is_err()
-        {
+        if !drained || self.dying.compare_exchange(true, false, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return;
         }
         let driver = driver();
@@ -190,10 +170,7 @@ impl Stream {
 
     /// Its context.
     pub fn context(&self) -> Outcome<&'static Context> {
-        driver()
-            .contexts
-            .get(self.context_handle())
-            .ok_or(CudaError::CONTEXT_IS_DESTROYED)
+        driver().contexts.get(self.context_handle()).ok_or(CudaError::CONTEXT_IS_DESTROYED)
     }
 
     /// How it stands to the legacy stream.
@@ -212,11 +189,7 @@ impl Stream {
 
     /// `cuStreamGetFlags`
     pub fn flags(&self) -> u32 {
-        if self.role() == Role::NonBlocking {
-            NON_BLOCKING
-        } else {
-            0
-        }
+        if self.role() == Role::NonBlocking { NON_BLOCKING } else { 0 }
     }
 
     fn is_idle(&self) -> bool {
@@ -230,10 +203,7 @@ impl Stream {
 
     /// The place after all that was submitted so far.
     pub fn end(&'static self) -> Target {
-        Target {
-            stream: self,
-            number: self.submitted.load(Ordering::SeqCst),
-        }
+        Target { stream: self, number: self.submitted.load(Ordering::SeqCst) }
     }
 
     /// Adds an operation.
@@ -251,10 +221,7 @@ impl Stream {
     }
 
     fn submit_made(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Target {
-        let pending = self
-            .submitted
-            .load(Ordering::Relaxed)
-            .wrapping_sub(self.completed.load(Ordering::Relaxed));
+        let pending = self.submitted.load(Ordering::Relaxed).wrapping_sub(self.completed.load(Ordering::Relaxed));
         if pending >= MANY_PENDING {
             self.make_room(pending);
         }
@@ -265,10 +232,7 @@ impl Stream {
             self.push(&mut queue, operation)
         };
         driver().scheduler.submitted(self);
-        Target {
-            stream: self,
-            number,
-        }
+        Target { stream: self, number }
     }
 
     /// The place after all that was submitted, including what the legacy stream's rule makes this stream wait for.
@@ -283,10 +247,7 @@ impl Stream {
         if added {
             driver().scheduler.submitted(self);
         }
-        Target {
-            stream: self,
-            number,
-        }
+        Target { stream: self, number }
     }
 
     fn push(&self, queue: &mut Queue, operation: Op) -> u64 {
@@ -301,10 +262,7 @@ impl Stream {
         self.nudge();
         if pending >= MAX_PENDING {
             let number = self.submitted.load(Ordering::Relaxed) - MAX_PENDING / 2;
-            run::wait_for_others(Target {
-                stream: self,
-                number,
-            });
+            run::wait_for_others(Target { stream: self, number });
         }
     }
 

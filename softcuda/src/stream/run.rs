@@ -35,20 +35,13 @@ pub(super) struct Owned {
 
 impl Stream {
     pub(super) fn try_own(&'static self) -> Option<Owned> {
-        let taken = self
-            .owned
-            .compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed);
-        taken.is_ok().then_some(Owned {
-            stream: self,
-            spare: None,
-        })
+        let taken = self.owned.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed);
+        taken.is_ok().then_some(Owned { stream: self, spare: None })
     }
 
     /// Sleeps until `number` operations are done or nobody owns the stream.
     fn wait_progress(&self, number: u64) {
-        let settled = || {
-            self.completed.load(Ordering::SeqCst) >= number || !self.owned.load(Ordering::SeqCst)
-        };
+        let settled = || self.completed.load(Ordering::SeqCst) >= number || !self.owned.load(Ordering::SeqCst);
         for _ in 0..SPINS {
             if settled() {
                 return;
@@ -148,11 +141,7 @@ impl Drop for Owned {
 }
 
 fn delay(driver: &Driver, operation: &Op) {
-    if let Some(time) = driver
-        .config
-        .delay
-        .filter(|_| !matches!(operation, Op::Wait(_)))
-    {
+    if let Some(time) = driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_))) {
         std::thread::sleep(time);
     }
 }
@@ -202,11 +191,7 @@ pub fn synchronize_stream(stream: &'static Stream) {
 
 /// Waits for everything that the streams were given so far.
 pub fn synchronize_all(streams: &[&'static Stream]) {
-    let ends: Vec<Target> = streams
-        .iter()
-        .map(|stream| stream.end())
-        .filter(|end| !end.is_reached())
-        .collect();
+    let ends: Vec<Target> = streams.iter().map(|stream| stream.end()).filter(|end| !end.is_reached()).collect();
     ends.into_iter().for_each(synchronize);
 }
 

@@ -52,13 +52,7 @@ impl Scheduler {
     fn list(&'static self, stream: &'static Stream) {
         let mut list = self.list.lock();
         if !stream.listed.swap(true, Ordering::SeqCst) {
-            list.push(Entry {
-                stream,
-                submitted: 0,
-                completed: 0,
-                waited: false,
-                quiet: 0,
-            });
+            list.push(Entry { stream, submitted: 0, completed: 0, waited: false, quiet: 0 });
             self.count.store(list.len(), Ordering::SeqCst);
         }
         drop(list);
@@ -80,10 +74,7 @@ impl Scheduler {
                 *kicker = Some(thread);
                 self.started.store(true, Ordering::Relaxed);
             }
-            Err(error) => os::say_once(
-                "kicker",
-                &format!("cannot start the scheduler thread: {error}"),
-            ),
+            Err(error) => os::say_once("kicker", &format!("cannot start the scheduler thread: {error}")),
         }
     }
 
@@ -105,10 +96,7 @@ impl Scheduler {
         let spared = |stream: &Stream| chain.iter().any(|own| std::ptr::eq(*own, stream));
         let waiting: Vec<&'static Stream> = {
             let list = self.list.lock();
-            list.iter()
-                .map(|entry| entry.stream)
-                .filter(|s| s.is_waiting() && !spared(s))
-                .collect()
+            list.iter().map(|entry| entry.stream).filter(|s| s.is_waiting() && !spared(s)).collect()
         };
         waiting.into_iter().for_each(Stream::nudge);
     }
@@ -120,11 +108,7 @@ impl Scheduler {
         loop {
             std::thread::park_timeout(next);
             let (seen, stuck) = self.look();
-            nap = if stuck.is_empty() {
-                LONG.min(nap * 2)
-            } else {
-                SHORT
-            };
+            nap = if stuck.is_empty() { LONG.min(nap * 2) } else { SHORT };
             // What waits is looked at again soon, without giving up long naps for it: a launch whose synchronisation
             // is about to come is no reason to.
             next = if seen == Seen::Waiting { SHORT } else { nap };

@@ -41,9 +41,7 @@ impl Worker {
     }
 
     fn unpark(&self) {
-        let woken = self
-            .state
-            .compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst);
+        let woken = self.state.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst);
         if woken.is_ok()
             && let Some(thread) = self.thread.lock().as_ref()
         {
@@ -54,21 +52,14 @@ impl Worker {
     fn start(&self, stream: &'static Stream) {
         // The lock is held until the handle is stored: who finds the worker asleep must be able to wake it.
         let mut thread = self.thread.lock();
-        if self
-            .state
-            .compare_exchange(NONE, AWAKE, Ordering::SeqCst, Ordering::SeqCst)
-            .is_err()
-        {
+        if self.state.compare_exchange(NONE, AWAKE, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return;
         }
         match os::spawn("softcuda-stream", move || work(stream)) {
             Ok(handle) => *thread = Some(handle),
             // Waiters execute the stream meanwhile, and the scheduler tries again.
             Err(error) => {
-                os::say_once(
-                    "worker",
-                    &format!("cannot start a stream's worker thread: {error}"),
-                );
+                os::say_once("worker", &format!("cannot start a stream's worker thread: {error}"));
                 self.state.store(NONE, Ordering::SeqCst);
             }
         }
@@ -98,10 +89,7 @@ impl Worker {
         while self.state.load(Ordering::SeqCst) == ASLEEP {
             let left = IDLE.saturating_sub(start.elapsed());
             if left.is_zero() {
-                return self
-                    .state
-                    .compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst)
-                    .is_err();
+                return self.state.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst).is_err();
             }
             std::thread::park_timeout(left);
         }
@@ -158,11 +146,7 @@ fn linger(stream: &Stream) -> bool {
         if stream.is_waiting() {
             return true;
         }
-        if look < SPINS {
-            std::hint::spin_loop()
-        } else {
-            std::thread::yield_now()
-        }
+        if look < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
     }
     false
 }

@@ -172,30 +172,9 @@ impl Api {
         ok(self.try_run(function, stream, (1, 1), arguments));
     }
 
-    pub fn try_run(
-        &self,
-        function: u64,
-        stream: u64,
-        (grid, block): (u32, u32),
-        arguments: &[u64],
-    ) -> c_int {
-        let pointers: Vec<*const c_void> =
-            arguments.iter().map(|a| ptr::from_ref(a).cast()).collect();
-        unsafe {
-            (self.launch)(
-                function,
-                grid,
-                1,
-                1,
-                block,
-                1,
-                1,
-                0,
-                stream,
-                pointers.as_ptr(),
-                ptr::null(),
-            )
-        }
+    pub fn try_run(&self, function: u64, stream: u64, (grid, block): (u32, u32), arguments: &[u64]) -> c_int {
+        let pointers: Vec<*const c_void> = arguments.iter().map(|a| ptr::from_ref(a).cast()).collect();
+        unsafe { (self.launch)(function, grid, 1, 1, block, 1, 1, 0, stream, pointers.as_ptr(), ptr::null()) }
     }
 
     /// A word of device memory, read after all work of the context.
@@ -203,11 +182,7 @@ impl Api {
         let mut value = 0u64;
         unsafe {
             ok((self.context_synchronize)());
-            ok((self.copy_from)(
-                ptr::from_mut(&mut value).cast(),
-                pointer,
-                8,
-            ));
+            ok((self.copy_from)(ptr::from_mut(&mut value).cast(), pointer, 8));
         }
         value
     }

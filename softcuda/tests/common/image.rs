@@ -114,22 +114,9 @@ unsafe extern "C" fn sum_large(_: *const Block, arguments: *const *const c_void)
 static SIZES: [&[u32]; 4] = [&[], &[8], &[8, 8], &[8, 4]];
 static LARGE: [u32; 2] = [2048, 8];
 
-const fn function(
-    name: &'static std::ffi::CStr,
-    entry: Entry,
-    max_threads: u32,
-    sizes: &'static [u32],
-) -> Function {
+const fn function(name: &'static std::ffi::CStr, entry: Entry, max_threads: u32, sizes: &'static [u32]) -> Function {
     let arguments = sizes.len() as u32;
-    Function {
-        name: name.as_ptr(),
-        entry,
-        shared_bytes: 64,
-        max_threads,
-        arguments,
-        reserved: 0,
-        argument_sizes: sizes.as_ptr(),
-    }
+    Function { name: name.as_ptr(), entry, shared_bytes: 64, max_threads, arguments, reserved: 0, argument_sizes: sizes.as_ptr() }
 }
 
 static FUNCTIONS: [Function; 7] = [
@@ -142,10 +129,5 @@ static FUNCTIONS: [Function; 7] = [
     function(c"sum_large", sum_large, 1, &LARGE),
 ];
 
-pub static IMAGE: Image = Image {
-    magic: 0x5343_4944,
-    version: 1,
-    functions: FUNCTIONS.len() as u32,
-    reserved: 0,
-    table: FUNCTIONS.as_ptr(),
-};
+pub static IMAGE: Image =
+    Image { magic: 0x5343_4944, version: 1, functions: FUNCTIONS.len() as u32, reserved: 0, table: FUNCTIONS.as_ptr() };

@@ -16,10 +16,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Folder with `libcuda.so.1` and its siblings, of the build that this test belongs to.
 pub fn library_dir() -> PathBuf {
     let own = std::env::current_exe().expect("own path");
-    let found = own
-        .ancestors()
-        .map(|dir| dir.join("softcuda"))
-        .find(|dir| dir.join("libcuda.so.1").exists());
+    let found = own.ancestors().map(|dir| dir.join("softcuda")).find(|dir| dir.join("libcuda.so.1").exists());
     found.expect("target/<profile>/softcuda/libcuda.so.1: run `cargo build`")
 }
 
@@ -35,10 +32,7 @@ pub fn command(name: &str, role: &str, variables: &[(&str, &str)]) -> Command {
     command
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(CHILD, role)
-        .env(
-            "LD_LIBRARY_PATH",
-            format!("{}:{paths}", library_dir().display()),
-        )
+        .env("LD_LIBRARY_PATH", format!("{}:{paths}", library_dir().display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .envs(variables.iter().copied());
@@ -47,11 +41,7 @@ pub fn command(name: &str, role: &str, variables: &[(&str, &str)]) -> Command {
 
 /// Runs the child to its end; panics unless it succeeds in time.
 pub fn run_child(name: &str, role: &str, variables: &[(&str, &str)]) {
-    let mut child = command(name, role, variables)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("a child");
+    let mut child = command(name, role, variables).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a child");
     let status = wait(&mut child, DEADLINE);
     assert!(status.success(), "{name} as {role}: {status}");
 }
@@ -76,10 +66,7 @@ pub fn wait(child: &mut Child, deadline: Duration) -> ExitStatus {
 pub fn until(what: &str, ready: impl Fn() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(
-            start.elapsed() < DEADLINE,
-            "{what}: not within {DEADLINE:?}"
-        );
+        assert!(start.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -92,7 +79,5 @@ pub fn count(folder: &str) -> usize {
 /// Mappings of softcuda's memory in this process.
 pub fn count_maps() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("own maps");
-    maps.lines()
-        .filter(|line| line.contains("memfd:softcuda-"))
-        .count()
+    maps.lines().filter(|line| line.contains("memfd:softcuda-")).count()
 }

@@ -1,0 +1,51 @@
+//! A way to end waits of another thread.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::Error;
+
+/// Shared between the thread that waits and the one that ends the wait. Once fired it stays so.
+#[derive(Clone, Debug)]
+pub struct Cancel(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    fired: AtomicBool,
+    /// Readable once fired; nobody reads it, so that every wait sees it.
+    event: OwnedFd,
+}
+
+impl Cancel {
+    /// Not fired.
+    ///
+    /// # Errors
+    /// `System` if there is no descriptor left.
+    pub fn new() -> Result<Cancel, Error> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::system("eventfd", "cancel event", &errno.into()))?;
+        Ok(Cancel(Arc::new(Inner { fired: AtomicBool::new(false), event })))
+    }
+
+    /// Every wait with this `Cancel`, now and later, returns [`Error::Aborted`] at once.
+    pub fn fire(&self) {
+        if !self.0.fired.swap(true, Ordering::AcqRel) {
+            // The counter is 0 here, so that the write can neither block nor fail.
+            let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether it was fired.
+    pub fn fired(&self) -> bool {
+        self.0.fired.load(Ordering::Acquire)
+    }
+}
+
+impl AsFd for Cancel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.event.as_fd()
+    }
+}

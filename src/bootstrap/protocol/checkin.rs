@@ -1,0 +1,174 @@
+//! The two records of the rendezvous: what a rank brings, and what it is told when everybody is in.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::wire::{self, Decoder, Encoder, Kind, Malformed};
+use super::{MAX_FACTS, MAX_RANKS};
+
+/// The most settings that a rank may send.
+pub const MAX_SETTINGS: usize = 256;
+/// The most bytes of a check-in.
+pub const MAX_CHECKIN: usize = MAX_FACTS + MAX_SETTINGS * 256;
+
+/// Names and values of the settings on which ranks should agree, in ascending order of names; unset ones are absent.
+pub type Settings = Vec<(String, String)>;
+
+/// A rank as the others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it listens for other ranks.
+    pub address: SocketAddr,
+    /// The interface that has this address, for messages.
+    pub interface: String,
+    /// Its facts, for whoever uses the bootstrap.
+    pub facts: Vec<u8>,
+}
+
+impl Entry {
+    /// Bytes of the encoded entry.
+    pub fn bytes(&self) -> usize {
+        wire::ADDRESS + 8 + self.interface.len() + self.facts.len()
+    }
+
+    /// Appends the entry to a frame.
+    pub fn encode(&self, encoder: Encoder) -> Encoder {
+        encoder.address(self.address).text(&self.interface).bytes(&self.facts)
+    }
+
+    /// Reads an entry.
+    pub fn decode(decoder: &mut Decoder<'_>) -> Result<Entry, Malformed> {
+        Ok(Entry { address: decoder.address()?, interface: decoder.text()?, facts: decoder.bytes(MAX_FACTS)?.to_vec() })
+    }
+}
+
+/// What a rank brings to the root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckIn {
+    /// Its rank.
+    pub rank: u32,
+    /// How many ranks it expects.
+    pub nranks: u32,
+    /// The library's version code, which must be the same everywhere (spec §6.1).
+    pub version: u32,
+    /// Its time limit for the rendezvous in milliseconds; 0 = none.
+    pub timeout_ms: u64,
+    /// `host:pid`, for messages.
+    pub process: String,
+    /// Settings that are compared.
+    pub settings: Settings,
+    /// Address and facts.
+    pub entry: Entry,
+}
+
+impl CheckIn {
+    /// The frame.
+    pub fn encode(&self) -> Arc<[u8]> {
+        let mut encoder = Encoder::new(Kind::Join, 256 + self.entry.facts.len())
+            .u32(self.rank)
+            .u32(self.nranks)
+            .u32(self.version)
+            .u64(self.timeout_ms)
+            .text(&self.process)
+            .u32(self.settings.len() as u32);
+        for (name, value) in &self.settings {
+            encoder = encoder.text(name).text(value);
+        }
+        self.entry.encode(encoder).finish()
+    }
+
+    /// Reads the payload of a frame.
+    pub fn decode(payload: &[u8]) -> Result<CheckIn, Malformed> {
+        let mut decoder = Decoder(payload);
+        let (rank, nranks, version) = (decoder.u32()?, decoder.u32()?, decoder.u32()?);
+        let timeout_ms = decoder.u64()?;
+        let process = decoder.text()?;
+        let count = decoder.u32()? as usize;
+        if count > MAX_SETTINGS {
+            return Err(Malformed(format!("{count} settings, {MAX_SETTINGS} are allowed")));
+        }
+        let mut settings = Vec::new();
+        for _ in 0..count {
+            settings.push((decoder.text()?, decoder.text()?));
+        }
+        let entry = Entry::decode(&mut decoder)?;
+        decoder.end()?;
+        Ok(CheckIn { rank, nranks, version, timeout_ms, process, settings, entry })
+    }
+}
+
+/// What a rank is told when everybody is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The magic of the members' connections among themselves: new for every run, also of a fixed rendezvous.
+    pub token: u64,
+    /// How much the root tells.
+    pub roster: Roster,
+}
+
+/// How much the root tells a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Roster {
+    /// Everything: few ranks, or small facts.
+    Full(Vec<Entry>),
+    /// Only the rank's own links; the members exchange the rest.
+    Links {
+        /// The parent in the tree; absent at rank 0.
+        parent: Option<Entry>,
+        /// The next rank in the ring.
+        next: Entry,
+    },
+}
+
+impl Welcome {
+    /// The frame.
+    pub fn encode(&self) -> Arc<[u8]> {
+        match &self.roster {
+            Roster::Full(entries) => Welcome::encode_full(self.token, entries.iter()),
+            Roster::Links { parent, next } => Welcome::encode_links(self.token, parent.as_ref(), next),
+        }
+    }
+
+    /// The frame that tells everything.
+    pub fn encode_full<'a>(token: u64, entries: impl ExactSizeIterator<Item = &'a Entry> + Clone) -> Arc<[u8]> {
+        let bytes: usize = entries.clone().map(Entry::bytes).sum();
+        let head = Encoder::new(Kind::Welcome, 16 + bytes).u64(token).u8(0).u32(entries.len() as u32);
+        entries.fold(head, |encoder, entry| entry.encode(encoder)).finish()
+    }
+
+    /// The frame for one rank's links; facts are left out.
+    pub fn encode_links(token: u64, parent: Option<&Entry>, next: &Entry) -> Arc<[u8]> {
+        let bare = |entry: &Entry| Entry { facts: Vec::new(), ..entry.clone() };
+        let mut encoder = Encoder::new(Kind::Welcome, 128).u64(token).u8(1).u8(u8::from(parent.is_some()));
+        if let Some(parent) = parent {
+            encoder = bare(parent).encode(encoder);
+        }
+        bare(next).encode(encoder).finish()
+    }
+
+    /// Reads the payload of a frame.
+    pub fn decode(payload: &[u8]) -> Result<Welcome, Malformed> {
+        let mut decoder = Decoder(payload);
+        let token = decoder.u64()?;
+        let roster = match decoder.u8()? {
+            0 => {
+                let count = decoder.u32()?;
+                if count > MAX_RANKS {
+                    return Err(Malformed(format!("{count} ranks")));
+                }
+                let mut entries = Vec::new();
+                for _ in 0..count {
+                    entries.push(Entry::decode(&mut decoder)?);
+                }
+                Roster::Full(entries)
+            }
+            1 => {
+                let parent = if decoder.u8()? != 0 { Some(Entry::decode(&mut decoder)?) } else { None };
+                Roster::Links { parent, next: Entry::decode(&mut decoder)? }
+            }
+            other => return Err(Malformed(format!("a welcome of form {other}"))),
+        };
+        decoder.end()?;
+        Ok(Welcome { token, roster })
+    }
+}

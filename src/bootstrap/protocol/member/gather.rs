@@ -1,0 +1,395 @@
+//! The all-gather: blocks go up the tree, all blocks come down; where they are too large for that, only
+//! the sizes do, and the blocks go round a ring in pieces.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::wire::{Decoder, Encoder, HEADER, Kind, Malformed};
+use super::super::{Conn, MAX_BLOCK};
+use super::{Error, Failure, Link, Member, Place, Purpose, Role};
+
+/// The most bytes of blocks that travel over the tree. A rank sends them to up to eight children.
+pub(super) const TREE_BYTES: usize = 4 << 20;
+/// The most bytes of a block that travel round the ring at once, so that a long block is passed on while it arrives.
+pub(super) const PIECE: usize = 256 << 10;
+
+/// Sizes of the blocks of a range of ranks, and the blocks, where they fit.
+struct Up {
+    sizes: Vec<u32>,
+    /// All blocks of the range one after the other; `None` if they are too large for the tree.
+    data: Option<Vec<u8>>,
+}
+
+/// One exchange.
+enum Stage {
+    Idle,
+    /// Waiting for the children, then for the parent.
+    Tree {
+        own: Vec<u8>,
+        sent: bool,
+    },
+    /// Blocks go round the ring.
+    Ring {
+        blocks: Vec<Vec<u8>>,
+        sizes: Vec<u32>,
+        missing: u64,
+    },
+}
+
+/// The state of exchanges.
+pub(super) struct Gather {
+    stage: Stage,
+    sequence: u64,
+    /// What the children have sent for the exchange to come; they can be ahead by one, never by two.
+    ups: Vec<Option<Up>>,
+    /// The connection to the next rank of the ring, and what waits until it is answered.
+    pub(super) next: Option<Conn>,
+    queue: VecDeque<Arc<[u8]>>,
+    /// Pieces that came before this rank knew that the blocks take the ring.
+    early: VecDeque<Vec<u8>>,
+    result: Option<Vec<Vec<u8>>>,
+}
+
+impl Gather {
+    pub(super) fn new(place: &Place) -> Gather {
+        Gather {
+            stage: Stage::Idle,
+            sequence: 0,
+            ups: place.children.iter().map(|_| None).collect(),
+            next: None,
+            queue: VecDeque::new(),
+            early: VecDeque::new(),
+            result: None,
+        }
+    }
+
+    pub(super) fn active(&self) -> bool {
+        !matches!(self.stage, Stage::Idle)
+    }
+
+    pub(super) fn take(&mut self) -> Option<Vec<Vec<u8>>> {
+        if self.queue.is_empty() { self.result.take() } else { None }
+    }
+
+    /// Joins what this rank and its children have: the whole span, in the order of ranks.
+    fn merge(&mut self, own: &[u8]) -> Up {
+        let ups: Vec<Up> = self.ups.iter_mut().filter_map(Option::take).collect();
+        let sizes: Vec<u32> =
+            std::iter::once(own.len() as u32).chain(ups.iter().flat_map(|up| up.sizes.iter().copied())).collect();
+        let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+        if total > TREE_BYTES as u64 || ups.iter().any(|up| up.data.is_none()) {
+            return Up { sizes, data: None };
+        }
+        let mut data = Vec::with_capacity(total as usize);
+        data.extend_from_slice(own);
+        for up in &ups {
+            data.extend_from_slice(up.data.as_deref().unwrap_or_default());
+        }
+        Up { sizes, data: Some(data) }
+    }
+}
+
+impl Up {
+    fn encode(&self, kind: Kind, sequence: u64) -> Arc<[u8]> {
+        let data = self.data.as_deref().unwrap_or_default();
+        let mut encoder =
+            Encoder::new(kind, 9 + 4 * self.sizes.len() + data.len()).u64(sequence).u8(u8::from(self.data.is_some()));
+        for size in &self.sizes {
+            encoder = encoder.u32(*size);
+        }
+        encoder.raw(data).finish()
+    }
+
+    /// Reads sizes of `count` ranks, and blocks that must fit them.
+    fn decode(payload: &[u8], count: u32) -> Result<(u64, Up), Malformed> {
+        let mut decoder = Decoder(payload);
+        let sequence = decoder.u64()?;
+        let whole = decoder.u8()? != 0;
+        let sizes = decoder.raw(4 * count as usize)?;
+        let sizes: Vec<u32> = sizes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        if let Some(size) = sizes.iter().find(|size| **size as usize > MAX_BLOCK) {
+            return Err(Malformed(format!("a block of {size} bytes")));
+        }
+        let data = if whole {
+            let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+            if total > TREE_BYTES as u64 {
+                return Err(Malformed(format!("blocks of {total} bytes over the tree")));
+            }
+            Some(decoder.raw(total as usize)?.to_vec())
+        } else {
+            None
+        };
+        decoder.end()?;
+        Ok((sequence, Up { sizes, data }))
+    }
+
+    /// The blocks, one per rank.
+    fn split(&self) -> Option<Vec<Vec<u8>>> {
+        let mut data = Decoder(self.data.as_deref()?);
+        self.sizes.iter().map(|size| data.raw(*size as usize).ok().map(<[u8]>::to_vec)).collect()
+    }
+}
+
+impl Member {
+    /// Begins an all-gather; blocks may differ in size. The result comes by [`Member::take_gathered`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a block beyond [`MAX_BLOCK`]; the first error of the communicator.
+    pub fn start_all_gather(&mut self, now: Duration, block: &[u8]) -> Result<(), Error> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        if block.len() > MAX_BLOCK {
+            return Err(Error::InvalidArgument(format!(
+                "a block of {} bytes for an all-gather of the bootstrap, {MAX_BLOCK} are allowed",
+                block.len()
+            )));
+        }
+        debug_assert!(self.joined() && !self.gather.active(), "one operation at a time, after the rendezvous");
+        if let Some((rank, why, bye)) = self.absent_neighbour() {
+            let failure = self.absence(rank, &why, bye);
+            self.fail_with(&failure);
+            return Err(failure.error());
+        }
+        self.limit = self.config.timeout.map(|timeout| now + timeout);
+        self.begin_gather(now, block);
+        Ok(())
+    }
+
+    /// The blocks of all ranks, once they are there.
+    pub fn take_gathered(&mut self) -> Option<Vec<Vec<u8>>> {
+        let result = self.gather.take()?;
+        self.limit = None;
+        Some(result)
+    }
+
+    /// A neighbour in the tree that went away between two operations.
+    fn absent_neighbour(&self) -> Option<(u32, String, bool)> {
+        let parent = self.place.parent.map(|rank| (rank, self.parent));
+        let children = self.place.children.iter().map(|span| span.start).zip(self.children.iter().copied());
+        let mut neighbours = parent.into_iter().chain(children);
+        let gone = neighbours.find(|(_, conn)| !conn.is_some_and(|conn| self.links.get(&conn).is_some_and(|link| !link.bye)))?;
+        let (why, bye) = self.messages.why_gone(gone.0);
+        Some((gone.0, why, bye))
+    }
+
+    pub(super) fn begin_gather(&mut self, now: Duration, block: &[u8]) {
+        self.gather.result = None;
+        self.gather.stage = Stage::Tree { own: block.to_vec(), sent: false };
+        self.climb(now);
+    }
+
+    /// Sends the blocks of this rank's span to the parent, once they are all there; rank 0 sends them down.
+    fn climb(&mut self, now: Duration) {
+        let complete = self.gather.ups.iter().all(Option::is_some);
+        let Stage::Tree { own, sent: sent @ false } = &mut self.gather.stage else {
+            return;
+        };
+        if !complete {
+            return;
+        }
+        *sent = true;
+        let own = std::mem::take(own);
+        let up = self.gather.merge(&own);
+        let sequence = self.gather.sequence;
+        match self.parent {
+            Some(parent) => {
+                self.gather.stage = Stage::Tree { own, sent: true };
+                self.send(parent, up.encode(Kind::Up, sequence));
+            }
+            None => {
+                self.pass_down(&up.encode(Kind::Down, sequence));
+                self.descend(now, up, own);
+            }
+        }
+    }
+
+    pub(super) fn up(&mut self, now: Duration, from: u32, payload: &[u8]) -> Result<(), Malformed> {
+        let index = self.place.children.iter().position(|span| span.start == from);
+        let index = index.ok_or_else(|| Malformed(format!("blocks of rank {from}, which is no child")))?;
+        let span = self.place.children[index].clone();
+        let (sequence, up) = Up::decode(payload, span.end - span.start)?;
+        // In an exchange that this rank has passed up already, the child is at the next one: it has had the result before us.
+        let passed = matches!(self.gather.stage, Stage::Ring { .. } | Stage::Tree { sent: true, .. });
+        let expected = self.gather.sequence + u64::from(passed);
+        if sequence != expected || self.gather.ups[index].is_some() {
+            return Err(Malformed(format!("blocks for exchange {sequence} in exchange {expected}")));
+        }
+        self.gather.ups[index] = Some(up);
+        self.climb(now);
+        Ok(())
+    }
+
+    pub(super) fn down(&mut self, now: Duration, payload: Vec<u8>) -> Result<(), Malformed> {
+        let (sequence, all) = Up::decode(&payload, self.config.nranks)?;
+        let Stage::Tree { own, sent: true } = &mut self.gather.stage else {
+            return Err(Malformed("a result that nobody waits for".to_string()));
+        };
+        let rank = self.config.rank as usize;
+        if sequence != self.gather.sequence || all.sizes[rank] as usize != own.len() {
+            return Err(Malformed(format!("the result of exchange {sequence} in exchange {}", self.gather.sequence)));
+        }
+        let own = std::mem::take(own);
+        if !self.children.is_empty() {
+            self.pass_down(&Encoder::new(Kind::Down, payload.len()).raw(&payload).finish());
+        }
+        self.descend(now, all, own);
+        Ok(())
+    }
+
+    fn pass_down(&mut self, frame: &Arc<[u8]>) {
+        for conn in self.children.clone().into_iter().flatten() {
+            self.send(conn, frame.clone());
+        }
+    }
+
+    /// All sizes are known: the blocks are here, or come round the ring.
+    fn descend(&mut self, now: Duration, all: Up, own: Vec<u8>) {
+        if let Some(blocks) = all.split() {
+            return self.gathered(blocks);
+        }
+        let rank = self.config.rank;
+        let missing = all.sizes.iter().map(|size| u64::from(*size)).sum::<u64>() - own.len() as u64;
+        let mut blocks = vec![Vec::new(); all.sizes.len()];
+        self.ring_send(rank, &own);
+        blocks[rank as usize] = own;
+        self.gather.stage = Stage::Ring { blocks, sizes: all.sizes, missing };
+        self.ring_connect(now);
+        for piece in std::mem::take(&mut self.gather.early) {
+            if let Err(bad) = self.ring_piece(now, piece) {
+                let previous = (rank + self.config.nranks - 1) % self.config.nranks;
+                return self.fail_with(&Failure::remote(Some(previous), format!("{} sent {bad}", self.name(previous))));
+            }
+        }
+        self.ring_complete();
+    }
+
+    fn gathered(&mut self, blocks: Vec<Vec<u8>>) {
+        self.gather.stage = Stage::Idle;
+        self.gather.sequence += 1;
+        self.gather.result = Some(blocks);
+        self.roster_complete();
+    }
+
+    /// Connects to the next rank, at the first exchange that needs it, and sends what waits for it.
+    fn ring_connect(&mut self, now: Duration) {
+        let next = (self.config.rank + 1) % self.config.nranks;
+        if self.gather.next.is_none()
+            && !self.dials.has(super::dial::Target::Peer(next, Purpose::Ring))
+            && next != self.config.rank
+        {
+            if let Err(bad) = self.dial(now, next, Purpose::Ring) {
+                return self.fail_with(&Failure::remote(Some(next), bad.0));
+            }
+        }
+        self.ring_flush();
+    }
+
+    pub(super) fn ring_flush(&mut self) {
+        let Some(conn) = self.gather.next else { return };
+        if !matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. })) {
+            return;
+        }
+        for bytes in std::mem::take(&mut self.gather.queue) {
+            self.send(conn, bytes);
+        }
+        self.roster_complete();
+    }
+
+    /// Queues a block for the next rank, in pieces.
+    fn ring_send(&mut self, origin: u32, block: &[u8]) {
+        if self.config.nranks < 2 {
+            return;
+        }
+        for piece in block.chunks(PIECE) {
+            let frame = Encoder::new(Kind::Ring, 16 + piece.len()).u64(self.gather.sequence).u32(origin).raw(piece).finish();
+            self.gather.queue.push_back(frame);
+        }
+        self.ring_flush();
+    }
+
+    /// A piece of a block from the previous rank: kept, and passed on unless the next rank made it.
+    pub(super) fn ring_piece(&mut self, _now: Duration, payload: Vec<u8>) -> Result<(), Malformed> {
+        let mut decoder = Decoder(&payload);
+        let (sequence, origin) = (decoder.u64()?, decoder.u32()?);
+        let data = decoder.0;
+        if sequence != self.gather.sequence || origin >= self.config.nranks || origin == self.config.rank {
+            return Err(Malformed(format!(
+                "a piece of rank {origin} for exchange {sequence} in exchange {}",
+                self.gather.sequence
+            )));
+        }
+        match &mut self.gather.stage {
+            Stage::Idle => return Err(Malformed("a piece that nobody waits for".to_string())),
+            Stage::Tree { .. } => {
+                // The previous rank had the sizes first; it cannot send more than the blocks of this exchange.
+                self.gather.early.push_back(payload);
+                return Ok(());
+            }
+            Stage::Ring { blocks, sizes, missing } => {
+                let block = &mut blocks[origin as usize];
+                if block.len() + data.len() > sizes[origin as usize] as usize {
+                    return Err(Malformed(format!("too many bytes of rank {origin}")));
+                }
+                block.extend_from_slice(data);
+                *missing -= data.len() as u64;
+            }
+        }
+        if origin != (self.config.rank + 1) % self.config.nranks {
+            let frame: Arc<[u8]> = Encoder::new(Kind::Ring, payload.len()).raw(&payload).finish();
+            debug_assert_eq!(frame.len(), HEADER + payload.len());
+            self.gather.queue.push_back(frame);
+            self.ring_flush();
+        }
+        self.ring_complete();
+        Ok(())
+    }
+
+    fn ring_complete(&mut self) {
+        if let Stage::Ring { missing: 0, blocks, .. } = &mut self.gather.stage {
+            let blocks = std::mem::take(blocks);
+            self.gathered(blocks);
+        }
+    }
+
+    /// Why an exchange is late: the subtrees whose blocks are missing, or the way down.
+    pub(super) fn operation_late(&self, seconds: f32) -> Failure {
+        let rank = self.config.rank;
+        let waits = self.gather.ups.iter().zip(&self.place.children).filter(|(up, _)| up.is_none());
+        let behind: Vec<u32> = waits.flat_map(|(_, span)| span.clone()).collect();
+        if let Some(peer) = self.messages.awaited() {
+            return Failure::timeout(
+                Some(peer),
+                format!("rank {rank} has waited {seconds} s for a message of {}", self.name(peer)),
+            );
+        }
+        match &self.gather.stage {
+            Stage::Tree { sent: false, .. } => {
+                let culprit = if behind.len() == 1 { Some(behind[0]) } else { None };
+                let text = format!("rank {rank} has waited {seconds} s for the blocks of {}", super::super::ranks::name(&behind));
+                Failure::timeout(culprit, text)
+            }
+            Stage::Ring { sizes, blocks, .. } => {
+                let short: Vec<u32> = (0u32..)
+                    .zip(sizes.iter().zip(blocks))
+                    .filter(|(_, (size, block))| **size as usize > block.len())
+                    .map(|(rank, _)| rank)
+                    .collect();
+                Failure::timeout(
+                    None,
+                    format!("rank {rank} has waited {seconds} s for the blocks of {}", super::super::ranks::name(&short)),
+                )
+            }
+            Stage::Tree { .. } | Stage::Idle => {
+                let parent = self.place.parent.map_or("its children".to_string(), |parent| self.name(parent));
+                Failure::timeout(
+                    None,
+                    format!(
+                        "rank {rank} has waited {seconds} s for all blocks from {parent}; a rank elsewhere in the tree is late"
+                    ),
+                )
+            }
+        }
+    }
+}

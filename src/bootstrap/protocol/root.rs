@@ -1,0 +1,662 @@
+//! The root of a rendezvous: collects the ranks, compares what they bring, answers all at once, and
+//! carries bad news until every rank's initialisation is complete.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::checkin::{CheckIn, MAX_CHECKIN, Settings, Welcome};
+use super::failure::{Failure, Sort};
+use super::stranger::{self, Visitor};
+use super::wire::{Encoder, Kind, PROTOCOL, Preamble, Reader, Service};
+use super::{
+    Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, MAX_RANKS, Machine, ranks, tree,
+};
+use crate::bootstrap::id::{show, show_ip};
+
+/// How long the root waits for the rank number of a rank that runs NVIDIA's library.
+const NVIDIA_RECORD: Duration = Duration::from_millis(200);
+/// The most bytes that a visitor may send before it is identified.
+const MAX_UNIDENTIFIED: usize = MAX_CHECKIN + 64;
+
+/// What a root must know.
+#[derive(Clone, Debug)]
+pub struct RootConfig {
+    /// The run's magic, from the id.
+    pub magic: u64,
+    /// The magic of the members' connections.
+    pub token: u64,
+    /// The address is fixed: a failed root must not keep it, since a new run may want it.
+    pub fixed: bool,
+    /// Limit from the first check-in until everybody is in; members may bring a shorter one.
+    pub timeout: Option<Duration>,
+    /// How often a waiting root says who is missing.
+    pub progress: Duration,
+    /// How long nobody may come.
+    pub idle: Duration,
+    /// How long a failed root stays to tell late ranks why.
+    pub linger: Duration,
+}
+
+/// A rank that has checked in.
+struct Seat {
+    conn: Conn,
+    from: SocketAddr,
+    record: CheckIn,
+    done: bool,
+}
+
+enum State {
+    /// Nothing known yet, since then.
+    New(Duration),
+    /// NVIDIA's library; its record may still come until then.
+    Nvidia(Duration),
+    /// A rank of this run; its check-in may still come.
+    Greeted(Duration),
+    /// Checked in as this rank.
+    Seated(u32),
+    /// Was told the failure and should hang up.
+    Told,
+}
+
+struct Visit {
+    from: SocketAddr,
+    reader: Reader,
+    state: State,
+}
+
+enum Phase {
+    Collecting,
+    /// Everybody is in; the count of ranks that are not done.
+    Running(u32),
+    Failed {
+        failure: Failure,
+        at: Duration,
+    },
+    Finished,
+}
+
+/// The state machine.
+pub struct Root {
+    config: RootConfig,
+    phase: Phase,
+    visits: BTreeMap<Conn, Visit>,
+    next_conn: Conn,
+    /// By rank; sized by the first check-in.
+    seats: Vec<Option<Seat>>,
+    seated: u32,
+    /// Ranks that were told a failure.
+    told: u32,
+    started: Duration,
+    first: Option<Duration>,
+    next_progress: Duration,
+    timeout: Option<Duration>,
+    actions: VecDeque<Action>,
+}
+
+impl Root {
+    /// A root that begins to wait now.
+    pub fn new(config: RootConfig, now: Duration) -> Root {
+        Root {
+            timeout: config.timeout,
+            config,
+            phase: Phase::Collecting,
+            visits: BTreeMap::new(),
+            next_conn: 1,
+            seats: Vec::new(),
+            seated: 0,
+            told: 0,
+            started: now,
+            first: None,
+            next_progress: Duration::MAX,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Nothing is left to do: the driver can end once the last actions are carried out.
+    pub fn finished(&self) -> bool {
+        matches!(self.phase, Phase::Finished)
+    }
+
+    /// Ends the rendezvous with an error for all: for instance the system refuses more descriptors.
+    pub fn fail(&mut self, now: Duration, failure: Failure) {
+        if matches!(self.phase, Phase::Failed { .. } | Phase::Finished) {
+            return;
+        }
+        self.log(Level::Warn, format!("Bootstrap: the initialisation has failed: {}", failure.text));
+        let bytes = failure.encode();
+        for seat in self.seats.iter().flatten().filter(|seat| !seat.done) {
+            self.actions.push_back(Action::Send { conn: seat.conn, bytes: bytes.clone() });
+            self.told += 1;
+            if let Some(visit) = self.visits.get_mut(&seat.conn) {
+                visit.state = State::Told;
+            }
+        }
+        if self.config.fixed || matches!(self.phase, Phase::Running(_)) {
+            self.actions.push_back(Action::StopListening);
+        }
+        self.phase = Phase::Failed { failure, at: now };
+        self.check_finished(now);
+    }
+
+    fn log(&mut self, level: Level, text: String) {
+        self.actions.push_back(Action::Log(level, text));
+    }
+
+    fn drop_visit(&mut self, conn: Conn, why: &str) {
+        if let Some(visit) = self.visits.remove(&conn) {
+            self.actions.push_back(Action::Close { conn });
+            self.log(Level::Info, format!("Bootstrap: dropped a connection from {}: {why}", show(visit.from)));
+        }
+    }
+
+    /// Tells one visitor alone, and waits for it to hang up.
+    fn turn_away(&mut self, conn: Conn, failure: &Failure) {
+        self.actions.push_back(Action::Send { conn, bytes: failure.encode() });
+        if let Some(visit) = self.visits.get_mut(&conn) {
+            visit.state = State::Told;
+        }
+    }
+
+    fn missing(&self) -> Vec<u32> {
+        (0u32..).zip(&self.seats).filter(|(_, seat)| seat.is_none()).map(|(rank, _)| rank).collect()
+    }
+
+    fn advance(&mut self, now: Duration, conn: Conn) {
+        loop {
+            let Some(visit) = self.visits.get_mut(&conn) else {
+                return;
+            };
+            match visit.state {
+                State::New(_) => match stranger::identify(visit.reader.rest(), self.config.magic, Service::Root) {
+                    Visitor::Unknown => return,
+                    Visitor::Expected => {
+                        visit.reader.preamble();
+                        visit.state = State::Greeted(now);
+                        let answer = Preamble::new(self.config.magic, Service::RootAnswer).encode();
+                        self.actions.push_back(Action::Send { conn, bytes: answer.to_vec().into() });
+                    }
+                    other => return self.unexpected(now, conn, other),
+                },
+                State::Nvidia(_) => {
+                    if let Visitor::Nvidia(Some(who)) = stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
+                    {
+                        self.nvidia(now, conn, Some(who));
+                    }
+                    return;
+                }
+                State::Greeted(_) | State::Seated(_) => match visit.reader.frame(MAX_CHECKIN) {
+                    Ok(None) => return,
+                    Ok(Some(frame)) => self.frame(now, conn, frame.kind, &frame.payload),
+                    Err(bad) => return self.broken(now, conn, &bad.0),
+                },
+                State::Told => return,
+            }
+        }
+    }
+
+    fn unexpected(&mut self, now: Duration, conn: Conn, visitor: Visitor) {
+        match visitor {
+            Visitor::Nvidia(Some(who)) => self.nvidia(now, conn, Some(who)),
+            Visitor::Nvidia(None) => {
+                if let Some(visit) = self.visits.get_mut(&conn) {
+                    visit.state = State::Nvidia(now + NVIDIA_RECORD);
+                }
+            }
+            Visitor::OtherProtocol(protocol) => {
+                let from = self.visits.get(&conn).map_or(String::new(), |visit| show(visit.from));
+                let text = format!(
+                    "the rank at {from} speaks version {protocol} of oxccl's bootstrap protocol and this root version {PROTOCOL}: install the same release of oxccl on all hosts"
+                );
+                self.drop_visit(conn, "it runs another release of oxccl");
+                self.fail(now, Failure::usage(None, text));
+            }
+            Visitor::Stranger(what) => self.drop_visit(conn, &format!("not a rank of this communicator ({what})")),
+            Visitor::Unknown | Visitor::Expected => {}
+        }
+    }
+
+    /// A rank runs NVIDIA's library: it will never understand us, so all ranks end now.
+    fn nvidia(&mut self, now: Duration, conn: Conn, who: Option<(u32, u32)>) {
+        let from = self.visits.get(&conn).map_or(String::new(), |visit| show(visit.from));
+        let name = who.map_or("a rank".to_string(), |(rank, nranks)| format!("rank {rank} of {nranks}"));
+        self.drop_visit(conn, "it runs NVIDIA's NCCL");
+        let text = format!(
+            "{name} at {from} runs NVIDIA's NCCL and not oxccl: LD_PRELOAD or LD_LIBRARY_PATH is probably missing on that rank"
+        );
+        self.fail(now, Failure::usage(who.map(|(rank, _)| rank), text));
+    }
+
+    /// A connection of this run that sends nonsense or breaks.
+    fn broken(&mut self, now: Duration, conn: Conn, why: &str) {
+        let seated = match self.visits.get(&conn).map(|visit| &visit.state) {
+            Some(State::Seated(rank)) => Some(*rank),
+            _ => None,
+        };
+        match seated {
+            Some(rank) => {
+                self.actions.push_back(Action::Close { conn });
+                self.lost(now, conn, rank, why);
+            }
+            None => self.drop_visit(conn, why),
+        }
+    }
+
+    /// A rank that was in is gone before it was done.
+    fn lost(&mut self, now: Duration, conn: Conn, rank: u32, why: &str) {
+        self.visits.remove(&conn);
+        let name = self.name(rank);
+        let text = format!("{name} is gone before its initialisation was complete ({why}); its process has probably died");
+        if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
+            seat.done = true;
+        }
+        self.told += 1;
+        self.fail(now, Failure::remote(Some(rank), text));
+    }
+
+    fn frame(&mut self, now: Duration, conn: Conn, kind: Kind, payload: &[u8]) {
+        let state = self.visits.get(&conn).map(|visit| &visit.state);
+        match (state, kind) {
+            (Some(State::Greeted(_)), Kind::Join) => match CheckIn::decode(payload) {
+                Ok(record) => self.check_in(now, conn, record),
+                Err(bad) => self.drop_visit(conn, &format!("its check-in is malformed: {bad}")),
+            },
+            (Some(State::Seated(rank)), Kind::Done) => {
+                let rank = *rank;
+                self.done(now, conn, rank);
+            }
+            (Some(State::Seated(rank)), Kind::Fail) => {
+                let rank = *rank;
+                let failure = Failure::decode(payload)
+                    .unwrap_or_else(|bad| Failure::remote(Some(rank), format!("rank {rank} failed ({bad})")));
+                self.fail(now, failure);
+            }
+            _ => self.broken(now, conn, &format!("it sent an unexpected {kind:?}")),
+        }
+    }
+
+    fn done(&mut self, now: Duration, conn: Conn, rank: u32) {
+        if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
+            seat.done = true;
+        }
+        self.visits.remove(&conn);
+        self.actions.push_back(Action::Close { conn });
+        match &mut self.phase {
+            Phase::Running(left) => *left -= 1,
+            // Done before everybody is in: it gave up in peace, and the others cannot succeed.
+            Phase::Collecting => {
+                let text = format!("{} left before all ranks had joined", self.name(rank));
+                self.fail(now, Failure::remote(Some(rank), text));
+            }
+            Phase::Failed { .. } | Phase::Finished => {}
+        }
+        self.check_finished(now);
+    }
+
+    fn check_in(&mut self, now: Duration, conn: Conn, record: CheckIn) {
+        match &self.phase {
+            Phase::Failed { failure, .. } => {
+                let failure = failure.clone();
+                self.told += 1;
+                return self.turn_away(conn, &failure);
+            }
+            Phase::Running(_) | Phase::Finished => {
+                let text = format!(
+                    "rank {} came when all {} ranks of this ncclUniqueId had joined already: an id is for one communicator only",
+                    record.rank,
+                    self.seats.len()
+                );
+                return self.turn_away(conn, &Failure::usage(Some(record.rank), text));
+            }
+            Phase::Collecting => {}
+        }
+        match self.objection(conn, &record) {
+            Some(failure) => {
+                self.told += 1;
+                self.turn_away(conn, &failure);
+                self.fail(now, failure);
+            }
+            None => self.seat(now, conn, record),
+        }
+    }
+
+    /// Why a check-in does not fit the ones before it.
+    fn objection(&self, conn: Conn, record: &CheckIn) -> Option<Failure> {
+        let from = self.visits.get(&conn).map_or(String::new(), |visit| show_ip(visit.from.ip()));
+        let rank = record.rank;
+        let who = format!("rank {rank} ({}, {from})", record.process);
+        if record.nranks == 0 || record.nranks > MAX_RANKS || rank >= record.nranks {
+            let text = format!("{who} is out of range: it says that there are {} ranks", record.nranks);
+            return Some(Failure::usage(Some(rank), text));
+        }
+        let first = self.seats.iter().flatten().next()?;
+        if record.nranks as usize != self.seats.len() {
+            let text = format!(
+                "the ranks do not agree how many they are: {} expects {} ranks, {who} expects {}",
+                self.name(first.record.rank),
+                self.seats.len(),
+                record.nranks
+            );
+            return Some(Failure::usage(Some(rank), text));
+        }
+        if let Some(other) = &self.seats[rank as usize] {
+            let text = format!(
+                "rank {rank} has joined twice: from {} ({}) and from {} ({from}); two processes have the same rank, or one ncclUniqueId is used for two communicators",
+                other.record.process,
+                show_ip(other.from.ip()),
+                record.process
+            );
+            return Some(Failure::usage(Some(rank), text));
+        }
+        (record.version != first.record.version).then(|| {
+            let (other, theirs) = (first.record.rank, first.record.version);
+            let ours = record.version;
+            Failure::usage(
+                Some(rank),
+                format!("Mismatched NCCL version detected : rank {rank} version {ours} rank {other} version {theirs}"),
+            )
+        })
+    }
+
+    fn seat(&mut self, now: Duration, conn: Conn, record: CheckIn) {
+        let Some(visit) = self.visits.get_mut(&conn) else {
+            return;
+        };
+        if self.first.is_none() {
+            self.first = Some(now);
+            self.next_progress = now + self.config.progress;
+            self.seats.resize_with(record.nranks as usize, || None);
+        }
+        if record.timeout_ms > 0 {
+            let limit = Duration::from_millis(record.timeout_ms);
+            self.timeout = Some(self.timeout.map_or(limit, |known| known.min(limit)));
+        }
+        visit.state = State::Seated(record.rank);
+        let rank = record.rank as usize;
+        self.seats[rank] = Some(Seat { conn, from: visit.from, record, done: false });
+        self.seated += 1;
+        if self.seated as usize == self.seats.len() {
+            self.everybody_is_in(now);
+        }
+    }
+
+    fn everybody_is_in(&mut self, now: Duration) {
+        if let Some(failure) = self.loopback_across_hosts() {
+            return self.fail(now, failure);
+        }
+        self.warn_about_settings();
+        self.actions.push_back(Action::StopListening);
+        self.phase = Phase::Running(self.seated);
+        let bytes: usize = self.seats.iter().flatten().map(|seat| seat.record.entry.bytes()).sum();
+        let entries: Vec<_> = self.seats.iter().flatten().map(|seat| &seat.record.entry).collect();
+        let token = self.config.token;
+        if bytes * entries.len() <= FULL_ROSTER {
+            let bytes = Welcome::encode_full(token, entries.iter().copied());
+            let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: bytes.clone() });
+            self.actions.extend(sends);
+            return;
+        }
+        for seat in self.seats.iter().flatten() {
+            let rank = seat.record.rank;
+            let parent = tree::place(rank, self.seated).parent.map(|parent| entries[parent as usize]);
+            let next = entries[((rank + 1) % self.seated) as usize];
+            self.actions.push_back(Action::Send { conn: seat.conn, bytes: Welcome::encode_links(token, parent, next) });
+        }
+    }
+
+    /// A rank that listens on the loopback address of another host cannot be reached (user case A1).
+    fn loopback_across_hosts(&self) -> Option<Failure> {
+        let mut seats = self.seats.iter().flatten();
+        let local = seats.clone().find(|seat| seat.record.entry.address.ip().is_loopback())?;
+        let remote = seats.find(|seat| !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip())?;
+        let (rank, entry) = (local.record.rank, &local.record.entry);
+        let text = format!(
+            "{} advertises {} on interface {}, which {} cannot reach: set NCCL_SOCKET_IFNAME on that rank to an interface that all hosts share",
+            self.name(rank),
+            show(entry.address),
+            entry.interface,
+            self.name(remote.record.rank)
+        );
+        Some(Failure::usage(Some(rank), text))
+    }
+
+    /// One warning per setting that is not the same everywhere (user case A15).
+    fn warn_about_settings(&mut self) {
+        let mut groups: BTreeMap<&Settings, Vec<u32>> = BTreeMap::new();
+        for seat in self.seats.iter().flatten() {
+            groups.entry(&seat.record.settings).or_default().push(seat.record.rank);
+        }
+        if groups.len() < 2 {
+            return;
+        }
+        for text in differences(&groups) {
+            self.log(Level::Warn, text);
+        }
+    }
+
+    /// A rank with what is known about it.
+    fn name(&self, rank: u32) -> String {
+        match self.seats.get(rank as usize).and_then(Option::as_ref) {
+            Some(seat) => format!("rank {rank} ({}, {})", seat.record.process, show_ip(seat.from.ip())),
+            None => format!("rank {rank}"),
+        }
+    }
+
+    /// Who is in and who is not.
+    fn attendance(&self) -> String {
+        let missing = self.missing();
+        format!("{} of {} ranks have joined, missing: {}", self.seated, self.seats.len(), ranks::name(&missing))
+    }
+
+    fn tick_collecting(&mut self, now: Duration) {
+        let Some(first) = self.first else {
+            if now < self.started + self.config.idle {
+                return;
+            }
+            if self.visits.is_empty() {
+                let waited = self.config.idle.as_secs();
+                self.log(Level::Info, format!("Bootstrap: nobody has used this ncclUniqueId for {waited} s, its root ends"));
+                self.actions.push_back(Action::StopListening);
+                self.phase = Phase::Finished;
+            }
+            self.started = now;
+            return;
+        };
+        if let Some(limit) = self.timeout.filter(|limit| now >= first + *limit) {
+            let seconds = limit.as_secs_f32();
+            let missing = self.missing();
+            let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
+            let text =
+                format!("after {seconds} s {}; do all ranks run, and do they use the same ncclUniqueId?", self.attendance());
+            return self.fail(now, Failure::timeout(culprit, text));
+        }
+        if now >= self.next_progress {
+            self.next_progress = now + self.config.progress;
+            let text = format!("Bootstrap: waiting for {:.0} s: {}", (now - first).as_secs_f32(), self.attendance());
+            let frame = Encoder::new(Kind::Progress, text.len()).text(&text).finish();
+            let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: frame.clone() });
+            self.actions.extend(sends);
+            self.log(Level::Warn, text);
+        }
+    }
+
+    /// Visitors that have not said in time who they are.
+    fn tick_visits(&mut self, now: Duration) {
+        let late: Vec<Conn> = self
+            .visits
+            .iter()
+            .filter(|(_, visit)| visit_deadline(visit).is_some_and(|limit| now >= limit))
+            .map(|(conn, _)| *conn)
+            .collect();
+        for conn in late {
+            if matches!(self.visits[&conn].state, State::Nvidia(_)) {
+                self.nvidia(now, conn, None);
+            } else {
+                self.drop_visit(conn, &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()));
+            }
+        }
+    }
+
+    /// A failed root ends when its members have hung up and the late ones were told, or could have been.
+    fn check_finished(&mut self, now: Duration) {
+        match &self.phase {
+            Phase::Running(0) => {}
+            Phase::Failed { at, .. } => {
+                let at = *at;
+                if now >= at + HANG_UP {
+                    let told = self.visits.extract_if(.., |_, visit| matches!(visit.state, State::Told));
+                    self.actions.extend(told.map(|(conn, _)| Action::Close { conn }));
+                }
+                let hung_up = !self.visits.values().any(|visit| matches!(visit.state, State::Told));
+                let all_told = !self.seats.is_empty() && self.told as usize >= self.seats.len();
+                let late_come =
+                    !self.config.fixed && !all_told && now < at + self.config.linger && self.listening_after_failure();
+                if !hung_up || late_come {
+                    return;
+                }
+                self.actions.push_back(Action::StopListening);
+            }
+            _ => return,
+        }
+        self.phase = Phase::Finished;
+        let open = std::mem::take(&mut self.visits);
+        self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
+    }
+
+    /// Ranks may still come only if not all had joined.
+    fn listening_after_failure(&self) -> bool {
+        self.seats.is_empty() || (self.seated as usize) < self.seats.len()
+    }
+}
+
+/// When a visitor must have said who it is.
+fn visit_deadline(visit: &Visit) -> Option<Duration> {
+    match visit.state {
+        State::New(since) | State::Greeted(since) => Some(since + HANDSHAKE),
+        State::Nvidia(until) => Some(until),
+        State::Seated(_) | State::Told => None,
+    }
+}
+
+/// One line per setting that is not the same everywhere: the variable, each value, and who has it.
+fn differences(groups: &BTreeMap<&Settings, Vec<u32>>) -> Vec<String> {
+    let mut values: BTreeMap<&str, BTreeMap<Option<&str>, Vec<u32>>> = BTreeMap::new();
+    for settings in groups.keys() {
+        for (name, _) in *settings {
+            values.entry(name).or_default();
+        }
+    }
+    for (settings, members) in groups {
+        for (name, by_value) in &mut values {
+            let value = settings.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+            by_value.entry(value).or_default().extend(members);
+        }
+    }
+    let different = values.into_iter().filter(|(_, by_value)| by_value.len() > 1);
+    different
+        .map(|(name, by_value)| format!("Bootstrap: {name} is not the same on all ranks: {}", describe_values(by_value)))
+        .collect()
+}
+
+fn describe_values(by_value: BTreeMap<Option<&str>, Vec<u32>>) -> String {
+    let mut sides: Vec<(Option<&str>, Vec<u32>)> = by_value.into_iter().collect();
+    for (_, members) in &mut sides {
+        members.sort_unstable();
+    }
+    sides.sort_by_key(|(_, members)| std::cmp::Reverse(members.len()));
+    let texts: Vec<String> = sides
+        .iter()
+        .map(|(value, members)| {
+            let value = value.map_or("unset".to_string(), |value| format!("'{value}'"));
+            format!("{value} on {}", ranks::name(members))
+        })
+        .collect();
+    texts.join(", ")
+}
+
+impl Machine for Root {
+    fn accepted(&mut self, now: Duration, from: SocketAddr) -> Conn {
+        let conn = self.next_conn;
+        self.next_conn += 1;
+        let pending = self.visits.len() - self.visits.values().filter(|visit| matches!(visit.state, State::Seated(_))).count();
+        if pending >= MAX_PENDING {
+            let oldest = self.visits.iter().find(|(_, visit)| visit_deadline(visit).is_some()).map(|(conn, _)| *conn);
+            if let Some(oldest) = oldest {
+                self.drop_visit(oldest, "too many connections have not said who they are");
+            }
+        }
+        self.visits.insert(conn, Visit { from, reader: Reader::default(), state: State::New(now) });
+        conn
+    }
+
+    fn connected(&mut self, _: Duration, _: Conn, _: Result<(), ConnectError>) {}
+
+    fn received(&mut self, now: Duration, conn: Conn, bytes: &[u8]) {
+        let Some(visit) = self.visits.get_mut(&conn) else {
+            return;
+        };
+        if matches!(visit.state, State::Told) {
+            return;
+        }
+        visit.reader.push(bytes);
+        if visit.reader.rest().len() > MAX_UNIDENTIFIED + MAX_FACTS {
+            return self.broken(now, conn, "it sends too much");
+        }
+        self.advance(now, conn);
+    }
+
+    fn closed(&mut self, now: Duration, conn: Conn, error: Option<String>) {
+        let Some(visit) = self.visits.get(&conn) else {
+            return;
+        };
+        let why = error.unwrap_or_else(|| "it closed the connection".to_string());
+        match visit.state {
+            State::Seated(rank) => self.lost(now, conn, rank, &why),
+            State::Nvidia(_) => self.nvidia(now, conn, None),
+            State::Told => {
+                self.visits.remove(&conn);
+            }
+            State::New(_) | State::Greeted(_) => {
+                let from = show(visit.from);
+                self.visits.remove(&conn);
+                self.log(Level::Info, format!("Bootstrap: a connection from {from} ended before it said who it is ({why})"));
+            }
+        }
+        self.check_finished(now);
+    }
+
+    fn tick(&mut self, now: Duration) {
+        self.tick_visits(now);
+        if matches!(self.phase, Phase::Collecting) {
+            self.tick_collecting(now);
+        }
+        self.check_finished(now);
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        let visits = self.visits.values().filter_map(visit_deadline).min();
+        let phase = match &self.phase {
+            Phase::Collecting => match self.first {
+                None => Some(self.started + self.config.idle),
+                Some(first) => Some(self.timeout.map_or(self.next_progress, |limit| self.next_progress.min(first + limit))),
+            },
+            Phase::Failed { at, .. } => {
+                let told = self.visits.values().any(|visit| matches!(visit.state, State::Told));
+                Some(if told { *at + HANG_UP } else { *at + self.config.linger })
+            }
+            Phase::Running(_) | Phase::Finished => None,
+        };
+        visits.into_iter().chain(phase).min()
+    }
+
+    fn action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+}
+
+impl Failure {
+    /// Whether the failure is a time limit.
+    pub fn is_timeout(&self) -> bool {
+        self.sort == Sort::Timeout
+    }
+}
