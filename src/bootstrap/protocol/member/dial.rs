@@ -67,8 +67,14 @@ impl Dial {
 pub(super) struct Dials(Vec<Dial>);
 
 impl Dials {
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
+    /// Forgets all; returns the connects under way.
+    pub(super) fn clear(&mut self) -> Vec<Conn> {
+        let dials = std::mem::take(&mut self.0);
+        let under_way = dials.iter().filter_map(|dial| match dial.step {
+            Step::Connecting(conn, _) => Some(conn),
+            Step::Answering(..) | Step::Pausing(_) => None,
+        });
+        under_way.collect()
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
@@ -167,6 +173,10 @@ impl Member {
         );
         let first = [greeting.encode().as_slice(), &hello].concat();
         self.send(conn, first.into());
+        if let (Target::Root, Some(verdict)) = (target, &self.verdict) {
+            let bytes = verdict.encode();
+            self.send(conn, bytes);
+        }
     }
 
     fn check_in(&self) -> std::sync::Arc<[u8]> {

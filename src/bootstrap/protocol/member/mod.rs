@@ -127,6 +127,8 @@ pub struct Member {
     place: Place,
     phase: Phase,
     failure: Option<Error>,
+    /// This rank comes only to tell the others that it has failed.
+    verdict: Option<Failure>,
     links: BTreeMap<Conn, Link>,
     next_conn: Conn,
     dials: Dials,
@@ -157,6 +159,7 @@ impl Member {
             place,
             phase: Phase::Root,
             failure: None,
+            verdict: None,
             links: BTreeMap::new(),
             next_conn: 1,
             dials: Dials::default(),
@@ -170,6 +173,21 @@ impl Member {
         };
         member.dial_root(now);
         member
+    }
+
+    /// A member that has failed already, and checks in only to end the initialisation of the others.
+    /// It is over when [`Member::error`] is there: the root sends the news to all.
+    pub fn reporting(config: MemberConfig, error: &Error, now: Duration) -> Member {
+        let verdict = Failure::of(config.rank, error);
+        Member {
+            verdict: Some(verdict),
+            ..Member::new(config, now)
+        }
+    }
+
+    /// Whether the root knows this rank, or will as soon as what was sent arrives.
+    pub fn checked_in(&self) -> bool {
+        self.root.is_some() || self.phase != Phase::Root
     }
 
     /// The first error, if there was one.
@@ -237,8 +255,21 @@ impl Member {
         for conn in told {
             self.send(conn, bytes.clone());
         }
+        // Whoever comes now must not wait for an answer.
+        let unknown: Vec<Conn> = self
+            .links
+            .iter()
+            .filter(|(_, link)| !is_told(link.role))
+            .map(|(conn, _)| *conn)
+            .collect();
+        for conn in unknown {
+            self.close(conn);
+        }
+        self.actions.push_back(Action::StopListening);
+        for conn in self.dials.clear() {
+            self.actions.push_back(Action::Close { conn });
+        }
         self.failure = Some(error);
-        self.dials.clear();
         self.limit = None;
     }
 
