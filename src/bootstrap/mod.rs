@@ -210,7 +210,7 @@ impl Bootstrap {
 
     /// What a rank brought as [`Join::facts`].
     pub fn facts(&self, rank: u32) -> &[u8] {
-        self.member.entry(rank).map_or(&[], |entry| &entry.facts)
+        self.member.facts(rank)
     }
 
     /// Where a rank listens, for messages.

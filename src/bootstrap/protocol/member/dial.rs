@@ -106,7 +106,7 @@ impl Member {
         rank: u32,
         purpose: Purpose,
     ) -> Result<(), Malformed> {
-        let address = self.roster.get(&rank).map(|entry| entry.address);
+        let address = self.roster.get(rank).map(|entry| entry.address);
         let address = address.ok_or_else(|| Malformed(format!("no address of rank {rank}")))?;
         self.dial_address(now, Target::Peer(rank, purpose), address);
         Ok(())

@@ -158,7 +158,7 @@ fn a_failing_rank_is_named() {
         let nranks = world.rng.random_range(2..=8);
         let last = start_all(&mut world, nranks, 100);
         let culprit = world.rng.random_range(0..nranks as usize);
-        let at = ms(world.rng.random_range(101..500));
+        let at = ms(world.rng.random_range(0..500));
         world.fail(culprit, at);
         for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last.max(at) + BOUND + SLACK)
         {
@@ -410,7 +410,8 @@ fn one_of_two_thousand_dies() {
         world.block = 4;
         let last = start_all(&mut world, nranks, 300);
         let victim = world.rng.random_range(0..nranks as usize);
-        world.kill(victim, last + ms(60));
+        let moment = world.rng.random_range(20..250);
+        world.kill(victim, last + ms(moment));
         let others: Vec<Id> = ids(nranks).into_iter().filter(|id| *id != victim).collect();
         for (id, outcome) in outcomes(&mut world, seed, &others, last + BOUND + SLACK) {
             if let Some(error) = outcome {

@@ -17,9 +17,6 @@ use crate::error::Error;
 
 pub const MAGIC: u64 = 0x1122_3344_5566_7788;
 pub const TOKEN: u64 = 0x99aa_bbcc_ddee_ff00;
-/// All-gathers that every member does after the rendezvous.
-pub const ROUNDS: u32 = 3;
-
 /// Who is at an end of a connection.
 pub type Id = usize;
 
@@ -86,11 +83,12 @@ pub struct World {
     pub root: Id,
     listens: Vec<bool>,
     facts: usize,
+    /// All-gathers that every member does after the rendezvous.
+    pub rounds: u32,
     /// The size of the blocks of the all-gathers.
     pub block: usize,
     /// By id.
     ranks: Vec<u32>,
-    nranks: u32,
 }
 
 fn address(id: Id) -> SocketAddr {
@@ -131,9 +129,9 @@ impl World {
             root: root_id,
             listens: vec![true; root_id + 1],
             facts: 20,
+            rounds: if nranks < 500 { 3 } else { 1 },
             block: 50,
             ranks: vec![0; root_id + 1],
-            nranks: 0,
         };
         world.nodes[root_id] = Node::Root(Root::new(root, Duration::ZERO));
         world.after(root_id);
@@ -188,7 +186,6 @@ impl World {
 
     pub fn start(&mut self, id: Id, config: MemberConfig, at: Duration) {
         self.ranks[id] = config.rank;
-        self.nranks = config.nranks;
         self.nodes[id] = Node::Idle(config);
         self.push(at, id, Event::Start);
     }
@@ -358,21 +355,17 @@ impl World {
         self.push(back, from, Event::Connected { conn, ok: listens });
     }
 
-    /// A member fails by itself; before its check-in it joins only to say so.
+    /// A member fails by itself; one that has not started joins only to say so.
     fn failed(&mut self, id: Id) {
         let error = Error::Resource("no memory left".to_string());
-        let Node::Member { member, .. } = &mut self.nodes[id] else {
-            return;
-        };
-        if member.checked_in() {
-            return member.fail(error);
+        match &mut self.nodes[id] {
+            Node::Idle(config) => {
+                let member = Member::reporting(config.clone(), &error, self.now);
+                self.nodes[id] = Node::Member { member, round: 0 };
+            }
+            Node::Member { member, .. } if member.checked_in() => member.fail(error),
+            _ => self.push(self.now + Duration::from_millis(5), id, Event::Fail),
         }
-        let config = self.member(id, self.ranks[id], self.nranks);
-        self.killed(id);
-        self.nodes[id] = Node::Member {
-            member: Member::reporting(config, &error, self.now),
-            round: 0,
-        };
     }
 
     fn killed(&mut self, id: Id) {
@@ -501,7 +494,7 @@ impl World {
 
     /// Takes the next step of a member's script: rendezvous, some all-gathers, complete.
     fn look(&mut self, id: Id) {
-        let (now, size) = (self.now, self.block);
+        let (now, size, rounds) = (self.now, self.block, self.rounds);
         let Node::Member { member, round } = &mut self.nodes[id] else {
             return;
         };
@@ -530,7 +523,7 @@ impl World {
             }
         }
         *round += 1;
-        if *round <= ROUNDS {
+        if *round <= rounds {
             let _ = member.start_all_gather(now, &block(rank, *round, size));
             return self.look_again(id);
         }
