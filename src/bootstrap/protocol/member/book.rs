@@ -31,7 +31,7 @@ impl Book {
     /// Adds an entry as it came.
     pub(super) fn decode(&mut self, rank: u32, bytes: &[u8]) -> Result<(), Malformed> {
         let mut decoder = Decoder(bytes);
-        Entry::decode(&mut decoder)?;
+        Entry::decode_facts(&mut decoder)?;
         decoder.end()?;
         self.insert_encoded(rank, bytes);
         Ok(())
