@@ -7,17 +7,12 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use crate::comm::{Comm, Outcome};
+use crate::comm::jobs::{self, Job};
+use crate::comm::{self, Comm, Config, InitRequest, Outcome};
 use crate::error::Error;
 use crate::launch;
 
 pub use crate::launch::Collective;
-
-/// Work that may wait for other ranks: creation, finalisation. It runs at the end of the group.
-pub struct Job {
-    run: Box<dyn FnOnce() -> Result<(), Error> + Send>,
-    cancel: Box<dyn Fn() + Send + Sync>,
-}
 
 #[derive(Default)]
 struct Group {
@@ -77,7 +72,7 @@ fn carry_out(group: Group) -> Result<Outcome, Error> {
     if let Some(error) = group.error {
         return Err(error);
     }
-    run_jobs(group.jobs)?;
+    jobs::run_all(group.jobs)?;
     launch::run_group(&group.calls)?;
     Ok(Outcome::Done)
 }
@@ -91,46 +86,83 @@ pub fn submit(comm: Arc<Comm>, call: Collective) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// Adds a job to the open group, or runs it at once when none is open. `cancel` makes a running job
-/// give up: it is called when another job of the group fails.
-pub fn submit_job(
-    run: impl FnOnce() -> Result<(), Error> + Send + 'static,
-    cancel: impl Fn() + Send + Sync + 'static,
-) -> Result<Outcome, Error> {
+/// Adds a job to the open group, or runs it at once when none is open.
+fn submit_job(job: Job) -> Result<Outcome, Error> {
     if !is_open() {
-        return run().map(|()| Outcome::Done);
+        return (job.run)().map(|()| Outcome::Done);
     }
-    GROUP.with_borrow_mut(|group| group.jobs.push(Job { run: Box::new(run), cancel: Box::new(cancel) }));
+    GROUP.with_borrow_mut(|group| group.jobs.push(job));
     Ok(Outcome::Done)
 }
 
-/// Runs jobs at the same time, since they wait for one another; returns the first failure.
-fn run_jobs(mut jobs: Vec<Job>) -> Result<(), Error> {
-    match jobs.len() {
-        0 => return Ok(()),
-        1 => return (jobs.remove(0).run)(),
-        _ => {}
+/// Creates a communicator (`ncclCommInitRank` and its kin). `publish` is told the handle: at once for
+/// a non-blocking communicator, else when the creation has succeeded.
+///
+/// # Errors
+/// Whatever the arguments or the creation give; a blocking creation outside a group returns its end.
+pub fn init_rank(request: InitRequest, publish: impl FnOnce(usize) + Send + 'static) -> Result<Outcome, Error> {
+    let blocking = request.config.blocking || request.always_blocking;
+    let id = request.id;
+    let comm = Comm::create(request)?;
+    if !blocking {
+        publish(comm.handle());
+        comm.init_in_background(id)?;
+        return Ok(Outcome::InProgress);
     }
-    let (runs, cancels): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.run, job.cancel)).unzip();
-    let first = parking_lot::Mutex::new(None);
-    let work = |run: Box<dyn FnOnce() -> Result<(), Error> + Send>| {
-        if let Err(error) = run() {
-            let mut first = first.lock();
-            if first.is_none() {
-                *first = Some(error);
-                cancels.iter().for_each(|cancel| cancel());
-            }
-        }
+    let canceller = comm.clone();
+    let run = move || {
+        comm.init(&id)?;
+        publish(comm.handle());
+        Ok(())
     };
-    std::thread::scope(|scope| {
-        for run in runs {
-            let spawned = std::thread::Builder::new().name("oxccl-job".to_string()).spawn_scoped(scope, || work(run));
-            if let Err(error) = spawned {
-                *first.lock() = Some(Error::system("pthread_create", "a thread for a job of a group", &error));
-                cancels.iter().for_each(|cancel| cancel());
-                break;
-            }
-        }
-    });
-    first.into_inner().map_or(Ok(()), Err)
+    submit_job(Job { run: Box::new(run), cancel: Box::new(move || canceller.cancel_init()) })
+}
+
+/// Creates the communicators of all ranks in one process, one for each device (`ncclCommInitAll`).
+/// Returns their handles. It blocks whatever the configuration says, and is no part of an open group.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a device that is not there, [`Error::InvalidUsage`] for one that is
+/// named twice, and what creation gives; then none is left.
+pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
+    comm::check_device_list(devices)?;
+    let id = comm::unique_id()?;
+    let create = |(rank, device): (usize, &i32)| {
+        Comm::create(InitRequest {
+            function: "ncclCommInitAll",
+            nranks: devices.len() as i32,
+            rank: rank as i32,
+            id,
+            config: config.clone(),
+            always_blocking: true,
+            device: Some(*device),
+        })
+    };
+    let comms: Vec<Arc<Comm>> = devices.iter().enumerate().map(create).collect::<Result<_, _>>()?;
+    let job = |comm: &Arc<Comm>| {
+        let (runner, canceller) = (comm.clone(), comm.clone());
+        Job { run: Box::new(move || runner.init(&id)), cancel: Box::new(move || canceller.cancel_init()) }
+    };
+    if let Err(error) = jobs::run_all(comms.iter().map(job).collect()) {
+        comms.iter().for_each(|comm| drop(comm.abort()));
+        return Err(error);
+    }
+    Ok(comms.iter().map(|comm| comm.handle()).collect())
+}
+
+/// Waits for the work of a communicator (`ncclCommFinalize`).
+pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    submit_job(Job { run: Box::new(move || comm.finalize()), cancel: Box::new(|| {}) })
+}
+
+/// Frees a communicator once its work has ended (`ncclCommDestroy`).
+pub fn destroy(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    submit_job(Job { run: Box::new(move || comm.destroy()), cancel: Box::new(|| {}) })
+}
+
+/// Stops and frees a communicator, whatever its peers do (`ncclCommAbort`).
+pub fn abort(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    // Now, not at the end of the group: other threads may be waiting inside the communicator.
+    comm.raise_abort();
+    submit_job(Job { run: Box::new(move || comm.abort()), cancel: Box::new(|| {}) })
 }

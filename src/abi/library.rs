@@ -4,10 +4,10 @@ use super::boundary::{invalid, not_null, prepare, store};
 use super::exports;
 use super::read::{text, versioned};
 use super::types::{EncryptionConfig, Handle, ResultCode, UniqueId};
-use crate::comm;
 use crate::comm::config::{MAGIC, VERSION};
 use crate::error::Error;
 use crate::log;
+use crate::{comm, device};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 exports! {
@@ -70,7 +70,7 @@ fn get_last_error(_comm: Handle) -> *const c_char {
 unsafe fn get_unique_id(id: *mut UniqueId) -> Result<(), Error> {
     prepare();
     not_null("GetUniqueId", "out", id)?;
-    let internal = comm::unique_id()?;
+    let internal = comm::unique_id()?.0;
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store("GetUniqueId", "out", id, UniqueId { internal }) }
 }
@@ -81,13 +81,13 @@ unsafe fn mem_alloc(ptr: *mut *mut c_void, size: usize) -> Result<(), Error> {
         comm::check_cuda()?;
         return Err(Error::Cuda { call: "ncclMemAlloc", code: 1, text: "invalid argument: ptr is NULL".to_string() });
     }
-    let address = comm::mem_alloc(size)? as *mut c_void;
+    let address = device::allocate(size)? as *mut c_void;
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store("MemAlloc", "ptr", ptr, address) }
 }
 
 unsafe fn mem_free(ptr: *mut c_void) -> Result<(), Error> {
-    comm::mem_free(ptr as usize)
+    device::free(ptr as u64)
 }
 
 /// Shortest key, in bytes.

@@ -5,8 +5,10 @@ use super::environment::library_path;
 use super::exports;
 use super::read;
 use super::types::{Config, Handle, ResultCode, UniqueId};
-use crate::comm::{self, InitRequest, Outcome, Slot};
+use crate::bootstrap;
+use crate::comm::{self, InitRequest, Outcome};
 use crate::error::Error;
+use crate::group;
 use crate::{log, params};
 use std::ffi::c_int;
 
@@ -102,13 +104,15 @@ unsafe fn init(
         if nranks < 1 || rank < 0 || rank >= nranks {
             return Err(invalid(format!("Invalid rank requested : {rank}/{nranks} ({function})")));
         }
-        let id = id()?.internal;
-        ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id[..8]);
+        let id = bootstrap::UniqueId(id()?.internal);
+        ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.0[..8]);
         // SAFETY: the contract is the same.
         let config = unsafe { read::config(config) }?;
+        let always_blocking = function == "ncclCommInitRank";
+        let request = InitRequest { function, nranks, rank, id, config, always_blocking, device: None };
+        let to = newcomm as usize;
         // SAFETY: `newcomm` is not NULL and stays valid by the contract.
-        let slot = unsafe { Slot::new(newcomm.cast()) };
-        comm::init_rank(slot, InitRequest { function, nranks, rank, id, config })
+        group::init_rank(request, move |handle| unsafe { (to as *mut Handle).write(handle as Handle) })
     })())
 }
 
@@ -118,12 +122,14 @@ unsafe fn init_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Re
     not_null("CommInitAll", "comms", comms)?;
     let count = usize::try_from(ndev).map_err(|_| invalid(format!("Invalid device count requested : {ndev}")))?;
     log::banner(0, library_path);
+    // SAFETY: NULL stands for the default configuration.
+    let config = unsafe { read::config(std::ptr::null()) }?;
     let devices: Vec<i32> = match devlist.is_null() {
         true => (0..ndev).collect(),
         // SAFETY: not NULL, so a list of `ndev` ints by the C contract.
         false => unsafe { std::slice::from_raw_parts(devlist, count) }.to_vec(),
     };
-    for (i, handle) in comm::init_all(&devices)?.into_iter().take(count).enumerate() {
+    for (i, handle) in group::init_all(&devices, config)?.into_iter().take(count).enumerate() {
         // SAFETY: `comms` has room for `ndev` handles by the C contract.
         unsafe { comms.add(i).write(handle as Handle) };
     }
@@ -225,21 +231,21 @@ fn finalize(comm: Handle) -> Result<Outcome, Error> {
     if comm.is_null() {
         return Ok(Outcome::Done);
     }
-    noted(ready("ncclCommFinalize", comm).and_then(comm::finalize))
+    noted(ready("ncclCommFinalize", comm).and_then(group::finalize))
 }
 
 fn destroy(comm: Handle) -> Result<Outcome, Error> {
     if comm.is_null() {
         return Ok(Outcome::Done);
     }
-    noted(comm_of("ncclCommDestroy", comm).and_then(|_| comm::destroy(comm as usize)))
+    noted(comm_of("ncclCommDestroy", comm).and_then(group::destroy))
 }
 
 fn abort(comm: Handle) -> Result<Outcome, Error> {
     if comm.is_null() {
         return Ok(Outcome::Done);
     }
-    noted(comm_of("ncclCommAbort", comm).and_then(|_| comm::abort(comm as usize)))
+    noted(comm_of("ncclCommAbort", comm).and_then(group::abort))
 }
 
 fn revoke(comm: Handle, flags: c_int) -> Result<(), Error> {

@@ -56,7 +56,7 @@ unsafe fn user_rank(comm: Handle, to: *mut c_int) -> Result<(), Error> {
 unsafe fn async_error(comm: Handle, to: *mut c_int) -> Result<(), Error> {
     const NAME: &str = "ncclGetAsyncError";
     let comm = comm_of(NAME, comm)?;
-    let (code,) = comm.async_state();
+    let code = comm.async_state();
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store(NAME, "asyncError", to, code as c_int) }
 }

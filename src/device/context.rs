@@ -5,6 +5,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::driver::{Driver, PEER_ACCESS_ALREADY_ENABLED, SUCCESS};
+use super::image::Stream;
 use crate::error::Error;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
@@ -136,6 +137,36 @@ impl Context {
         // SAFETY: the context is retained, so it is alive.
         self.driver.check("cuCtxPushCurrent", unsafe { (self.driver.table.ctx_push)(self.raw) })?;
         Ok(Some(Entered { context: self, capture_mode: None }))
+    }
+
+    /// Copies device memory on a stream of the user's. The context must be current.
+    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<(), Error> {
+        // SAFETY: the buffers are the user's; the driver checks the stream.
+        let code = unsafe { (self.driver.table.copy_async)(to, from, bytes, stream.raw()) };
+        self.driver.check("cuMemcpyDtoDAsync", code)
+    }
+
+    /// Records an event of the user's on a stream of the user's. The context must be current.
+    pub fn record_user_event(&self, event: usize, stream: Stream) -> Result<(), Error> {
+        // SAFETY: the driver checks both handles.
+        let code = unsafe { (self.driver.table.event_record)(event as *mut c_void, stream.raw()) };
+        self.driver.check("cuEventRecord", code)
+    }
+
+    /// Refuses a stream that is being captured into a CUDA graph. The context must be current.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUsage`] for a capturing stream, [`Error::Cuda`] for no stream at all.
+    pub fn refuse_capture(&self, stream: Stream) -> Result<(), Error> {
+        let mut status = 0;
+        // SAFETY: the pointer is to a live integer; the driver checks the stream.
+        let code = unsafe { (self.driver.table.stream_capturing)(stream.raw(), &mut status) };
+        self.driver.check("cuStreamIsCapturing", code)?;
+        if status != 0 {
+            let text = "the stream is being captured into a CUDA graph, which this version of oxccl cannot do";
+            return Err(Error::InvalidUsage(text.to_string()));
+        }
+        Ok(())
     }
 
     /// The facts of this context's device that peers compare.

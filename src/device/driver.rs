@@ -49,7 +49,6 @@ driver_table! {
     fn init = "cuInit"(c_uint);
     fn driver_version = "cuDriverGetVersion"(*mut c_int);
     fn device_count = "cuDeviceGetCount"(*mut c_int);
-    fn device_get = "cuDeviceGet"(*mut c_int, c_int);
     fn device_uuid = "cuDeviceGetUuid"(*mut [u8; 16], c_int);
     fn device_bus_id = "cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
     fn device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
@@ -57,7 +56,6 @@ driver_table! {
     fn primary_retain = "cuDevicePrimaryCtxRetain"(*mut *mut c_void, c_int);
     fn primary_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
     fn ctx_current = "cuCtxGetCurrent"(*mut *mut c_void);
-    fn ctx_set = "cuCtxSetCurrent"(*mut c_void);
     fn ctx_push = "cuCtxPushCurrent_v2"(*mut c_void);
     fn ctx_pop = "cuCtxPopCurrent_v2"(*mut *mut c_void);
     fn ctx_device = "cuCtxGetDevice"(*mut c_int);

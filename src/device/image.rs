@@ -13,6 +13,7 @@ use crate::error::Error;
 /// The fatbin that nvcc made at build time; empty where it was not found.
 static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/device.fatbin"));
 
+// SAFETY: the declaration is that of kernels/entry.cu; the function takes nothing and cannot fail.
 unsafe extern "C" {
     /// The host image for this processor (`kernels/entry.cu`).
     fn oxccl_host_image() -> *const c_void;
@@ -43,7 +44,7 @@ unsafe impl Sync for Kernels {}
 impl Kernels {
     /// The kernels of a device: those that are loaded already, else freshly loaded ones. `names` are
     /// the entry points; the place of a name in the slice is its number in [`Kernels::launch`].
-    pub fn get(context: &Arc<Context>, names: &[&str]) -> Result<Arc<Kernels>, Error> {
+    pub fn get(context: &Arc<Context>, names: &[String]) -> Result<Arc<Kernels>, Error> {
         // One image per device and process: loading on a GPU takes tens of milliseconds.
         static LOADED: Mutex<Option<HashMap<i32, Weak<Kernels>>>> = Mutex::new(None);
         let mut guard = LOADED.lock();
@@ -56,13 +57,13 @@ impl Kernels {
         Ok(kernels)
     }
 
-    fn load(context: &Arc<Context>, names: &[&str]) -> Result<Kernels, Error> {
+    fn load(context: &Arc<Context>, names: &[String]) -> Result<Kernels, Error> {
         let _entered = context.enter()?;
         let module = load_module(context)?;
         let mut kernels = Kernels { context: context.clone(), module, functions: Vec::new() };
         let driver = context.driver();
         for name in names {
-            let symbol = CString::new(*name).map_err(|_| Error::Internal(format!("kernel name {name:?}")))?;
+            let symbol = CString::new(name.as_str()).map_err(|_| Error::Internal(format!("kernel name {name:?}")))?;
             let mut function = null_mut();
             // SAFETY: the module is loaded; the name is NUL-terminated; the pointer is live.
             let code = unsafe { (driver.table.module_function)(&mut function, module, symbol.as_ptr()) };

@@ -13,4 +13,4 @@ pub use context::{Context, DeviceFacts, current_device, device_count};
 pub use driver::{Driver, IpcMemHandle};
 pub use event::Event;
 pub use image::{Kernels, Stream};
-pub use memory::{DeviceMemory, HostFlag, PeerMemory, RegisteredMemory};
+pub use memory::{DeviceMemory, HostFlag, PeerMemory, RegisteredMemory, allocate, free};

@@ -103,6 +103,17 @@ pub enum Op {
 }
 
 impl Op {
+    /// The name in messages, as NCCL writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Sum => "ncclSum",
+            Op::Prod => "ncclProd",
+            Op::Max => "ncclMax",
+            Op::Min => "ncclMin",
+            Op::Avg => "ncclAvg",
+        }
+    }
+
     /// The operator with a number of the C interface.
     pub fn from_c(number: i32) -> Option<Op> {
         [Op::Sum, Op::Prod, Op::Max, Op::Min, Op::Avg].into_iter().find(|op| *op as i32 == number)
@@ -136,6 +147,11 @@ pub enum Func {
 }
 
 impl Func {
+    /// Whether the call is half of a message between two ranks: then a count of 0 is a message too.
+    pub fn has_peer(self) -> bool {
+        matches!(self, Func::Send | Func::Recv)
+    }
+
     /// The name without `nccl`, as messages use it.
     pub fn name(self) -> &'static str {
         match self {

@@ -4,6 +4,8 @@
 //! types can be copied to device memory byte by byte; none has padding. `tests/layout.rs` compares size,
 //! alignment and every offset with the header.
 
+use zerocopy::{Immutable, IntoBytes};
+
 use super::call::DataType;
 
 /// Slots of a link.
@@ -108,7 +110,7 @@ pub mod kernel_error {
 }
 
 /// One step of a schedule: receive | reduce | copy | send, on chunk numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Immutable, IntoBytes)]
 #[repr(C)]
 pub struct Step {
     /// [`step_flag`]s.
@@ -146,7 +148,7 @@ pub struct Counter {
 }
 
 /// One end of a one-directional link, as its rank sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Immutable, IntoBytes)]
 #[repr(C, align(64))]
 pub struct LinkEnd {
     /// Address of [`SLOTS`] slots of `slot_bytes`, in the receiver's memory; aligned to 64.

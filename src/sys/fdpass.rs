@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::error::Error;
@@ -39,7 +39,8 @@ impl FdPost {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .map_err(|errno| Error::system("socket", "unix datagram socket", &errno.into()))?;
-        rustix::net::bind(&socket, &address(&name)?).map_err(|errno| Error::system("bind", "abstract unix socket", &errno.into()))?;
+        rustix::net::bind(&socket, &address(&name)?)
+            .map_err(|errno| Error::system("bind", "abstract unix socket", &errno.into()))?;
         Ok(FdPost { socket, name, early: HashMap::new() })
     }
 
@@ -53,7 +54,14 @@ impl FdPost {
     /// # Errors
     /// [`Error::Remote`] when the peer's box is gone, [`Error::Timeout`] when it stays full until the
     /// deadline, [`Error::Aborted`] when `cancel` becomes readable.
-    pub fn send(&mut self, to: &FdPostName, key: u64, fd: BorrowedFd<'_>, cancel: BorrowedFd<'_>, limit: Duration) -> Result<(), Error> {
+    pub fn send(
+        &mut self,
+        to: &FdPostName,
+        key: u64,
+        fd: BorrowedFd<'_>,
+        cancel: BorrowedFd<'_>,
+        limit: Duration,
+    ) -> Result<(), Error> {
         let deadline = Instant::now() + limit;
         let to = address(to)?;
         loop {
@@ -62,7 +70,10 @@ impl FdPost {
                 Err(rustix::io::Errno::AGAIN) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(rustix::io::Errno::CONNREFUSED) => {
-                    return Err(Error::Remote { rank: None, text: "the peer closed its socket for descriptors: it has died or given up".into() });
+                    return Err(Error::Remote {
+                        rank: None,
+                        text: "the peer closed its socket for descriptors: it has died or given up".into(),
+                    });
                 }
                 Err(errno) => return Err(Error::system("sendmsg", "descriptor of shared memory", &errno.into())),
             }
@@ -102,7 +113,8 @@ impl FdPost {
             let mut bytes = [0; MESSAGE_BYTES];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let got = rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC);
+            let got =
+                rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC);
             let message = match got {
                 Ok(message) => message,
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
@@ -153,4 +165,69 @@ fn address(name: &FdPostName) -> Result<SocketAddrUnix, Error> {
         text.extend_from_slice(format!("{byte:02x}").as_bytes());
     }
     SocketAddrUnix::new_abstract_name(&text).map_err(|errno| Error::system("bind", "abstract unix socket name", &errno.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::SharedMemory;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn never() -> (OwnedFd, OwnedFd) {
+        rustix::pipe::pipe().expect("a pipe")
+    }
+
+    #[test]
+    fn descriptors_arrive_by_key_whatever_the_order() {
+        let (cancel, _writer) = never();
+        let (mut a, mut b) = (FdPost::open().expect("a"), FdPost::open().expect("b"));
+        let first = SharedMemory::create("test", 4096).expect("memory");
+        let second = SharedMemory::create("test", 8192).expect("memory");
+        a.send(&b.name(), 1, first.descriptor(), cancel.as_fd(), LIMIT).expect("send");
+        a.send(&b.name(), 2, second.descriptor(), cancel.as_fd(), LIMIT).expect("send");
+        let got = b.receive(2, cancel.as_fd(), LIMIT).expect("second first");
+        assert_eq!(rustix::fs::fstat(&got).expect("fstat").st_size, 8192);
+        let got = b.receive(1, cancel.as_fd(), LIMIT).expect("first second");
+        assert_eq!(rustix::fs::fstat(&got).expect("fstat").st_size, 4096);
+    }
+
+    #[test]
+    fn two_full_boxes_do_not_block_each_other() {
+        let (cancel, _writer) = never();
+        let (mut a, mut b) = (FdPost::open().expect("a"), FdPost::open().expect("b"));
+        let memory = SharedMemory::create("test", 4096).expect("memory");
+        let (to_a, to_b) = (a.name(), b.name());
+        // More than any queue of the kernel holds, in both directions at once.
+        let many = 600;
+        std::thread::scope(|scope| {
+            for (post, to) in [(&mut a, to_b), (&mut b, to_a)] {
+                let (memory, cancel) = (&memory, cancel.as_fd());
+                scope.spawn(move || {
+                    (0..many).for_each(|key| post.send(&to, key, memory.descriptor(), cancel, LIMIT).expect("send"));
+                    (0..many).for_each(|key| drop(post.receive(key, cancel, LIMIT).expect("receive")));
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn waiting_ends_by_cancel_and_by_deadline() {
+        let (cancel, writer) = never();
+        let mut post = FdPost::open().expect("post");
+        let late = post.receive(7, cancel.as_fd(), Duration::from_millis(20)).expect_err("nothing was sent");
+        assert!(matches!(late, Error::Timeout(_)), "{late}");
+        drop(writer);
+        assert_eq!(post.receive(7, cancel.as_fd(), LIMIT).expect_err("cancelled"), Error::Aborted);
+    }
+
+    #[test]
+    fn a_closed_box_is_a_dead_peer() {
+        let (cancel, _writer) = never();
+        let mut post = FdPost::open().expect("post");
+        let gone = FdPost::open().expect("gone").name();
+        let memory = SharedMemory::create("test", 4096).expect("memory");
+        let error = post.send(&gone, 1, memory.descriptor(), cancel.as_fd(), LIMIT).expect_err("nobody is there");
+        assert!(matches!(error, Error::Remote { .. }), "{error}");
+    }
 }

@@ -48,10 +48,12 @@ impl SharedMemory {
     /// [`Error::Remote`] when the descriptor is smaller than the size that the peer announced, or
     /// its size is not sealed.
     pub fn adopt(fd: OwnedFd, bytes: usize) -> Result<SharedMemory, Error> {
-        let size = rustix::fs::fstat(&fd).map_err(|errno| Error::system("fstat", "shared memory of a peer", &errno.into()))?.st_size;
+        let size =
+            rustix::fs::fstat(&fd).map_err(|errno| Error::system("fstat", "shared memory of a peer", &errno.into()))?.st_size;
         let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !sealed || usize::try_from(size).is_ok_and(|size| size < bytes) {
-            let text = format!("the shared memory that a peer passed is not usable: {size} bytes, {bytes} announced, sealed: {sealed}");
+            let text =
+                format!("the shared memory that a peer passed is not usable: {size} bytes, {bytes} announced, sealed: {sealed}");
             return Err(Error::Remote { rank: None, text });
         }
         SharedMemory::map(fd, bytes)
@@ -59,9 +61,8 @@ impl SharedMemory {
 
     fn map(fd: OwnedFd, bytes: usize) -> Result<SharedMemory, Error> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
-        let address = unsafe {
-            rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0)
-        };
+        let address =
+            unsafe { rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0) };
         let address = address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of shared memory"), &errno.into()))?;
         Ok(SharedMemory { fd, address, bytes })
     }
@@ -100,7 +101,8 @@ impl AddressRange {
     /// Sets aside a range of a size in bytes; it costs no memory.
     pub fn reserve(bytes: usize) -> Result<AddressRange, Error> {
         // SAFETY: a new anonymous mapping at an address of the kernel's choice.
-        let address = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE) };
+        let address =
+            unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE) };
         let address = address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of address space"), &errno.into()))?;
         Ok(AddressRange { base: address as usize, bytes })
     }
@@ -113,5 +115,45 @@ impl AddressRange {
     /// The size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dup(memory: &SharedMemory) -> OwnedFd {
+        memory.descriptor().try_clone_to_owned().expect("dup")
+    }
+
+    #[test]
+    fn two_mappings_show_the_same_bytes() {
+        let made = SharedMemory::create("test", 10_000).expect("create");
+        let mapped = SharedMemory::adopt(dup(&made), made.bytes()).expect("adopt");
+        // SAFETY: both mappings are live and at least 10,000 bytes long.
+        unsafe {
+            made.address().cast::<u8>().add(9_999).write(42);
+            assert_eq!(mapped.address().cast::<u8>().add(9_999).read(), 42);
+        }
+    }
+
+    #[test]
+    fn a_peer_cannot_announce_more_than_there_is() {
+        let made = SharedMemory::create("test", 4096).expect("create");
+        let error = SharedMemory::adopt(dup(&made), 8192).err().expect("too short");
+        assert!(matches!(error, Error::Remote { .. }), "{error}");
+    }
+
+    #[test]
+    fn memory_whose_size_can_change_is_refused() {
+        let loose = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).expect("memfd");
+        rustix::fs::ftruncate(&loose, 4096).expect("ftruncate");
+        assert!(SharedMemory::adopt(loose, 4096).is_err());
+    }
+
+    #[test]
+    fn a_size_that_no_machine_has_is_an_error_and_not_a_fault() {
+        let error = SharedMemory::create("test", 1 << 60).err().expect("an exabyte");
+        assert!(matches!(error, Error::Resource(_)), "{error}");
     }
 }

@@ -186,6 +186,7 @@ fn encode(messages: &[Message]) -> Result<Vec<u8>, Error> {
 fn find_message(bytes: &[u8], from: u32, to: u32) -> Result<Message, Error> {
     let unreadable = || Error::Remote { rank: Some(from), text: format!("rank {from} sent unreadable connect data") };
     let messages: Vec<Message> = postcard::from_bytes(bytes).map_err(|_| unreadable())?;
-    let gone = || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links to rank {to}") };
+    let gone =
+        || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links to rank {to}") };
     messages.into_iter().find(|message| message.to == to).ok_or_else(gone)
 }

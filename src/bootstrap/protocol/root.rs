@@ -10,8 +10,7 @@ use super::failure::{Failure, Sort};
 use super::stranger::{self, Visitor};
 use super::wire::{Encoder, Kind, PROTOCOL, Preamble, Reader, Service};
 use super::{
-    Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING,
-    MAX_RANKS, Machine, ranks, tree,
+    Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, MAX_RANKS, Machine, ranks, tree,
 };
 use crate::bootstrap::id::{show, show_ip};
 
@@ -124,16 +123,10 @@ impl Root {
         if matches!(self.phase, Phase::Failed { .. } | Phase::Finished) {
             return;
         }
-        self.log(
-            Level::Warn,
-            format!("Bootstrap: the initialisation has failed: {}", failure.text),
-        );
+        self.log(Level::Warn, format!("Bootstrap: the initialisation has failed: {}", failure.text));
         let bytes = failure.encode();
         for seat in self.seats.iter().flatten().filter(|seat| !seat.done) {
-            self.actions.push_back(Action::Send {
-                conn: seat.conn,
-                bytes: bytes.clone(),
-            });
+            self.actions.push_back(Action::Send { conn: seat.conn, bytes: bytes.clone() });
             self.told += 1;
             if let Some(visit) = self.visits.get_mut(&seat.conn) {
                 visit.state = State::Told;
@@ -153,33 +146,20 @@ impl Root {
     fn drop_visit(&mut self, conn: Conn, why: &str) {
         if let Some(visit) = self.visits.remove(&conn) {
             self.actions.push_back(Action::Close { conn });
-            self.log(
-                Level::Info,
-                format!(
-                    "Bootstrap: dropped a connection from {}: {why}",
-                    show(visit.from)
-                ),
-            );
+            self.log(Level::Info, format!("Bootstrap: dropped a connection from {}: {why}", show(visit.from)));
         }
     }
 
     /// Tells one visitor alone, and waits for it to hang up.
     fn turn_away(&mut self, conn: Conn, failure: &Failure) {
-        self.actions.push_back(Action::Send {
-            conn,
-            bytes: failure.encode(),
-        });
+        self.actions.push_back(Action::Send { conn, bytes: failure.encode() });
         if let Some(visit) = self.visits.get_mut(&conn) {
             visit.state = State::Told;
         }
     }
 
     fn missing(&self) -> Vec<u32> {
-        (0u32..)
-            .zip(&self.seats)
-            .filter(|(_, seat)| seat.is_none())
-            .map(|(rank, _)| rank)
-            .collect()
+        (0u32..).zip(&self.seats).filter(|(_, seat)| seat.is_none()).map(|(rank, _)| rank).collect()
     }
 
     fn advance(&mut self, now: Duration, conn: Conn) {
@@ -188,26 +168,18 @@ impl Root {
                 return;
             };
             match visit.state {
-                State::New(_) => {
-                    match stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
-                    {
-                        Visitor::Unknown => return,
-                        Visitor::Expected => {
-                            visit.reader.preamble();
-                            visit.state = State::Greeted(now);
-                            let answer =
-                                Preamble::new(self.config.magic, Service::RootAnswer).encode();
-                            self.actions.push_back(Action::Send {
-                                conn,
-                                bytes: answer.to_vec().into(),
-                            });
-                        }
-                        other => return self.unexpected(now, conn, other),
+                State::New(_) => match stranger::identify(visit.reader.rest(), self.config.magic, Service::Root) {
+                    Visitor::Unknown => return,
+                    Visitor::Expected => {
+                        visit.reader.preamble();
+                        visit.state = State::Greeted(now);
+                        let answer = Preamble::new(self.config.magic, Service::RootAnswer).encode();
+                        self.actions.push_back(Action::Send { conn, bytes: answer.to_vec().into() });
                     }
-                }
+                    other => return self.unexpected(now, conn, other),
+                },
                 State::Nvidia(_) => {
-                    if let Visitor::Nvidia(Some(who)) =
-                        stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
+                    if let Visitor::Nvidia(Some(who)) = stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
                     {
                         self.nvidia(now, conn, Some(who));
                     }
@@ -232,32 +204,22 @@ impl Root {
                 }
             }
             Visitor::OtherProtocol(protocol) => {
-                let from = self
-                    .visits
-                    .get(&conn)
-                    .map_or(String::new(), |visit| show(visit.from));
+                let from = self.visits.get(&conn).map_or(String::new(), |visit| show(visit.from));
                 let text = format!(
                     "the rank at {from} speaks version {protocol} of oxccl's bootstrap protocol and this root version {PROTOCOL}: install the same release of oxccl on all hosts"
                 );
                 self.drop_visit(conn, "it runs another release of oxccl");
                 self.fail(now, Failure::usage(None, text));
             }
-            Visitor::Stranger(what) => {
-                self.drop_visit(conn, &format!("not a rank of this communicator ({what})"))
-            }
+            Visitor::Stranger(what) => self.drop_visit(conn, &format!("not a rank of this communicator ({what})")),
             Visitor::Unknown | Visitor::Expected => {}
         }
     }
 
     /// A rank runs NVIDIA's library: it will never understand us, so all ranks end now.
     fn nvidia(&mut self, now: Duration, conn: Conn, who: Option<(u32, u32)>) {
-        let from = self
-            .visits
-            .get(&conn)
-            .map_or(String::new(), |visit| show(visit.from));
-        let name = who.map_or("a rank".to_string(), |(rank, nranks)| {
-            format!("rank {rank} of {nranks}")
-        });
+        let from = self.visits.get(&conn).map_or(String::new(), |visit| show(visit.from));
+        let name = who.map_or("a rank".to_string(), |(rank, nranks)| format!("rank {rank} of {nranks}"));
         self.drop_visit(conn, "it runs NVIDIA's NCCL");
         let text = format!(
             "{name} at {from} runs NVIDIA's NCCL and not oxccl: LD_PRELOAD or LD_LIBRARY_PATH is probably missing on that rank"
@@ -284,9 +246,7 @@ impl Root {
     fn lost(&mut self, now: Duration, conn: Conn, rank: u32, why: &str) {
         self.visits.remove(&conn);
         let name = self.name(rank);
-        let text = format!(
-            "{name} is gone before its initialisation was complete ({why}); its process has probably died"
-        );
+        let text = format!("{name} is gone before its initialisation was complete ({why}); its process has probably died");
         if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
             seat.done = true;
         }
@@ -307,9 +267,8 @@ impl Root {
             }
             (Some(State::Seated(rank)), Kind::Fail) => {
                 let rank = *rank;
-                let failure = Failure::decode(payload).unwrap_or_else(|bad| {
-                    Failure::remote(Some(rank), format!("rank {rank} failed ({bad})"))
-                });
+                let failure = Failure::decode(payload)
+                    .unwrap_or_else(|bad| Failure::remote(Some(rank), format!("rank {rank} failed ({bad})")));
                 self.fail(now, failure);
             }
             _ => self.broken(now, conn, &format!("it sent an unexpected {kind:?}")),
@@ -363,17 +322,11 @@ impl Root {
 
     /// Why a check-in does not fit the ones before it.
     fn objection(&self, conn: Conn, record: &CheckIn) -> Option<Failure> {
-        let from = self
-            .visits
-            .get(&conn)
-            .map_or(String::new(), |visit| show_ip(visit.from.ip()));
+        let from = self.visits.get(&conn).map_or(String::new(), |visit| show_ip(visit.from.ip()));
         let rank = record.rank;
         let who = format!("rank {rank} ({}, {from})", record.process);
         if record.nranks == 0 || record.nranks > MAX_RANKS || rank >= record.nranks {
-            let text = format!(
-                "{who} is out of range: it says that there are {} ranks",
-                record.nranks
-            );
+            let text = format!("{who} is out of range: it says that there are {} ranks", record.nranks);
             return Some(Failure::usage(Some(rank), text));
         }
         let first = self.seats.iter().flatten().next()?;
@@ -398,7 +351,10 @@ impl Root {
         (record.version != first.record.version).then(|| {
             let (other, theirs) = (first.record.rank, first.record.version);
             let ours = record.version;
-            Failure::usage(Some(rank), format!("Mismatched NCCL version detected : rank {rank} version {ours} rank {other} version {theirs}"))
+            Failure::usage(
+                Some(rank),
+                format!("Mismatched NCCL version detected : rank {rank} version {ours} rank {other} version {theirs}"),
+            )
         })
     }
 
@@ -417,12 +373,7 @@ impl Root {
         }
         visit.state = State::Seated(record.rank);
         let rank = record.rank as usize;
-        self.seats[rank] = Some(Seat {
-            conn,
-            from: visit.from,
-            record,
-            done: false,
-        });
+        self.seats[rank] = Some(Seat { conn, from: visit.from, record, done: false });
         self.seated += 1;
         if self.seated as usize == self.seats.len() {
             self.everybody_is_in(now);
@@ -436,50 +387,28 @@ impl Root {
         self.warn_about_settings();
         self.actions.push_back(Action::StopListening);
         self.phase = Phase::Running(self.seated);
-        let bytes: usize = self
-            .seats
-            .iter()
-            .flatten()
-            .map(|seat| seat.record.entry.bytes())
-            .sum();
-        let entries: Vec<_> = self
-            .seats
-            .iter()
-            .flatten()
-            .map(|seat| &seat.record.entry)
-            .collect();
+        let bytes: usize = self.seats.iter().flatten().map(|seat| seat.record.entry.bytes()).sum();
+        let entries: Vec<_> = self.seats.iter().flatten().map(|seat| &seat.record.entry).collect();
         let token = self.config.token;
         if bytes * entries.len() <= FULL_ROSTER {
             let bytes = Welcome::encode_full(token, entries.iter().copied());
-            let sends = self.seats.iter().flatten().map(|seat| Action::Send {
-                conn: seat.conn,
-                bytes: bytes.clone(),
-            });
+            let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: bytes.clone() });
             self.actions.extend(sends);
             return;
         }
         for seat in self.seats.iter().flatten() {
             let rank = seat.record.rank;
-            let parent = tree::place(rank, self.seated)
-                .parent
-                .map(|parent| entries[parent as usize]);
+            let parent = tree::place(rank, self.seated).parent.map(|parent| entries[parent as usize]);
             let next = entries[((rank + 1) % self.seated) as usize];
-            self.actions.push_back(Action::Send {
-                conn: seat.conn,
-                bytes: Welcome::encode_links(token, parent, next),
-            });
+            self.actions.push_back(Action::Send { conn: seat.conn, bytes: Welcome::encode_links(token, parent, next) });
         }
     }
 
     /// A rank that listens on the loopback address of another host cannot be reached (user case A1).
     fn loopback_across_hosts(&self) -> Option<Failure> {
         let mut seats = self.seats.iter().flatten();
-        let local = seats
-            .clone()
-            .find(|seat| seat.record.entry.address.ip().is_loopback())?;
-        let remote = seats.find(|seat| {
-            !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip()
-        })?;
+        let local = seats.clone().find(|seat| seat.record.entry.address.ip().is_loopback())?;
+        let remote = seats.find(|seat| !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip())?;
         let (rank, entry) = (local.record.rank, &local.record.entry);
         let text = format!(
             "{} advertises {} on interface {}, which {} cannot reach: set NCCL_SOCKET_IFNAME on that rank to an interface that all hosts share",
@@ -495,10 +424,7 @@ impl Root {
     fn warn_about_settings(&mut self) {
         let mut groups: BTreeMap<&Settings, Vec<u32>> = BTreeMap::new();
         for seat in self.seats.iter().flatten() {
-            groups
-                .entry(&seat.record.settings)
-                .or_default()
-                .push(seat.record.rank);
+            groups.entry(&seat.record.settings).or_default().push(seat.record.rank);
         }
         if groups.len() < 2 {
             return;
@@ -511,11 +437,7 @@ impl Root {
     /// A rank with what is known about it.
     fn name(&self, rank: u32) -> String {
         match self.seats.get(rank as usize).and_then(Option::as_ref) {
-            Some(seat) => format!(
-                "rank {rank} ({}, {})",
-                seat.record.process,
-                show_ip(seat.from.ip())
-            ),
+            Some(seat) => format!("rank {rank} ({}, {})", seat.record.process, show_ip(seat.from.ip())),
             None => format!("rank {rank}"),
         }
     }
@@ -523,12 +445,7 @@ impl Root {
     /// Who is in and who is not.
     fn attendance(&self) -> String {
         let missing = self.missing();
-        format!(
-            "{} of {} ranks have joined, missing: {}",
-            self.seated,
-            self.seats.len(),
-            ranks::name(&missing)
-        )
+        format!("{} of {} ranks have joined, missing: {}", self.seated, self.seats.len(), ranks::name(&missing))
     }
 
     fn tick_collecting(&mut self, now: Duration) {
@@ -538,12 +455,7 @@ impl Root {
             }
             if self.visits.is_empty() {
                 let waited = self.config.idle.as_secs();
-                self.log(
-                    Level::Info,
-                    format!(
-                        "Bootstrap: nobody has used this ncclUniqueId for {waited} s, its root ends"
-                    ),
-                );
+                self.log(Level::Info, format!("Bootstrap: nobody has used this ncclUniqueId for {waited} s, its root ends"));
                 self.actions.push_back(Action::StopListening);
                 self.phase = Phase::Finished;
             }
@@ -553,31 +465,16 @@ impl Root {
         if let Some(limit) = self.timeout.filter(|limit| now >= first + *limit) {
             let seconds = limit.as_secs_f32();
             let missing = self.missing();
-            let culprit = if missing.len() == 1 {
-                Some(missing[0])
-            } else {
-                None
-            };
-            let text = format!(
-                "after {seconds} s {}; do all ranks run, and do they use the same ncclUniqueId?",
-                self.attendance()
-            );
+            let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
+            let text =
+                format!("after {seconds} s {}; do all ranks run, and do they use the same ncclUniqueId?", self.attendance());
             return self.fail(now, Failure::timeout(culprit, text));
         }
         if now >= self.next_progress {
             self.next_progress = now + self.config.progress;
-            let text = format!(
-                "Bootstrap: waiting for {:.0} s: {}",
-                (now - first).as_secs_f32(),
-                self.attendance()
-            );
-            let frame = Encoder::new(Kind::Progress, text.len())
-                .text(&text)
-                .finish();
-            let sends = self.seats.iter().flatten().map(|seat| Action::Send {
-                conn: seat.conn,
-                bytes: frame.clone(),
-            });
+            let text = format!("Bootstrap: waiting for {:.0} s: {}", (now - first).as_secs_f32(), self.attendance());
+            let frame = Encoder::new(Kind::Progress, text.len()).text(&text).finish();
+            let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: frame.clone() });
             self.actions.extend(sends);
             self.log(Level::Warn, text);
         }
@@ -595,10 +492,7 @@ impl Root {
             if matches!(self.visits[&conn].state, State::Nvidia(_)) {
                 self.nvidia(now, conn, None);
             } else {
-                self.drop_visit(
-                    conn,
-                    &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()),
-                );
+                self.drop_visit(conn, &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()));
             }
         }
     }
@@ -610,21 +504,13 @@ impl Root {
             Phase::Failed { at, .. } => {
                 let at = *at;
                 if now >= at + HANG_UP {
-                    let told = self
-                        .visits
-                        .extract_if(.., |_, visit| matches!(visit.state, State::Told));
-                    self.actions
-                        .extend(told.map(|(conn, _)| Action::Close { conn }));
+                    let told = self.visits.extract_if(.., |_, visit| matches!(visit.state, State::Told));
+                    self.actions.extend(told.map(|(conn, _)| Action::Close { conn }));
                 }
-                let hung_up = !self
-                    .visits
-                    .values()
-                    .any(|visit| matches!(visit.state, State::Told));
+                let hung_up = !self.visits.values().any(|visit| matches!(visit.state, State::Told));
                 let all_told = !self.seats.is_empty() && self.told as usize >= self.seats.len();
-                let late_come = !self.config.fixed
-                    && !all_told
-                    && now < at + self.config.linger
-                    && self.listening_after_failure();
+                let late_come =
+                    !self.config.fixed && !all_told && now < at + self.config.linger && self.listening_after_failure();
                 if !hung_up || late_come {
                     return;
                 }
@@ -634,8 +520,7 @@ impl Root {
         }
         self.phase = Phase::Finished;
         let open = std::mem::take(&mut self.visits);
-        self.actions
-            .extend(open.into_keys().map(|conn| Action::Close { conn }));
+        self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
     }
 
     /// Ranks may still come only if not all had joined.
@@ -663,23 +548,13 @@ fn differences(groups: &BTreeMap<&Settings, Vec<u32>>) -> Vec<String> {
     }
     for (settings, members) in groups {
         for (name, by_value) in &mut values {
-            let value = settings
-                .iter()
-                .find(|(other, _)| other == name)
-                .map(|(_, value)| value.as_str());
+            let value = settings.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
             by_value.entry(value).or_default().extend(members);
         }
     }
-    let different = values
-        .into_iter()
-        .filter(|(_, by_value)| by_value.len() > 1);
+    let different = values.into_iter().filter(|(_, by_value)| by_value.len() > 1);
     different
-        .map(|(name, by_value)| {
-            format!(
-                "Bootstrap: {name} is not the same on all ranks: {}",
-                describe_values(by_value)
-            )
-        })
+        .map(|(name, by_value)| format!("Bootstrap: {name} is not the same on all ranks: {}", describe_values(by_value)))
         .collect()
 }
 
@@ -703,30 +578,14 @@ impl Machine for Root {
     fn accepted(&mut self, now: Duration, from: SocketAddr) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        let pending = self.visits.len()
-            - self
-                .visits
-                .values()
-                .filter(|visit| matches!(visit.state, State::Seated(_)))
-                .count();
+        let pending = self.visits.len() - self.visits.values().filter(|visit| matches!(visit.state, State::Seated(_))).count();
         if pending >= MAX_PENDING {
-            let oldest = self
-                .visits
-                .iter()
-                .find(|(_, visit)| visit_deadline(visit).is_some())
-                .map(|(conn, _)| *conn);
+            let oldest = self.visits.iter().find(|(_, visit)| visit_deadline(visit).is_some()).map(|(conn, _)| *conn);
             if let Some(oldest) = oldest {
                 self.drop_visit(oldest, "too many connections have not said who they are");
             }
         }
-        self.visits.insert(
-            conn,
-            Visit {
-                from,
-                reader: Reader::default(),
-                state: State::New(now),
-            },
-        );
+        self.visits.insert(conn, Visit { from, reader: Reader::default(), state: State::New(now) });
         conn
     }
 
@@ -760,12 +619,7 @@ impl Machine for Root {
             State::New(_) | State::Greeted(_) => {
                 let from = show(visit.from);
                 self.visits.remove(&conn);
-                self.log(
-                    Level::Info,
-                    format!(
-                        "Bootstrap: a connection from {from} ended before it said who it is ({why})"
-                    ),
-                );
+                self.log(Level::Info, format!("Bootstrap: a connection from {from} ended before it said who it is ({why})"));
             }
         }
         self.check_finished(now);
@@ -784,20 +638,11 @@ impl Machine for Root {
         let phase = match &self.phase {
             Phase::Collecting => match self.first {
                 None => Some(self.started + self.config.idle),
-                Some(first) => Some(self.timeout.map_or(self.next_progress, |limit| {
-                    self.next_progress.min(first + limit)
-                })),
+                Some(first) => Some(self.timeout.map_or(self.next_progress, |limit| self.next_progress.min(first + limit))),
             },
             Phase::Failed { at, .. } => {
-                let told = self
-                    .visits
-                    .values()
-                    .any(|visit| matches!(visit.state, State::Told));
-                Some(if told {
-                    *at + HANG_UP
-                } else {
-                    *at + self.config.linger
-                })
+                let told = self.visits.values().any(|visit| matches!(visit.state, State::Told));
+                Some(if told { *at + HANG_UP } else { *at + self.config.linger })
             }
             Phase::Running(_) | Phase::Finished => None,
         };

@@ -45,10 +45,7 @@ impl Messages {
     }
 
     pub(super) fn why_gone(&self, rank: u32) -> (String, bool) {
-        self.gone
-            .get(&rank)
-            .cloned()
-            .unwrap_or(("it said goodbye".to_string(), true))
+        self.gone.get(&rank).cloned().unwrap_or(("it said goodbye".to_string(), true))
     }
 
     fn put(&mut self, from: u32, tag: u64, bytes: Vec<u8>) {
@@ -73,13 +70,7 @@ impl Member {
     /// # Errors
     /// `InvalidArgument` for a rank or a size out of range; the first error of the communicator; `Remote` if
     /// the rank has left.
-    pub fn send_message(
-        &mut self,
-        now: Duration,
-        peer: u32,
-        tag: u64,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
+    pub fn send_message(&mut self, now: Duration, peer: u32, tag: u64, bytes: &[u8]) -> Result<(), Error> {
         self.check_peer(peer)?;
         if bytes.len() > MAX_BLOCK {
             return Err(Error::InvalidArgument(format!(
@@ -92,15 +83,8 @@ impl Member {
             return Ok(());
         }
         self.limit = self.config.timeout.map(|timeout| now + timeout);
-        let frame = Encoder::new(Kind::Message, 8 + bytes.len())
-            .u64(tag)
-            .raw(bytes)
-            .finish();
-        self.messages
-            .queue
-            .entry(peer)
-            .or_default()
-            .push_back(frame);
+        let frame = Encoder::new(Kind::Message, 8 + bytes.len()).u64(tag).raw(bytes).finish();
+        self.messages.queue.entry(peer).or_default().push_back(frame);
         self.connect_peer(now, peer);
         self.flush_messages(peer);
         self.failure.clone().map_or(Ok(()), Err)
@@ -154,10 +138,7 @@ impl Member {
             return Err(error.clone());
         }
         if peer >= self.config.nranks {
-            return Err(Error::InvalidArgument(format!(
-                "rank {peer} is out of range, there are {} ranks",
-                self.config.nranks
-            )));
+            return Err(Error::InvalidArgument(format!("rank {peer} is out of range, there are {} ranks", self.config.nranks)));
         }
         if let Some((why, bye)) = self.messages.gone.get(&peer).cloned() {
             let failure = self.absence(peer, &why, bye);
@@ -182,13 +163,7 @@ impl Member {
         let Some(conn) = self.messages.out.get(&peer).copied() else {
             return;
         };
-        if !matches!(
-            self.links.get(&conn),
-            Some(Link {
-                role: Role::Out(_, _, true),
-                ..
-            })
-        ) {
+        if !matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. })) {
             return;
         }
         for frame in self.messages.queue.remove(&peer).unwrap_or_default() {
@@ -200,9 +175,7 @@ impl Member {
         let mut decoder = Decoder(payload);
         let tag = decoder.u64()?;
         if self.messages.waiting_bytes + decoder.0.len() > MAX_WAITING {
-            return Err(Malformed(format!(
-                "messages that nobody receives, beyond {MAX_WAITING} bytes"
-            )));
+            return Err(Malformed(format!("messages that nobody receives, beyond {MAX_WAITING} bytes")));
         }
         self.messages.put(from, tag, decoder.0.to_vec());
         Ok(())

@@ -73,9 +73,7 @@ pub(super) enum Purpose {
 
 impl Purpose {
     fn from_byte(byte: u8) -> Option<Purpose> {
-        [Purpose::Tree, Purpose::Ring, Purpose::Messages]
-            .into_iter()
-            .find(|purpose| *purpose as u8 == byte)
+        [Purpose::Tree, Purpose::Ring, Purpose::Messages].into_iter().find(|purpose| *purpose as u8 == byte)
     }
 
     /// The longest payload that may come on such a connection.
@@ -207,9 +205,7 @@ impl Member {
             }
             self.close(conn);
         }
-        self.failure.get_or_insert(Error::InvalidUsage(
-            "this rank has left its communicator".to_string(),
-        ));
+        self.failure.get_or_insert(Error::InvalidUsage("this rank has left its communicator".to_string()));
     }
 
     /// This rank has failed: tells the root and the tree. The error stays.
@@ -228,12 +224,7 @@ impl Member {
             return;
         }
         let bytes = failure.encode();
-        let told: Vec<Conn> = self
-            .links
-            .iter()
-            .filter(|(_, link)| is_told(link.role))
-            .map(|(conn, _)| *conn)
-            .collect();
+        let told: Vec<Conn> = self.links.iter().filter(|(_, link)| is_told(link.role)).map(|(conn, _)| *conn).collect();
         for conn in told {
             self.send(conn, bytes.clone());
         }
@@ -259,11 +250,7 @@ impl Member {
         let Some(link) = self.links.get(&conn) else {
             return;
         };
-        let text = format!(
-            "Bootstrap: rank {} dropped a connection from {}: {why}",
-            self.config.rank,
-            show(link.address)
-        );
+        let text = format!("Bootstrap: rank {} dropped a connection from {}: {why}", self.config.rank, show(link.address));
         self.close(conn);
         self.log(Level::Info, text);
     }
@@ -308,10 +295,7 @@ impl Member {
             Visitor::Expected => {
                 link.reader.preamble();
                 match link.reader.frame(HELLO) {
-                    Ok(Some(Frame {
-                        kind: Kind::Hello,
-                        payload,
-                    })) => self.hello(now, conn, &payload),
+                    Ok(Some(Frame { kind: Kind::Hello, payload })) => self.hello(now, conn, &payload),
                     _ => {
                         self.drop_stranger(conn, "it does not say who it is");
                         false
@@ -319,10 +303,7 @@ impl Member {
                 }
             }
             Visitor::OtherProtocol(protocol) => {
-                self.drop_stranger(
-                    conn,
-                    &format!("it speaks version {protocol} of the protocol and not {PROTOCOL}"),
-                );
+                self.drop_stranger(conn, &format!("it speaks version {protocol} of the protocol and not {PROTOCOL}"));
                 false
             }
             Visitor::Nvidia(_) => {
@@ -338,26 +319,17 @@ impl Member {
 
     /// Who a connection comes from and what it is for.
     fn hello(&mut self, now: Duration, conn: Conn, payload: &[u8]) -> bool {
-        let Some((from, purpose)) = read_hello(payload, self.config.rank, self.config.nranks)
-        else {
+        let Some((from, purpose)) = read_hello(payload, self.config.rank, self.config.nranks) else {
             self.drop_stranger(conn, "its hello is malformed");
             return false;
         };
         let taken = match purpose {
             Purpose::Tree => self.take_child(conn, from),
-            Purpose::Ring => {
-                from == (self.config.rank + self.config.nranks - 1) % self.config.nranks
-            }
+            Purpose::Ring => from == (self.config.rank + self.config.nranks - 1) % self.config.nranks,
             Purpose::Messages => true,
         };
         if !taken {
-            self.drop_stranger(
-                conn,
-                &format!(
-                    "rank {from} is not a neighbour of rank {}",
-                    self.config.rank
-                ),
-            );
+            self.drop_stranger(conn, &format!("rank {from} is not a neighbour of rank {}", self.config.rank));
             return false;
         }
         if let Some(link) = self.links.get_mut(&conn) {
@@ -370,12 +342,7 @@ impl Member {
     }
 
     fn take_child(&mut self, conn: Conn, from: u32) -> bool {
-        let Some(index) = self
-            .place
-            .children
-            .iter()
-            .position(|span| span.start == from)
-        else {
+        let Some(index) = self.place.children.iter().position(|span| span.start == from) else {
             return false;
         };
         // A child that connects again has lost its first connection before the answer.
@@ -456,9 +423,7 @@ impl Member {
             (Role::Root(_), Kind::Welcome) if self.phase == Phase::Root => {
                 Welcome::decode(&payload).and_then(|welcome| self.welcome(now, welcome))
             }
-            (Role::Root(_), Kind::Progress) => Decoder(&payload)
-                .text()
-                .map(|text| self.log(Level::Info, text)),
+            (Role::Root(_), Kind::Progress) => Decoder(&payload).text().map(|text| self.log(Level::Info, text)),
             (_, Kind::Bye) => {
                 if let Some(link) = self.links.get_mut(&conn) {
                     link.bye = true;
@@ -481,10 +446,7 @@ impl Member {
         match welcome.roster {
             Roster::Full(entries) => {
                 if entries.len() != nranks as usize {
-                    return Err(super::wire::Malformed(format!(
-                        "a welcome with {} ranks",
-                        entries.len()
-                    )));
+                    return Err(super::wire::Malformed(format!("a welcome with {} ranks", entries.len())));
                 }
                 self.roster = (0..nranks).zip(entries).collect();
             }
@@ -500,18 +462,10 @@ impl Member {
         if let Some(parent) = self.place.parent {
             self.dial(now, parent, Purpose::Tree)?;
         }
-        let waiting: Vec<Conn> = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.role, Role::Unknown(_)))
-            .map(|(conn, _)| *conn)
-            .collect();
+        let waiting: Vec<Conn> =
+            self.links.iter().filter(|(_, link)| matches!(link.role, Role::Unknown(_))).map(|(conn, _)| *conn).collect();
         for conn in waiting {
-            if let Some(Link {
-                role: Role::Unknown(since),
-                ..
-            }) = self.links.get_mut(&conn)
-            {
+            if let Some(Link { role: Role::Unknown(since), .. }) = self.links.get_mut(&conn) {
                 *since = now;
             }
             self.advance(now, conn);
@@ -525,15 +479,7 @@ impl Member {
         if self.phase != Phase::Links || self.children.iter().any(Option::is_none) {
             return;
         }
-        let answered = |conn: Conn| {
-            matches!(
-                self.links.get(&conn),
-                Some(Link {
-                    role: Role::Out(_, _, true),
-                    ..
-                })
-            )
-        };
+        let answered = |conn: Conn| matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. }));
         if self.place.parent.is_some() && !self.parent.is_some_and(answered) {
             return;
         }
@@ -563,10 +509,7 @@ impl Member {
                     self.roster.insert(rank, entry);
                 }
                 Err(bad) => {
-                    return self.fail_with(&Failure::remote(
-                        Some(rank),
-                        format!("the entry of rank {rank} is malformed: {bad}"),
-                    ));
+                    return self.fail_with(&Failure::remote(Some(rank), format!("the entry of rank {rank} is malformed: {bad}")));
                 }
             }
         }
@@ -585,9 +528,7 @@ impl Member {
         let Some(link) = self.links.remove(&conn) else {
             return;
         };
-        let Link {
-            role, address, bye, ..
-        } = link;
+        let Link { role, address, bye, .. } = link;
         match role {
             Role::Unknown(_) => {
                 let text = format!(
@@ -621,8 +562,7 @@ impl Member {
 
     /// A neighbour went away: an error only where an operation needs it.
     fn peer_lost(&mut self, rank: u32, why: &str, bye: bool) {
-        let busy =
-            self.gather.active() || self.phase != Phase::Ready || self.messages.waits_for(rank);
+        let busy = self.gather.active() || self.phase != Phase::Ready || self.messages.waits_for(rank);
         self.messages.gone(rank, why, bye);
         if busy {
             self.fail_with(&self.absence(rank, why, bye));
@@ -647,16 +587,11 @@ impl Member {
         let late: Vec<Conn> = self
             .links
             .iter()
-            .filter(
-                |(_, link)| matches!(link.role, Role::Unknown(since) if now >= since + HANDSHAKE),
-            )
+            .filter(|(_, link)| matches!(link.role, Role::Unknown(since) if now >= since + HANDSHAKE))
             .map(|(conn, _)| *conn)
             .collect();
         for conn in late {
-            self.drop_stranger(
-                conn,
-                &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()),
-            );
+            self.drop_stranger(conn, &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()));
         }
     }
 
@@ -670,9 +605,7 @@ impl Member {
         let failure = match self.phase {
             Phase::Root => Failure::timeout(
                 None,
-                format!(
-                    "rank {rank} has waited {seconds} s for the root at {root}, which does not say who is missing"
-                ),
+                format!("rank {rank} has waited {seconds} s for the root at {root}, which does not say who is missing"),
             ),
             Phase::Links => self.links_late(seconds),
             Phase::Roster | Phase::Ready => self.operation_late(seconds),
@@ -681,25 +614,12 @@ impl Member {
     }
 
     fn links_late(&self, seconds: f32) -> Failure {
-        let children = self
-            .place
-            .children
-            .iter()
-            .zip(&self.children)
-            .filter(|(_, conn)| conn.is_none())
-            .map(|(span, _)| span.start);
+        let children =
+            self.place.children.iter().zip(&self.children).filter(|(_, conn)| conn.is_none()).map(|(span, _)| span.start);
         let parent = self.place.parent.filter(|_| self.parent.is_none());
         let missing: Vec<u32> = parent.into_iter().chain(children).collect();
-        let culprit = if missing.len() == 1 {
-            Some(missing[0])
-        } else {
-            None
-        };
-        let text = format!(
-            "after {seconds} s rank {} has no connection with {}",
-            self.config.rank,
-            super::ranks::name(&missing)
-        );
+        let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
+        let text = format!("after {seconds} s rank {} has no connection with {}", self.config.rank, super::ranks::name(&missing));
         Failure::timeout(culprit, text)
     }
 }
@@ -722,23 +642,11 @@ impl Machine for Member {
     fn accepted(&mut self, now: Duration, from: SocketAddr) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        let mut pending = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.role, Role::Unknown(_)))
-            .map(|(conn, _)| *conn);
+        let mut pending = self.links.iter().filter(|(_, link)| matches!(link.role, Role::Unknown(_))).map(|(conn, _)| *conn);
         if let (Some(oldest), Some(_)) = (pending.next(), pending.nth(MAX_PENDING)) {
             self.drop_stranger(oldest, "too many connections have not said who they are");
         }
-        self.links.insert(
-            conn,
-            Link {
-                role: Role::Unknown(now),
-                address: from,
-                reader: Reader::default(),
-                bye: false,
-            },
-        );
+        self.links.insert(conn, Link { role: Role::Unknown(now), address: from, reader: Reader::default(), bye: false });
         conn
     }
 
