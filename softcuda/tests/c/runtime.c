@@ -244,15 +244,41 @@ static void peers(void) {
   OK(cudaDeviceDisablePeerAccess(1));
 }
 
+static atomic_int step;
+
+static void await_step(int wanted) {
+  while (atomic_load(&step) < wanted) sleep_ms(1);
+}
+
+/* Uses device 1 before and after another thread resets it. */
+static void *bystander(void *arg) {
+  void *p;
+  (void)arg;
+  OK(cudaSetDevice(1));
+  OK(cudaMalloc(&p, 100));
+  atomic_store(&step, 1);
+  await_step(2);
+  OK(cudaMalloc(&p, 100));
+  OK(cudaMemset(p, 0, 100));
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(p));
+  return NULL;
+}
+
 /* After a reset everything begins anew, in this thread and in others. */
 static void reset(void) {
   void *p;
   int device = -1;
+  pthread_t thread;
+  OK(pthread_create(&thread, NULL, bystander, NULL));
+  await_step(1);
   OK(cudaSetDevice(1));
   OK(cudaMalloc(&p, 100));
   OK(cudaDeviceReset());
   OK(cudaGetDevice(&device));
   CHECK(device == 1);
+  atomic_store(&step, 2);
+  OK(pthread_join(thread, NULL));
   EXPECT(cudaErrorInvalidValue, cudaFree(p));
   cudaGetLastError();
   OK(cudaMalloc(&p, 100));
