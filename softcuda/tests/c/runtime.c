@@ -165,6 +165,38 @@ static void capture_is_off(void) {
   CHECK(mode == cudaStreamCaptureModeRelaxed);
 }
 
+/* Handles arrive whole: this process's own memory is recognised, and refused. */
+static void handles(void) {
+  void *p, *q;
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t shared;
+  cudaEvent_t event;
+  cudaMemPool_t pool, current;
+  unsigned long long threshold = 4096, got = 1;
+  OK(cudaMalloc(&p, 1000));
+  OK(cudaIpcGetMemHandle(&memory, p));
+  EXPECT(cudaErrorDeviceUninitialized, cudaIpcOpenMemHandle(&q, memory, cudaIpcMemLazyEnablePeerAccess));
+  OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
+  OK(cudaIpcGetEventHandle(&shared, event));
+  memset(&memory, 0x33, sizeof memory);
+  CHECK(cudaIpcOpenMemHandle(&q, memory, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess);
+  cudaGetLastError();
+  OK(cudaEventDestroy(event));
+  OK(cudaFree(p));
+  OK(cudaDeviceGetDefaultMemPool(&pool, 0));
+  OK(cudaDeviceGetMemPool(&current, 0));
+  CHECK(pool == current);
+  OK(cudaMallocFromPoolAsync(&p, 1000, pool, 0));
+  OK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  OK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &got));
+  CHECK(got == threshold);
+  OK(cudaFreeAsync(p, 0));
+  OK(cudaDeviceSynchronize());
+  OK(cudaMemPoolTrimTo(pool, 0));
+  EXPECT(cudaErrorInvalidDevice, cudaDeviceGetMemPool(&pool, 4711));
+  cudaGetLastError();
+}
+
 /* What nvcc's generated code does for a kernel called "lonely". */
 extern void **__cudaRegisterFatBinary(void *binary);
 extern void __cudaRegisterFatBinaryEnd(void **handle);
@@ -293,6 +325,7 @@ int main(void) {
   copies();
   default_stream();
   capture_is_off();
+  handles();
   kernels_of_nvcc();
   entry_points();
   int before = open_fds();
