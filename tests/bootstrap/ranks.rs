@@ -182,6 +182,8 @@ pub fn config(settings: &str) -> NetConfig {
         match name {
             "timeout_ms" => config.timeout = Some(Duration::from_millis(value.parse().unwrap())),
             "ifname" => config.interfaces = InterfaceFilter::parse(value).0,
+            "retries" => config.retry_count = value.parse().unwrap(),
+            "second_ifname" => {}
             "comm_id" => config.comm_id = Some(CommId::parse(value).unwrap()),
             "buffers" => {
                 (config.send_buffer, config.receive_buffer) =
@@ -253,6 +255,8 @@ fn carry_out(
             Bootstrap::report_failure(config, id, join_of(rank, nranks), &error)?;
             return Err(error);
         }
+        "alone" => return alone(config),
+        "two hosts" => return two_hosts(),
         "leaks" => return crate::leaks::check(config).map(|()| Instant::now()),
         _ => {}
     }
@@ -260,6 +264,13 @@ fn carry_out(
     let joined = Instant::now();
     match task {
         "join" | "stay" => {}
+        "place" => {
+            let places: Vec<String> = (0..nranks)
+                .filter_map(|rank| bootstrap.address(rank))
+                .collect();
+            bootstrap.barrier()?;
+            println!("@h1 {} h2 {}", places[0], places[1]);
+        }
         "gather" => gather(&mut bootstrap)?,
         "time" => {
             bootstrap.all_gather(&[7; 144])?;
@@ -276,6 +287,58 @@ fn carry_out(
     }
     bootstrap.complete();
     Ok(joined)
+}
+
+/// Two ranks in one process; says where they have met.
+fn alone(config: &NetConfig) -> Result<Instant, Error> {
+    let id = create_id(config)?;
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let mut bootstrap = Bootstrap::join(config, &id, join_of(rank, 2))?;
+                    let place = bootstrap.address(0).unwrap_or_default();
+                    bootstrap.barrier()?;
+                    Ok::<String, Error>(place)
+                })
+            })
+            .collect();
+        let places: Result<Vec<String>, Error> =
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        println!("@met {}", places?[0]);
+        Ok(Instant::now())
+    })
+}
+
+/// Starts a rank on each of the hosts h1 and h2, and repeats what they say.
+fn two_hosts() -> Result<Instant, Error> {
+    let settings = std::env::var("BOOTSTRAP_SETTINGS").unwrap();
+    let plans: Vec<Plan> = (0..2)
+        .map(|rank| {
+            let own = if rank == 1 {
+                settings.replace("second_ifname", "ifname")
+            } else {
+                settings.clone()
+            };
+            let mut plan = Plan::new(&UniqueId([0; 128]), rank, 2, "place").set(&own);
+            plan.wrapper = ["ip", "netns", "exec", ["h1", "h2"][rank as usize]]
+                .map(String::from)
+                .to_vec();
+            plan
+        })
+        .collect();
+    let ranks = start(&plans);
+    let lines: Vec<String> = ranks.iter().map(Rank::line).collect();
+    assert_eq!(
+        lines[0].split(' ').next(),
+        lines[1].split(' ').next(),
+        "{lines:?}"
+    );
+    println!("@{}", lines[1]);
+    if lines[0].starts_with("h1 ") {
+        ranks.iter().for_each(Rank::succeeds);
+    }
+    Ok(Instant::now())
 }
 
 fn gather(bootstrap: &mut Bootstrap) -> Result<(), Error> {
