@@ -1,1 +1,228 @@
-fn main() {}
+//! Makes what Rust cannot: the host image and the fatbin from `kernels/`, the name and the symbol bindings of
+//! libnccl.so, and its links in `target/<profile>`.
+//!
+//! * Host image: compiled by the C++ compiler, linked into the library; `oxccl_host_image()` returns it.
+//! * Fatbin: `OUT_DIR/device.fatbin`, empty where there is no nvcc; `cfg(oxccl_fatbin)` says that it is not.
+//!
+//! Environment: `NVCC` or `CUDA_HOME` (else `PATH`) for nvcc; `OXCCL_GENCODE` for what it generates: a list
+//! such as `sm_80,sm_90,compute_90`.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+
+fn main() {
+    let out = PathBuf::from(variable("OUT_DIR"));
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=kernels");
+    host_image();
+    device_code(&out);
+    linking(&out);
+    let profile = profile_dir(&out);
+    for name in ["libnccl.so", "libnccl.so.2"] {
+        link("deps/libnccl.so", &profile.join(name));
+    }
+    println!("cargo::rustc-env=OXCCL_PROFILE_DIR={}", profile.display());
+}
+
+/// A variable that cargo sets for every build script.
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+// --- host image ---------------------------------------------------------------------------------------
+
+/// Compiles the kernels once per instruction set, side by side, and the function that picks a build.
+fn host_image() {
+    let x86 = variable("CARGO_CFG_TARGET_ARCH") == "x86_64";
+    let mut pick = compiler();
+    pick.file("kernels/host_image.cc");
+    // Whoever refers to another library must be named before it.
+    let mut libraries = vec![("oxccl_host_image", pick), ("oxccl_image_baseline", isa_build("oxccl_image_baseline"))];
+    if x86 {
+        libraries[0].1.define("OXCCL_IMAGE_V3", None);
+        let mut wide = isa_build("oxccl_image_v3");
+        wide.flag("-march=x86-64-v3");
+        libraries.push(("oxccl_image_v3", wide));
+    }
+    thread::scope(|scope| {
+        for (name, build) in &libraries {
+            scope.spawn(move || build.compile(name));
+        }
+    });
+    println!("cargo::rustc-link-search=native={}", variable("OUT_DIR"));
+    for (name, _) in &libraries {
+        println!("cargo::rustc-link-lib=static={name}");
+    }
+}
+
+/// One build of the kernels, for the plainest CPU of the target unless told otherwise. The name is that of
+/// its table of functions.
+fn isa_build(table: &str) -> cc::Build {
+    let mut cc = compiler();
+    cc.define("OXCCL_IMAGE", table).flag("-x").flag("c++").file("kernels/entry.cu");
+    cc
+}
+
+/// The C++ compiler as the kernels need it: optimised in every profile, floats computed as written, and
+/// nothing that would need the C++ library.
+fn compiler() -> cc::Build {
+    let mut cc = cc::Build::new();
+    cc.cpp(true).std("c++17").opt_level(3).cpp_link_stdlib(None).pic(true).warnings(true).extra_warnings(true);
+    for flag in ["-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"] {
+        cc.flag(flag);
+    }
+    cc.flag_if_supported("-Wno-psabi").cargo_metadata(false);
+    for name in ["CXX", "CXXFLAGS"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    cc
+}
+
+// --- device code --------------------------------------------------------------------------------------
+
+/// Architectures of a release build, as far as this nvcc knows them. The last is also embedded as PTX.
+const ARCHITECTURES: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
+/// The one architecture of a debug build.
+const DEBUG_ARCHITECTURE: u32 = 80;
+
+/// Writes OUT_DIR/device.fatbin: code for GPUs where nvcc is found, else nothing.
+fn device_code(out: &Path) {
+    for name in ["NVCC", "CUDA_HOME", "OXCCL_GENCODE"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
+    println!("cargo::rustc-check-cfg=cfg(oxccl_fatbin)");
+    let fatbin = out.join("device.fatbin");
+    let made = find_nvcc().is_some_and(|(nvcc, wanted)| run_nvcc(&nvcc, wanted, &fatbin));
+    if made {
+        println!("cargo::rustc-cfg=oxccl_fatbin");
+    } else if let Err(e) = fs::write(&fatbin, b"") {
+        panic!("{}: {e}", fatbin.display());
+    }
+}
+
+/// nvcc, and whether somebody asked for it by name: then it must work.
+fn find_nvcc() -> Option<(PathBuf, bool)> {
+    let set = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(nvcc) = set("NVCC") {
+        return Some((nvcc, true));
+    }
+    if let Some(home) = set("CUDA_HOME") {
+        let nvcc = home.join("bin/nvcc");
+        return nvcc.is_file().then_some((nvcc, true));
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|d| d.join("nvcc")).find(|p| p.is_file()).map(|p| (p, false))
+}
+
+/// Compiles the fatbin; false where an nvcc that nobody asked for does not work.
+fn run_nvcc(nvcc: &Path, wanted: bool, fatbin: &Path) -> bool {
+    let mut command = Command::new(nvcc);
+    command.args(["-fatbin", "-std=c++17", "-fmad=false", "--threads", "0", "-Xfatbin", "-compress-all"]);
+    for code in gencode(nvcc) {
+        command.args(["-gencode", &code]);
+    }
+    command.args(["-o".as_ref(), fatbin.as_os_str(), "kernels/entry.cu".as_ref()]);
+    match command.output() {
+        Ok(o) if o.status.success() => true,
+        failed => {
+            let text = describe(&failed);
+            assert!(!wanted, "{command:?}: {text}");
+            println!("cargo::warning={} does not work, so this build has no code for GPUs: {text}", nvcc.display());
+            false
+        }
+    }
+}
+
+fn describe(failed: &std::io::Result<Output>) -> String {
+    match failed {
+        Ok(o) => String::from_utf8_lossy(&o.stderr).lines().take(20).collect::<Vec<_>>().join("; "),
+        Err(e) => e.to_string(),
+    }
+}
+
+/// What nvcc is to generate, as values of -gencode.
+fn gencode(nvcc: &Path) -> Vec<String> {
+    if let Ok(list) = env::var("OXCCL_GENCODE") {
+        return list.split(',').map(|c| one_code(c.trim())).collect();
+    }
+    let known = known_architectures(nvcc);
+    let release = variable("PROFILE") == "release";
+    let mut wanted: Vec<u32> = if release { ARCHITECTURES.to_vec() } else { vec![DEBUG_ARCHITECTURE] };
+    wanted.retain(|a| known.is_empty() || known.contains(a));
+    let ptx = wanted.last().map(|a| one_code(&format!("compute_{a}")));
+    wanted.iter().map(|a| one_code(&format!("sm_{a}"))).chain(ptx).collect()
+}
+
+/// `sm_90` or `compute_90` as a value of -gencode.
+fn one_code(code: &str) -> String {
+    let number = code.trim_start_matches("sm_").trim_start_matches("compute_");
+    format!("arch=compute_{number},code={code}")
+}
+
+/// Architectures that nvcc lists; none where it cannot say.
+fn known_architectures(nvcc: &Path) -> Vec<u32> {
+    let Ok(output) = Command::new(nvcc).arg("--list-gpu-arch").output() else { return Vec::new() };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().filter_map(|l| l.trim().strip_prefix("compute_")?.parse().ok()).collect()
+}
+
+// --- linking ------------------------------------------------------------------------------------------
+
+/// The library's name, and which of its symbols are weak.
+fn linking(out: &Path) {
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    println!("cargo::rerun-if-changed=nccl.map");
+    println!("cargo::rustc-check-cfg=cfg(weak_names)");
+    // rustc's own version script hides assembler symbols such as the weak names. A second script shows
+    // them, where the linker unites scripts (lld does, GNU ld refuses).
+    let map = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("nccl.map");
+    if linker_unites_scripts(out, &map) {
+        println!("cargo::rustc-cfg=weak_names");
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", map.display());
+    }
+}
+
+/// Links a cdylib of a few lines just as cargo will link this one.
+fn linker_unites_scripts(out: &Path, map: &Path) -> bool {
+    let source = out.join("probe.rs");
+    let text = "#![no_std]\n#[unsafe(no_mangle)] pub extern \"C\" fn pncclProbe() {}\n\
+        #[panic_handler] fn panicked(_: &core::panic::PanicInfo) -> ! { loop {} }\n";
+    if fs::write(&source, text).is_err() {
+        return false;
+    }
+    let mut rustc = Command::new(variable("RUSTC"));
+    rustc.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=probe", "-Cpanic=abort"]);
+    rustc.args(["--target", &variable("TARGET")]);
+    rustc.args(["-o".as_ref(), out.join("probe.so").as_os_str(), source.as_os_str()]);
+    rustc.arg(format!("-Clink-arg=-Wl,--version-script={}", map.display()));
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        rustc.args([OsStr::new("-C"), OsStr::new(&format!("linker={}", linker.display()))]);
+    }
+    if let Ok(flags) = env::var("CARGO_ENCODED_RUSTFLAGS") {
+        rustc.args(flags.split('\x1f').filter(|f| !f.is_empty()));
+    }
+    rustc.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+/// target/<profile>: what holds the folder `build` that OUT_DIR is in, however deep.
+fn profile_dir(out: &Path) -> PathBuf {
+    let profile = out.ancestors().find(|p| p.ends_with("build")).and_then(Path::parent);
+    profile.unwrap_or_else(|| panic!("{} is not below a folder `build`", out.display())).to_path_buf()
+}
+
+/// Makes a symbolic link, or leaves it where it is right already.
+fn link(to: &str, at: &Path) {
+    if fs::read_link(at).is_ok_and(|target| target == Path::new(to)) {
+        return;
+    }
+    // By way of a name of our own, so that nobody sees the link missing.
+    let fresh = at.with_extension(format!("{}.tmp", std::process::id()));
+    let made = symlink(to, &fresh).and_then(|()| fs::rename(&fresh, at));
+    made.unwrap_or_else(|e| panic!("{}: {e}", at.display()));
+}

@@ -98,11 +98,7 @@ impl Error {
 
     /// A failed system call, from the last OS error or one that a crate returned.
     pub fn system(call: &'static str, what: impl Into<String>, error: &std::io::Error) -> Error {
-        Error::System {
-            call,
-            what: what.into(),
-            errno: error.raw_os_error().unwrap_or(0),
-        }
+        Error::System { call, what: what.into(), errno: error.raw_os_error().unwrap_or(0) }
     }
 }
 

@@ -1,1 +1,24 @@
-//! A software CUDA device on host memory.
+//! A software CUDA device on host memory: the driver interface (`libcuda.so.1`) for programs that have no GPU.
+//!
+//! * `abi/`: the C boundary, the only room beside `memory/` with `unsafe`
+//! * `driver`: the state behind it; `device/`, `context`, `event`, `module`: its objects; `handles`: how C names them
+//! * `stream/`: queues of operations, and who executes them when
+//! * `launch`: blocks and threads of a kernel
+//! * `memory/`: allocations, IPC, raw access
+#![deny(unsafe_code)]
+#![allow(non_snake_case, reason = "the names of NVIDIA's interface")]
+
+mod abi;
+mod config;
+mod context;
+mod device;
+mod driver;
+mod error;
+mod event;
+mod handles;
+mod launch;
+mod memory;
+mod module;
+#[allow(unsafe_code)]
+mod runtime;
+mod stream;

@@ -82,10 +82,7 @@ impl Family {
 
     /// Whether an address belongs to the family.
     pub fn contains(self, ip: IpAddr) -> bool {
-        matches!(
-            (self, ip),
-            (Family::V4, IpAddr::V4(_)) | (Family::V6, IpAddr::V6(_))
-        )
+        matches!((self, ip), (Family::V4, IpAddr::V4(_)) | (Family::V6, IpAddr::V6(_)))
     }
 }
 
@@ -109,23 +106,13 @@ impl InterfaceFilter {
         let mut warnings = Vec::new();
         let mut text = text.trim();
         if text.len() > FILTER_BYTES_MAX {
-            let end = (0..=FILTER_BYTES_MAX)
-                .rev()
-                .find(|i| text.is_char_boundary(*i))
-                .unwrap_or(0);
+            let end = (0..=FILTER_BYTES_MAX).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
             text = &text[..end];
-            warnings.push(format!(
-                "the interface list is longer than {FILTER_BYTES_MAX} bytes; the rest is ignored"
-            ));
+            warnings.push(format!("the interface list is longer than {FILTER_BYTES_MAX} bytes; the rest is ignored"));
         }
         let rest = text.strip_prefix('^').unwrap_or(text);
         let list = rest.strip_prefix('=').unwrap_or(rest);
-        let names: Vec<String> = list
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty())
-            .map(String::from)
-            .collect();
+        let names: Vec<String> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(String::from).collect();
         for name in names.iter().filter(|name| name.starts_with(['^', '='])) {
             let right = name.trim_start_matches(['^', '=']);
             warnings.push(format!("element '{name}' of '{text}' begins with a modifier and matches nothing; write the modifier once, in front of the list, and here '{right}'"));
@@ -133,12 +120,8 @@ impl InterfaceFilter {
         if names.is_empty() {
             return (None, warnings);
         }
-        let filter = InterfaceFilter {
-            text: text.to_string(),
-            exact: list.len() < rest.len(),
-            exclude: rest.len() < text.len(),
-            names,
-        };
+        let filter =
+            InterfaceFilter { text: text.to_string(), exact: list.len() < rest.len(), exclude: rest.len() < text.len(), names };
         (Some(filter), warnings)
     }
 
@@ -149,20 +132,12 @@ impl InterfaceFilter {
 
     /// The first element that the name matches.
     pub fn position(&self, name: &str) -> Option<usize> {
-        self.names.iter().position(|wanted| {
-            if self.exact {
-                name == wanted
-            } else {
-                name.starts_with(wanted.as_str())
-            }
-        })
+        self.names.iter().position(|wanted| if self.exact { name == wanted } else { name.starts_with(wanted.as_str()) })
     }
 
     /// The first element that is an address, where the variable takes names.
     pub fn address(&self) -> Option<IpAddr> {
-        self.names
-            .iter()
-            .find_map(|name| name.trim_matches(['[', ']']).parse().ok())
+        self.names.iter().find_map(|name| name.trim_matches(['[', ']']).parse().ok())
     }
 }
 
@@ -183,28 +158,17 @@ impl CommId {
     pub fn parse(text: &str) -> Result<CommId, Error> {
         let text = text.trim();
         let wrong = |why: &str| {
-            Error::InvalidArgument(format!(
-                "NCCL_COMM_ID='{text}': {why}; write <ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"
-            ))
+            Error::InvalidArgument(format!("NCCL_COMM_ID='{text}': {why}; write <ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"))
         };
-        let (host, port) = text
-            .rsplit_once(':')
-            .ok_or_else(|| wrong("there is no port"))?;
-        let port: u16 = port
-            .parse()
-            .ok()
-            .filter(|port| *port != 0)
-            .ok_or_else(|| wrong("the port is not a number from 1 to 65535"))?;
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
+        let port: u16 =
+            port.parse().ok().filter(|port| *port != 0).ok_or_else(|| wrong("the port is not a number from 1 to 65535"))?;
         if let Some(inner) = host.strip_prefix('[') {
-            let inner = inner
-                .strip_suffix(']')
-                .ok_or_else(|| wrong("']' is missing"))?;
+            let inner = inner.strip_suffix(']').ok_or_else(|| wrong("']' is missing"))?;
             return match text.parse::<SocketAddr>() {
                 Ok(address) => Ok(CommId::Address(address)),
                 Err(_) if inner.contains('%') => Ok(CommId::Name(inner.to_string(), port)),
-                Err(_) => Err(wrong(
-                    "what stands between the brackets is not an IPv6 address",
-                )),
+                Err(_) => Err(wrong("what stands between the brackets is not an IPv6 address")),
             };
         }
         if let Ok(ip) = host.parse::<std::net::Ipv4Addr>() {

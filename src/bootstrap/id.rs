@@ -95,12 +95,7 @@ impl IdParts {
         if !zero || bytes[46] & !FLAG_FIXED != 0 || bytes[47] != 0 {
             return Err(garbage("bytes that must be zero are not"));
         }
-        Ok(IdParts {
-            magic: word(&bytes[0..8]),
-            root,
-            fixed: bytes[46] & FLAG_FIXED != 0,
-            token: word(&bytes[48..56]),
-        })
+        Ok(IdParts { magic: word(&bytes[0..8]), root, fixed: bytes[46] & FLAG_FIXED != 0, token: word(&bytes[48..56]) })
     }
 }
 
@@ -112,9 +107,7 @@ fn foreign(address: Option<SocketAddr>) -> Error {
              LD_LIBRARY_PATH is missing there?",
             show(address)
         )),
-        None => {
-            garbage("it was not made by ncclGetUniqueId, or was damaged on its way to this rank")
-        }
+        None => garbage("it was not made by ncclGetUniqueId, or was damaged on its way to this rank"),
     }
 }
 
@@ -152,10 +145,9 @@ fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
     let port = u16::from_be_bytes([bytes[2], bytes[3]]);
     let address = match family {
-        FAMILY_INET if bytes[8..16].iter().all(|b| *b == 0) => SocketAddr::V4(SocketAddrV4::new(
-            Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]),
-            port,
-        )),
+        FAMILY_INET if bytes[8..16].iter().all(|b| *b == 0) => {
+            SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(bytes[4], bytes[5], bytes[6], bytes[7]), port))
+        }
         FAMILY_INET6 => {
             let mut octets = [0u8; 16];
             octets.copy_from_slice(&bytes[8..24]);
@@ -170,9 +162,7 @@ fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
 
 /// FNV-1a over 64 bits.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// An address as NCCL prints it: `10.0.0.1<4000>` (spec §9.4).

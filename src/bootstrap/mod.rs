@@ -75,31 +75,16 @@ pub struct Bootstrap {
 pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
     if let Some(comm_id) = &config.comm_id {
         let root = net::root::resolve(config, comm_id)?;
-        return Ok(IdParts {
-            magic: net::root::fixed_magic(config, root),
-            root,
-            fixed: true,
-            token: 0,
-        }
-        .encode());
+        return Ok(IdParts { magic: net::root::fixed_magic(config, root), root, fixed: true, token: 0 }.encode());
     }
     let interface = interface::choose(
         &interface::list()?,
-        Wish {
-            filter: config.interfaces.as_ref(),
-            family: config.family,
-            ..Wish::default()
-        },
+        Wish { filter: config.interfaces.as_ref(), family: config.family, ..Wish::default() },
     )?;
     log_interface(&interface);
     let listener = socket::listen(interface.at(0), config.ports, "the ranks (root)")?;
     let root = socket::local_address(&listener)?;
-    let parts = IdParts {
-        magic: rand::random(),
-        root,
-        fixed: false,
-        token: rand::random(),
-    };
+    let parts = IdParts { magic: rand::random(), root, fixed: false, token: rand::random() };
     net::root::start(config, listener, parts.magic, parts.token, false)?;
     Ok(parts.encode())
 }
@@ -112,11 +97,7 @@ fn log_interface(interface: &Interface) {
 fn process() -> String {
     let name = rustix::system::uname();
     let host = name.nodename().to_string_lossy();
-    format!(
-        "{}:{}",
-        host.split('.').next().unwrap_or_default(),
-        std::process::id()
-    )
+    format!("{}:{}", host.split('.').next().unwrap_or_default(), std::process::id())
 }
 
 impl Bootstrap {
@@ -132,17 +113,8 @@ impl Bootstrap {
         let create = clock.elapsed();
         let (rank, nranks) = (settings.rank, settings.nranks);
         let member = Member::new(settings, driver.now());
-        let timings = Timings {
-            create,
-            join: Duration::ZERO,
-        };
-        let mut bootstrap = Bootstrap {
-            driver,
-            member,
-            rank,
-            nranks,
-            timings,
-        };
+        let timings = Timings { create, join: Duration::ZERO };
+        let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings };
         bootstrap.run(|member| member.joined())?;
         bootstrap.timings.join = clock.elapsed() - create;
         bootstrap.log_timings();
@@ -155,28 +127,14 @@ impl Bootstrap {
     ///
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
-    pub fn report_failure(
-        config: &NetConfig,
-        id: &UniqueId,
-        join: Join,
-        failure: &Error,
-    ) -> Result<(), Error> {
+    pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
         let (driver, settings) = prepare(config, id, join)?;
         let (rank, nranks) = (settings.rank, settings.nranks);
         let member = Member::reporting(settings, failure, driver.now());
-        let mut bootstrap = Bootstrap {
-            driver,
-            member,
-            rank,
-            nranks,
-            timings: Timings::default(),
-        };
+        let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings: Timings::default() };
         match bootstrap.run(|_| false) {
             // The root has sent the news to all: this rank hears it too.
-            Err(Error::Remote {
-                rank: Some(culprit),
-                ..
-            }) if culprit == rank => Ok(()),
+            Err(Error::Remote { rank: Some(culprit), .. }) if culprit == rank => Ok(()),
             other => other,
         }
     }
@@ -213,9 +171,7 @@ impl Bootstrap {
 
     /// Where a rank listens, for messages.
     pub fn address(&self, rank: u32) -> Option<String> {
-        self.member
-            .entry(rank)
-            .map(|entry| format!("{}:{}", entry.interface, show_ip(entry.address.ip())))
+        self.member.entry(rank).map(|entry| format!("{}:{}", entry.interface, show_ip(entry.address.ip())))
     }
 
     /// Brings the blocks of all ranks to all ranks, in the order of ranks. Blocks may differ in size, up to 64 MiB.
@@ -223,9 +179,7 @@ impl Bootstrap {
     /// # Errors
     /// `InvalidArgument` for a block that is too large; the error of whichever rank failed; `Timeout`, `Aborted`.
     pub fn all_gather(&mut self, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.member
-            .start_all_gather(self.driver.now(), block)
-            .or_else(|error| self.flush_failure(error))?;
+        self.member.start_all_gather(self.driver.now(), block).or_else(|error| self.flush_failure(error))?;
         let mut blocks = None;
         self.run(|member| {
             blocks = blocks.take().or_else(|| member.take_gathered());
@@ -247,9 +201,7 @@ impl Bootstrap {
     /// # Errors
     /// `InvalidArgument` for a rank or a size (64 MiB) out of range; otherwise as [`Bootstrap::all_gather`].
     pub fn send(&mut self, peer: u32, tag: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.member
-            .send_message(self.driver.now(), peer, tag, bytes)
-            .or_else(|error| self.flush_failure(error))?;
+        self.member.send_message(self.driver.now(), peer, tag, bytes).or_else(|error| self.flush_failure(error))?;
         self.run(|member| member.sent(peer))?;
         self.member.end_send();
         Ok(())
@@ -260,9 +212,7 @@ impl Bootstrap {
     /// # Errors
     /// As [`Bootstrap::send`]; `Remote` if the rank is gone.
     pub fn recv(&mut self, peer: u32, tag: u64) -> Result<Vec<u8>, Error> {
-        self.member
-            .start_receive(self.driver.now(), peer, tag)
-            .or_else(|error| self.flush_failure(error))?;
+        self.member.start_receive(self.driver.now(), peer, tag).or_else(|error| self.flush_failure(error))?;
         let mut message = None;
         self.run(|member| {
             message = message.take().or_else(|| member.take_message());
@@ -285,9 +235,7 @@ impl Bootstrap {
 
     /// Runs the member until its result is there, or an error.
     fn run(&mut self, mut done: impl FnMut(&mut Member) -> bool) -> Result<(), Error> {
-        let outcome = self.driver.run(&mut self.member, None, |member| {
-            member.error().is_some() || done(member)
-        });
+        let outcome = self.driver.run(&mut self.member, None, |member| member.error().is_some() || done(member));
         match outcome {
             Ok(()) => self.member.error().cloned().map_or(Ok(()), Err),
             Err(Stop::Cancelled) => {
@@ -299,9 +247,7 @@ impl Bootstrap {
                 self.deliver();
                 Err(error)
             }
-            Err(Stop::Late) => Err(Error::Internal(
-                "a wait without a limit was late".to_string(),
-            )),
+            Err(Stop::Late) => Err(Error::Internal("a wait without a limit was late".to_string())),
         }
     }
 
@@ -331,12 +277,7 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, Mem
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
     let subnet = parts.fixed.then_some(parts.root.ip());
-    let wish = Wish {
-        filter: config.interfaces.as_ref(),
-        family: config.family,
-        route,
-        subnet,
-    };
+    let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
     let interface = interface::choose(&interface::list()?, wish)?;
     log_interface(&interface);
     if parts.fixed && join.rank == 0 {
@@ -355,16 +296,9 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, Mem
         version: join.version,
         process: process(),
         settings: join.settings,
-        entry: Entry {
-            address,
-            interface: interface.name,
-            facts: join.facts,
-        },
+        entry: Entry { address, interface: interface.name, facts: join.facts },
         timeout: config.timeout,
-        retry: Retry {
-            count: config.retry_count,
-            sleep: config.retry_sleep,
-        },
+        retry: Retry { count: config.retry_count, sleep: config.retry_sleep },
     };
     Ok((driver, settings))
 }
@@ -373,14 +307,10 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, Mem
 fn check(join: &Join) -> Result<(), Error> {
     let (rank, nranks) = (join.rank, join.nranks);
     if nranks == 0 || nranks > MAX_RANKS {
-        return Err(Error::InvalidArgument(format!(
-            "{nranks} ranks: there must be 1 to {MAX_RANKS}"
-        )));
+        return Err(Error::InvalidArgument(format!("{nranks} ranks: there must be 1 to {MAX_RANKS}")));
     }
     if rank >= nranks {
-        return Err(Error::InvalidArgument(format!(
-            "rank {rank} is out of range, there are {nranks} ranks"
-        )));
+        return Err(Error::InvalidArgument(format!("rank {rank} is out of range, there are {nranks} ranks")));
     }
     if join.facts.len() > MAX_FACTS {
         return Err(Error::InvalidArgument(format!(

@@ -9,12 +9,7 @@ use super::id::{IdParts, UniqueId, show};
 use crate::error::Code;
 
 fn parts() -> IdParts {
-    IdParts {
-        magic: 0x0102_0304_0506_0708,
-        root: "10.20.30.40:4096".parse().unwrap(),
-        fixed: false,
-        token: 7,
-    }
+    IdParts { magic: 0x0102_0304_0506_0708, root: "10.20.30.40:4096".parse().unwrap(), fixed: false, token: 7 }
 }
 
 /// Magic and address stand where NVIDIA's library has them (internals A.1).
@@ -25,20 +20,10 @@ fn an_id_has_the_address_where_nvidias_library_looks_for_it() {
     assert_eq!(id.0[8..16], [2, 0, 0x10, 0, 10, 20, 30, 40]);
     assert!(id.0[16..40].iter().all(|byte| *byte == 0));
     assert_eq!(&id.0[40..45], b"oxccl");
-    let v6 = IdParts {
-        root: "[2001:db8::7]:99".parse().unwrap(),
-        fixed: true,
-        ..parts()
-    };
+    let v6 = IdParts { root: "[2001:db8::7]:99".parse().unwrap(), fixed: true, ..parts() };
     let id = v6.encode();
     assert_eq!(id.0[8..12], [10, 0, 0, 99]);
-    assert_eq!(
-        id.0[16..32],
-        "2001:db8::7"
-            .parse::<std::net::Ipv6Addr>()
-            .unwrap()
-            .octets()
-    );
+    assert_eq!(id.0[16..32], "2001:db8::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
     assert_eq!(IdParts::decode(&id), Ok(v6));
 }
 
@@ -49,12 +34,7 @@ fn ids_of_others_are_told_apart() {
     nvidia[0..40].copy_from_slice(&parts().encode().0[0..40]);
     let error = check(nvidia);
     assert_eq!(error.code(), Code::InvalidUsage);
-    assert!(
-        error
-            .to_string()
-            .contains("not made by oxccl (it points to 10.20.30.40<4096>)"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("not made by oxccl (it points to 10.20.30.40<4096>)"), "{error}");
     assert_eq!(check([0; 128]).code(), Code::InvalidArgument);
     assert_eq!(check([0xa5; 128]).code(), Code::InvalidArgument);
     let mut newer = parts().encode().0;
@@ -89,45 +69,18 @@ fn interface_lists_are_read() {
     let (filter, warnings) = read("^=mlx5_8,^=mlx5_14");
     assert!(!filter.unwrap().allows("mlx5_8"));
     assert_eq!(warnings.len(), 1);
-    assert!(
-        warnings[0].contains("'^=mlx5_14'") && warnings[0].contains("'mlx5_14'"),
-        "{}",
-        warnings[0]
-    );
+    assert!(warnings[0].contains("'^=mlx5_14'") && warnings[0].contains("'mlx5_14'"), "{}", warnings[0]);
     assert_eq!(read(&"x".repeat(4096)).1.len(), 1);
     assert_eq!(names("[10.0.0.1]"), ["[10.0.0.1]"]);
-    assert_eq!(
-        read("10.0.0.5").0.unwrap().address(),
-        Some("10.0.0.5".parse().unwrap())
-    );
+    assert_eq!(read("10.0.0.5").0.unwrap().address(), Some("10.0.0.5".parse().unwrap()));
 }
 
 #[test]
 fn rendezvous_addresses_are_read() {
-    assert_eq!(
-        CommId::parse("10.0.0.1:4000"),
-        Ok(CommId::Address("10.0.0.1:4000".parse().unwrap()))
-    );
-    assert_eq!(
-        CommId::parse(" [2001:db8::1]:4000 "),
-        Ok(CommId::Address("[2001:db8::1]:4000".parse().unwrap()))
-    );
-    assert_eq!(
-        CommId::parse("node-1.example:4000"),
-        Ok(CommId::Name("node-1.example".to_string(), 4000))
-    );
-    for bad in [
-        "",
-        "10.0.0.1",
-        ":4000",
-        "10.0.0.1:",
-        "10.0.0.1:0",
-        "10.0.0.1:70000",
-        "[::1:4000",
-        "[x]:1",
-        "::1:4000",
-        "a:b",
-    ] {
+    assert_eq!(CommId::parse("10.0.0.1:4000"), Ok(CommId::Address("10.0.0.1:4000".parse().unwrap())));
+    assert_eq!(CommId::parse(" [2001:db8::1]:4000 "), Ok(CommId::Address("[2001:db8::1]:4000".parse().unwrap())));
+    assert_eq!(CommId::parse("node-1.example:4000"), Ok(CommId::Name("node-1.example".to_string(), 4000)));
+    for bad in ["", "10.0.0.1", ":4000", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:70000", "[::1:4000", "[x]:1", "::1:4000", "a:b"] {
         let error = CommId::parse(bad).unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{bad}");
         assert!(error.to_string().contains(&format!("'{bad}'")), "{error}");

@@ -1,1 +1,291 @@
-//! TODO room.
+//! A communicator's life: creation, queries, the end.
+
+mod arena;
+pub mod config;
+mod init;
+pub mod jobs;
+mod order;
+mod schedules;
+pub mod selection;
+mod settings;
+mod teardown;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::bootstrap::{Bootstrap, Cancel, UniqueId};
+use crate::device::{self, Context, Driver, HostFlag, Kernels};
+use crate::error::{Code, Error};
+use crate::log::lines::CommLine;
+use crate::log::{FirstFailure, Place, first_failure};
+use crate::transport::{Connections, PeerFacts};
+
+pub use config::Config;
+pub use order::Order;
+pub use schedules::{Schedules, WaitPolicy};
+pub use settings::{check_device_list, unique_id};
+
+/// How a call of the C interface went, other than by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// It goes on in the background.
+    InProgress,
+}
+
+/// What a rank asks for when it creates a communicator.
+pub struct InitRequest {
+    /// The C function, for log lines.
+    pub function: &'static str,
+    /// The number of ranks.
+    pub nranks: i32,
+    /// This rank.
+    pub rank: i32,
+    /// The rendezvous.
+    pub id: UniqueId,
+    /// The resolved configuration.
+    pub config: Config,
+    /// `ncclCommInitRank` and `ncclCommInitAll` block whatever the configuration says (spec §3.2).
+    pub always_blocking: bool,
+    /// The device, where it is not the calling thread's current one.
+    pub device: Option<i32>,
+}
+
+/// Where a communicator is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// Creation is under way.
+    Starting,
+    /// In use.
+    Ready,
+    /// `ncclCommFinalize` was called.
+    Finalized,
+    /// Something failed; only abort is left.
+    Failed(Error),
+    /// It was destroyed or aborted.
+    Ended,
+}
+
+/// A communicator: one rank's membership in a set of ranks.
+pub struct Comm {
+    function: &'static str,
+    rank: u32,
+    nranks: u32,
+    hash: u64,
+    device: i32,
+    bus_id: u64,
+    config: Config,
+    handle: OnceLock<usize>,
+    context: Arc<Context>,
+    cancel: Cancel,
+    state: Mutex<State>,
+    first_failure: FirstFailure,
+    calls: AtomicU64,
+    revoked: AtomicBool,
+    parts: OnceLock<Parts>,
+}
+
+/// What a communicator has once its creation has succeeded. The fields drop in this order.
+pub struct Parts {
+    /// The kernels of the device.
+    pub kernels: Arc<Kernels>,
+    /// Steps and links on the device; none with one rank.
+    pub schedules: Option<Schedules>,
+    /// Order of launches among streams.
+    pub order: Mutex<Order>,
+    /// "Leave now", for kernels.
+    pub flag: HostFlag,
+    /// The memory of the links.
+    pub connections: Option<Connections>,
+    /// Every rank's facts.
+    pub peers: Vec<PeerFacts>,
+    /// The ring of sockets.
+    pub bootstrap: Mutex<Option<Bootstrap>>,
+}
+
+/// Whether there is a usable CUDA driver with a device.
+///
+/// # Errors
+/// [`Error::NoCuda`] with what was looked for, [`Error::Cuda`] when the driver fails.
+pub fn check_cuda() -> Result<(), Error> {
+    match device::device_count()? {
+        0 => Err(Error::NoCuda("no CUDA device is visible to this process".to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// The communicator of a handle; none for NULL, garbage, and what is destroyed.
+pub fn lookup(handle: usize) -> Option<Arc<Comm>> {
+    arena::get(handle)
+}
+
+impl Comm {
+    /// Checks a request and makes a communicator that is not initialised yet. It has a handle.
+    ///
+    /// # Errors
+    /// [`Error::NoCuda`] or [`Error::Cuda`] without a usable device (before anything else is looked
+    /// at, spec §3.2), [`Error::InvalidArgument`] for a rank out of range.
+    pub fn create(request: InitRequest) -> Result<Arc<Comm>, Error> {
+        check_cuda()?;
+        let device = match request.device {
+            Some(device) => device,
+            None => device::current_device()?,
+        };
+        crate::log::set_thread_device(device);
+        let InitRequest { function, nranks, rank, config, .. } = request;
+        if nranks < 1 || rank < 0 || rank >= nranks {
+            return Err(Error::InvalidArgument(format!("Invalid rank requested : {rank}/{nranks}")));
+        }
+        let context = Context::retain(device)?;
+        let comm = Arc::new(Comm {
+            function,
+            rank: rank as u32,
+            nranks: nranks as u32,
+            hash: request.id.hash64(),
+            device,
+            bus_id: context.facts()?.bus_id,
+            config,
+            handle: OnceLock::new(),
+            context,
+            cancel: Cancel::new()?,
+            state: Mutex::new(State::Starting),
+            first_failure: FirstFailure::default(),
+            calls: AtomicU64::new(0),
+            revoked: AtomicBool::new(false),
+            parts: OnceLock::new(),
+        });
+        let _ = comm.handle.set(arena::insert(comm.clone())?);
+        Ok(comm)
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> i32 {
+        self.rank as i32
+    }
+
+    /// The number of ranks.
+    pub fn nranks(&self) -> i32 {
+        self.nranks as i32
+    }
+
+    /// The ordinal of the device.
+    pub fn cuda_device(&self) -> i32 {
+        self.device
+    }
+
+    /// The device's number for NVML; the ordinal, where all devices are visible.
+    pub fn nvml_device(&self) -> i32 {
+        self.device
+    }
+
+    /// The 64-bit hash of the communicator's id that log lines show.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The resolved configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What the C interface calls it.
+    pub fn handle(&self) -> usize {
+        self.handle.get().copied().unwrap_or(0)
+    }
+
+    /// The context of its device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// What creation made.
+    ///
+    /// # Errors
+    /// As [`Comm::check_ready`].
+    pub fn parts(&self) -> Result<&Parts, Error> {
+        match self.parts.get() {
+            Some(parts) => Ok(parts),
+            None => {
+                self.check_ready().and_then(|()| Err(Error::InvalidArgument("the communicator is not initialised".to_string())))
+            }
+        }
+    }
+
+    /// The "ready" check (spec §3.0): an operation that is under way is an error, an earlier failure
+    /// is returned again.
+    pub fn check_ready(&self) -> Result<(), Error> {
+        match &*self.state.lock() {
+            State::Ready | State::Finalized => Ok(()),
+            State::Failed(error) => Err(error.clone()),
+            State::Ended => Err(Error::InvalidArgument("Error: corrupted comm object detected".to_string())),
+            State::Starting => Err(Error::InvalidArgument(
+                "Attempt to use communicator before the previous operation returned ncclSuccess".to_string(),
+            )),
+        }
+    }
+
+    /// What `ncclCommGetAsyncError` reports.
+    pub fn async_state(&self) -> Code {
+        match &*self.state.lock() {
+            State::Starting => Code::InProgress,
+            State::Failed(error) => error.code(),
+            _ => Code::Success,
+        }
+    }
+
+    /// Whether `ncclCommRevoke` was called.
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
+    /// Whether the communicator works without blocking its caller.
+    pub fn is_blocking(&self) -> bool {
+        self.config.blocking
+    }
+
+    /// Remembers a failure for good: the communicator can only be aborted after it.
+    fn fail(&self, error: &Error) {
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Failed(_) | State::Ended) {
+            *state = State::Failed(error.clone());
+        }
+    }
+
+    /// Says what went wrong on stderr, once for the communicator.
+    pub fn note_failure(&self, function: &'static str, error: &Error) {
+        let place = Place { file: "comm/mod.rs", line: line!(), function };
+        first_failure(&self.first_failure, &place, error);
+    }
+
+    /// The failure of a creation.
+    fn report(&self, error: &Error) {
+        self.note_failure(self.function, error);
+    }
+
+    /// Counts a call; returns how many there were before.
+    pub fn count_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What log lines say of the communicator.
+    fn line(&self) -> CommLine<'_> {
+        CommLine {
+            function: self.function,
+            comm: self.handle(),
+            rank: self.rank(),
+            nranks: self.nranks(),
+            cuda_device: self.device,
+            nvml_device: self.device,
+            bus_id: self.bus_id,
+            hash: self.hash,
+        }
+    }
+
+    /// The driver's version and such, once per process, for `NCCL_DEBUG=INFO`.
+    fn driver(&self) -> &'static Driver {
+        self.context.driver()
+    }
+}

@@ -1,1 +1,16 @@
-//! TODO room.
+//! All use of CUDA: the driver, contexts, memory, events, kernels.
+//!
+//! Objects free what they own on drop. Every method that may change the calling thread's current
+//! context restores it before it returns.
+
+mod context;
+mod driver;
+mod event;
+mod image;
+mod memory;
+
+pub use context::{Context, DeviceFacts, current_device, device_count};
+pub use driver::{Driver, IpcMemHandle};
+pub use event::Event;
+pub use image::{Kernels, Stream};
+pub use memory::{DeviceMemory, HostFlag, PeerMemory, RegisteredMemory, allocate, free};

@@ -1,1 +1,9 @@
-//! TODO room.
+//! Hand-written system interfaces: shared memory, passing of file descriptors, host identity.
+
+mod fdpass;
+mod host;
+mod shared;
+
+pub use fdpass::{FdPost, FdPostName};
+pub use host::{HostFacts, allowed_cpus};
+pub use shared::{AddressRange, SharedMemory};

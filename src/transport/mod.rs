@@ -1,1 +1,126 @@
-//! TODO room.
+//! How memory that two ranks share is made, handed over and mapped.
+//!
+//! A link between two ranks needs memory that both reach: slots and a `posted` counter that live with
+//! the receiver, a `consumed` counter that lives with the sender. A transport decides where that
+//! memory is and how the peer comes by it. Kernels cannot tell one from another.
+
+mod connect;
+mod p2p;
+mod shm;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use connect::{Connections, LinkAddresses, LinkNeed, connect};
+
+use crate::device::Context;
+use crate::error::Error;
+use crate::sys::{FdPost, FdPostName, HostFacts};
+
+/// What a rank tells all others about itself, once, when a communicator is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerFacts {
+    /// Its rank.
+    pub rank: u32,
+    /// Its host and namespaces.
+    pub host: HostFacts,
+    /// A random number of the process: ranks that share it are threads of one process.
+    pub process: u64,
+    /// The ordinal of its device in its own process.
+    pub device: i32,
+    /// The device's uuid.
+    pub uuid: [u8; 16],
+    /// The device's PCI bus id as one number.
+    pub bus_id: u64,
+    /// The device's compute capability, major × 10 + minor.
+    pub capability: i32,
+    /// The uuids of the devices that its device can reach.
+    pub reachable: Vec<[u8; 16]>,
+    /// Its post box for file descriptors.
+    pub post: FdPostName,
+    /// `NCCL_P2P_DISABLE`.
+    pub p2p_disabled: bool,
+    /// `NCCL_SHM_DISABLE`.
+    pub shm_disabled: bool,
+    /// The number of channels that it would like.
+    pub channels: u32,
+    /// The size of a slot that it would like, in bytes.
+    pub slot_bytes: u32,
+}
+
+/// What a set-up needs from its communicator.
+pub struct Setup<'a> {
+    /// The context of this rank's device.
+    pub context: &'a Arc<Context>,
+    /// This rank's facts.
+    pub me: &'a PeerFacts,
+    /// This rank's post box.
+    pub post: &'a mut FdPost,
+    /// Becomes readable when the communicator is aborted.
+    pub cancel: BorrowedFd<'a>,
+}
+
+/// How a peer comes by memory of ours: the part of a connect message that only the transport reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Offer {
+    /// Memory of the same process, by its number in the process's register.
+    SameProcess(u64),
+    /// A CUDA inter-process handle, 64 bytes.
+    Ipc(Vec<u8>),
+    /// A memfd that is passed to the post box under this key; its size in bytes.
+    Shared {
+        /// The key of the connection.
+        key: u64,
+        /// The size of the memory.
+        bytes: u64,
+    },
+}
+
+/// Memory that a kernel of this rank can reach, kept alive by the object.
+pub trait Segment: Send + Sync {
+    /// The address for kernels of this rank.
+    fn address(&self) -> u64;
+}
+
+/// One way of sharing memory.
+pub trait Transport: Sync {
+    /// The name in log lines, as NCCL writes it: `P2P/IPC`.
+    fn label(&self) -> &'static str;
+    /// Whether two ranks can use it. Both ranks come to the same answer from the same facts.
+    fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool;
+    /// Makes zeroed memory of this rank for a peer.
+    fn offer(&self, setup: &mut Setup<'_>, peer: &PeerFacts, bytes: usize) -> Result<(Box<dyn Segment>, Offer), Error>;
+    /// Maps memory that a peer made.
+    fn accept(&self, setup: &mut Setup<'_>, peer: &PeerFacts, offer: &Offer) -> Result<Box<dyn Segment>, Error>;
+}
+
+/// All transports, the preferred ones first.
+static TRANSPORTS: [&dyn Transport; 3] = [&p2p::Direct, &p2p::Ipc, &shm::Shm];
+
+/// The transport for two ranks.
+///
+/// # Errors
+/// [`Error::InvalidUsage`] when there is none: the text says what stands in the way.
+pub fn choose(a: &PeerFacts, b: &PeerFacts) -> Result<&'static dyn Transport, Error> {
+    TRANSPORTS.into_iter().find(|transport| transport.can_connect(a, b)).ok_or_else(|| no_transport(a, b))
+}
+
+fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
+    let reason = if !a.host.same_host(&b.host) {
+        format!("they are on different hosts ({} and {}), and this version has no network transport", a.host.name, b.host.name)
+    } else if a.shm_disabled || b.shm_disabled {
+        "NCCL_SHM_DISABLE is set and peer-to-peer memory cannot be used".to_string()
+    } else {
+        "they are in different network namespaces of one host, and this version has no network transport".to_string()
+    };
+    Error::InvalidUsage(format!("no transport between rank {} and rank {}: {reason}", a.rank, b.rank))
+}
+
+/// An offer that does not fit the transport that both ranks chose: a bug, or a peer of another version.
+fn wrong_offer(peer: &PeerFacts, label: &str) -> Error {
+    Error::Internal(format!("rank {} sent connect data that does not fit {label}", peer.rank))
+}

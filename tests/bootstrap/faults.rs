@@ -21,25 +21,17 @@ fn id() -> UniqueId {
 fn root_of(id: &UniqueId) -> SocketAddr {
     let b = &id.0[8..];
     assert_eq!(b[0], 2, "IPv4");
-    SocketAddr::new(
-        IpAddr::V4(Ipv4Addr::new(b[4], b[5], b[6], b[7])),
-        u16::from_be_bytes([b[2], b[3]]),
-    )
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(b[4], b[5], b[6], b[7])), u16::from_be_bytes([b[2], b[3]]))
 }
 
 #[test]
 fn a_missing_rank_is_named() {
     let id = id();
-    let plans: Vec<Plan> = (0..3)
-        .map(|rank| Plan::new(&id, rank, 4, "join").set("timeout_ms=700"))
-        .collect();
+    let plans: Vec<Plan> = (0..3).map(|rank| Plan::new(&id, rank, 4, "join").set("timeout_ms=700")).collect();
     for rank in &start(&plans) {
         let (code, _, text) = rank.error();
         assert_eq!(code, "Timeout");
-        assert!(
-            text.contains("3 of 4 ranks have joined, missing: rank 3"),
-            "{text}"
-        );
+        assert!(text.contains("3 of 4 ranks have joined, missing: rank 3"), "{text}");
     }
 }
 
@@ -47,21 +39,13 @@ fn a_missing_rank_is_named() {
 fn a_rank_that_dies_in_an_exchange_is_named() {
     for victim in [0, 2, 5] {
         let id = id();
-        let plans: Vec<Plan> = (0..6)
-            .map(|rank| Plan::new(&id, rank, 6, if rank == victim { "exit" } else { "gather" }))
-            .collect();
+        let plans: Vec<Plan> =
+            (0..6).map(|rank| Plan::new(&id, rank, 6, if rank == victim { "exit" } else { "gather" })).collect();
         let ranks = start(&plans);
-        for (rank, process) in ranks
-            .iter()
-            .enumerate()
-            .filter(|(rank, _)| *rank != victim as usize)
-        {
+        for (rank, process) in ranks.iter().enumerate().filter(|(rank, _)| *rank != victim as usize) {
             let (code, time, text) = process.error();
             assert_eq!(code, "Remote", "rank {rank}: {text}");
-            assert!(
-                text.contains(&format!("rank {victim} (")) && text.contains("is gone"),
-                "rank {rank}: {text}"
-            );
+            assert!(text.contains(&format!("rank {victim} (")) && text.contains("is gone"), "rank {rank}: {text}");
             assert!(time < SOON_MS, "{time}");
         }
     }
@@ -77,39 +61,24 @@ fn a_rank_that_is_killed_while_others_wait_is_named() {
     for rank in [0, 2] {
         let (code, _, text) = ranks[rank].error();
         assert_eq!(code, "Remote");
-        assert!(
-            text.contains("rank 1 (") && text.contains("its process has probably died"),
-            "{text}"
-        );
+        assert!(text.contains("rank 1 (") && text.contains("its process has probably died"), "{text}");
     }
     // The one that was late hears it too.
     let late = start(&[Plan::new(&id, 3, 4, "join")]);
     let (code, _, text) = late[0].error();
-    assert!(
-        code == "Remote" && text.contains("rank 1 ("),
-        "{code} {text}"
-    );
+    assert!(code == "Remote" && text.contains("rank 1 ("), "{code} {text}");
 }
 
 #[test]
 fn a_rank_that_fails_is_named() {
     for task in ["error", "report"] {
         let id = id();
-        let plans: Vec<Plan> = (0..4)
-            .map(|rank| Plan::new(&id, rank, 4, if rank == 2 { task } else { "gather" }))
-            .collect();
+        let plans: Vec<Plan> = (0..4).map(|rank| Plan::new(&id, rank, 4, if rank == 2 { task } else { "gather" })).collect();
         let ranks = start(&plans);
         for (rank, process) in ranks.iter().enumerate() {
             let (code, time, text) = process.error();
-            assert_eq!(
-                code,
-                if rank == 2 { "System" } else { "Remote" },
-                "rank {rank}: {text}"
-            );
-            assert!(
-                text.contains("no memory left") && (rank == 2 || text.contains("rank 2 failed")),
-                "rank {rank}: {text}"
-            );
+            assert_eq!(code, if rank == 2 { "System" } else { "Remote" }, "rank {rank}: {text}");
+            assert!(text.contains("no memory left") && (rank == 2 || text.contains("rank 2 failed")), "rank {rank}: {text}");
             assert!(time < SOON_MS, "{time}");
         }
     }
@@ -119,19 +88,14 @@ fn a_rank_that_fails_is_named() {
 #[test]
 fn a_dead_sender_is_named() {
     let id = id();
-    let plans: Vec<Plan> = (0..3)
-        .map(|rank| Plan::new(&id, rank, 3, ["join", "receive", "stay"][rank as usize]))
-        .collect();
+    let plans: Vec<Plan> = (0..3).map(|rank| Plan::new(&id, rank, 3, ["join", "receive", "stay"][rank as usize])).collect();
     let mut ranks = start(&plans);
     ranks[0].succeeds();
     ranks[2].succeeds();
     std::thread::sleep(Duration::from_millis(200));
     ranks[2].kill();
     let (code, _, text) = ranks[1].error();
-    assert!(
-        code == "Remote" && text.contains("rank 2 ("),
-        "{code} {text}"
-    );
+    assert!(code == "Remote" && text.contains("rank 2 ("), "{code} {text}");
 }
 
 #[test]
@@ -143,10 +107,7 @@ fn ranks_that_do_not_fit_are_named() {
     ];
     for (members, words) in cases {
         let id = id();
-        let plans: Vec<Plan> = members
-            .iter()
-            .map(|(rank, nranks)| Plan::new(&id, *rank, *nranks, "join"))
-            .collect();
+        let plans: Vec<Plan> = members.iter().map(|(rank, nranks)| Plan::new(&id, *rank, *nranks, "join")).collect();
         let ranks = start(&plans);
         let errors: Vec<String> = ranks.iter().map(|rank| rank.line()).collect();
         // In the third case two ranks may have met before the third came: then it alone is turned away.
@@ -167,10 +128,7 @@ fn an_id_serves_once() {
     for rank in &start_all(&id, 2, "gather", "") {
         let (code, time, text) = rank.error();
         assert_eq!(code, "Remote");
-        assert!(
-            text.contains("an id is for one communicator only"),
-            "{text}"
-        );
+        assert!(text.contains("an id is for one communicator only"), "{text}");
         assert!(time < SOON_MS, "{time}");
     }
 }
@@ -185,32 +143,20 @@ fn the_id_of_a_dead_process_is_told_soon() {
     }
     drop(maker);
     let begin = Instant::now();
-    let error = Bootstrap::join(&NetConfig::default(), &id, join_of(0, 2))
-        .err()
-        .unwrap();
+    let error = Bootstrap::join(&NetConfig::default(), &id, join_of(0, 2)).err().unwrap();
     assert!(begin.elapsed() < Duration::from_millis(SOON_MS));
     assert_eq!(error.code(), Code::Remote);
     let root = nccl::bootstrap::id::show(root_of(&id));
-    assert!(
-        error.to_string().contains(&root) && error.to_string().contains("has ended"),
-        "{error}"
-    );
+    assert!(error.to_string().contains(&root) && error.to_string().contains("has ended"), "{error}");
 }
 
 #[test]
 fn bad_arguments_are_told_at_once() {
     let id = id();
-    let join = |id: &UniqueId, rank, nranks| {
-        Bootstrap::join(&NetConfig::default(), id, join_of(rank, nranks))
-            .err()
-            .unwrap()
-    };
+    let join = |id: &UniqueId, rank, nranks| Bootstrap::join(&NetConfig::default(), id, join_of(rank, nranks)).err().unwrap();
     assert_eq!(join(&id, 4, 4).code(), Code::InvalidArgument);
     assert_eq!(join(&id, 0, 0).code(), Code::InvalidArgument);
-    assert_eq!(
-        join(&UniqueId([0; 128]), 0, 1).code(),
-        Code::InvalidArgument
-    );
+    assert_eq!(join(&UniqueId([0; 128]), 0, 1).code(), Code::InvalidArgument);
     let mut nvidia = id;
     nvidia.0[40..].fill(0);
     assert_eq!(join(&nvidia, 0, 1).code(), Code::InvalidUsage);
@@ -277,16 +223,9 @@ fn nvidias_library_is_recognised() {
     for rank in &ranks {
         let (code, _, text) = rank.error();
         assert_eq!(code, "InvalidUsage");
-        assert!(
-            text.contains("rank 2 of 3 at") && text.contains("LD_PRELOAD"),
-            "{text}"
-        );
+        assert!(text.contains("rank 2 of 3 at") && text.contains("LD_PRELOAD"), "{text}");
     }
-    assert_eq!(
-        stream.read(&mut [0; 8]).unwrap_or(0),
-        0,
-        "the connection is closed"
-    );
+    assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "the connection is closed");
 }
 
 /// User case B6: somebody else has the port and answers something.
@@ -301,16 +240,8 @@ fn a_wrong_listener_is_an_error() {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         let _ = stream.read(&mut [0; 16]);
     });
-    let error = Bootstrap::join(&NetConfig::default(), &id, join_of(0, 2))
-        .err()
-        .unwrap();
-    assert!(
-        error.code() == Code::Remote
-            && error
-                .to_string()
-                .contains("something that is not oxccl answers"),
-        "{error}"
-    );
+    let error = Bootstrap::join(&NetConfig::default(), &id, join_of(0, 2)).err().unwrap();
+    assert!(error.code() == Code::Remote && error.to_string().contains("something that is not oxccl answers"), "{error}");
     answer.join().unwrap();
 }
 
@@ -321,31 +252,15 @@ fn a_join_can_be_cancelled() {
     let config = &NetConfig::default();
     std::thread::scope(|scope| {
         let other = scope.spawn(move || Bootstrap::join(config, id, join_of(1, 3)).err().unwrap());
-        let waiting = scope.spawn(move || {
-            Bootstrap::join(
-                config,
-                id,
-                Join {
-                    cancel: Some(cancel.clone()),
-                    ..join_of(0, 3)
-                },
-            )
-            .err()
-            .unwrap()
-        });
+        let waiting = scope
+            .spawn(move || Bootstrap::join(config, id, Join { cancel: Some(cancel.clone()), ..join_of(0, 3) }).err().unwrap());
         std::thread::sleep(Duration::from_millis(200));
         let fired = Instant::now();
         cancel.fire();
         assert_eq!(waiting.join().unwrap(), Error::Aborted);
         assert!(fired.elapsed() < Duration::from_millis(SOON_MS));
         let error = other.join().unwrap();
-        assert_eq!(
-            error,
-            Error::Remote {
-                rank: Some(0),
-                text: "rank 0 aborted its initialisation".to_string()
-            }
-        );
+        assert_eq!(error, Error::Remote { rank: Some(0), text: "rank 0 aborted its initialisation".to_string() });
     });
 }
 
@@ -356,24 +271,13 @@ fn a_receive_can_be_cancelled() {
     let config = &NetConfig::default();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || {
-            let mut bootstrap = Bootstrap::join(
-                config,
-                id,
-                Join {
-                    cancel: Some(cancel.clone()),
-                    ..join_of(0, 2)
-                },
-            )
-            .unwrap();
+            let mut bootstrap = Bootstrap::join(config, id, Join { cancel: Some(cancel.clone()), ..join_of(0, 2) }).unwrap();
             (bootstrap.recv(1, 9), bootstrap.barrier())
         });
         let _other = Bootstrap::join(config, id, join_of(1, 2)).unwrap();
         std::thread::sleep(Duration::from_millis(100));
         cancel.fire();
-        assert_eq!(
-            waiting.join().unwrap(),
-            (Err(Error::Aborted), Err(Error::Aborted))
-        );
+        assert_eq!(waiting.join().unwrap(), (Err(Error::Aborted), Err(Error::Aborted)));
     });
 }
 
@@ -386,26 +290,14 @@ fn versions_must_match() {
             .enumerate()
             .map(|(rank, version)| {
                 scope.spawn(move || {
-                    Bootstrap::join(
-                        &NetConfig::default(),
-                        id,
-                        Join {
-                            version,
-                            ..join_of(rank as u32, 2)
-                        },
-                    )
-                    .err()
-                    .unwrap()
+                    Bootstrap::join(&NetConfig::default(), id, Join { version, ..join_of(rank as u32, 2) }).err().unwrap()
                 })
             })
             .collect();
         for thread in threads {
             let error = thread.join().unwrap();
             assert!(
-                error.code() == Code::InvalidUsage
-                    && error
-                        .to_string()
-                        .contains("Mismatched NCCL version detected"),
+                error.code() == Code::InvalidUsage && error.to_string().contains("Mismatched NCCL version detected"),
                 "{error}"
             );
         }
@@ -413,11 +305,7 @@ fn versions_must_match() {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]
@@ -425,9 +313,7 @@ fn a_fixed_address_serves_many_runs() {
     let settings = format!("comm_id=127.0.0.1:{}", free_port());
     let nothing = UniqueId([0; 128]);
     for round in 0..6 {
-        let plans: Vec<Plan> = (0..3)
-            .map(|rank| Plan::new(&nothing, rank, 3, "gather").set(&settings))
-            .collect();
+        let plans: Vec<Plan> = (0..3).map(|rank| Plan::new(&nothing, rank, 3, "gather").set(&settings)).collect();
         let mut ranks: Vec<_> = plans.iter().map(Plan::start).collect();
         // Rank 0, which has the root, comes first or last.
         for rank in [round % 3, (round + 1) % 3, (round + 2) % 3] {
@@ -447,9 +333,7 @@ fn a_fixed_address_survives_kills() {
     let settings = format!("comm_id=127.0.0.1:{}", free_port());
     let nothing = UniqueId([0; 128]);
     for round in 0..10usize {
-        let plans: Vec<Plan> = (0..2)
-            .map(|rank| Plan::new(&nothing, rank, 3, "gather").set(&settings))
-            .collect();
+        let plans: Vec<Plan> = (0..2).map(|rank| Plan::new(&nothing, rank, 3, "gather").set(&settings)).collect();
         let mut ranks = start(&plans);
         std::thread::sleep(Duration::from_millis(5 * round as u64));
         ranks[round % 2].kill();
@@ -468,13 +352,8 @@ fn a_fixed_address_survives_kills() {
 fn a_fixed_address_of_another_host_is_told() {
     let settings = crate::ranks::config("comm_id=192.0.2.77:4000");
     let id = create_id(&settings).unwrap();
-    let error = Bootstrap::join(&settings, &id, join_of(0, 2))
-        .err()
-        .unwrap();
-    assert!(
-        error.code() == Code::InvalidUsage && error.to_string().contains("192.0.2.77<4000>"),
-        "{error}"
-    );
+    let error = Bootstrap::join(&settings, &id, join_of(0, 2)).err().unwrap();
+    assert!(error.code() == Code::InvalidUsage && error.to_string().contains("192.0.2.77<4000>"), "{error}");
 }
 
 #[test]

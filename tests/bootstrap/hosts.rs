@@ -14,24 +14,15 @@ const TWO_HOSTS: &str = "mount -t tmpfs none /run; ip netns add h1; ip netns add
 
 /// A word list that runs a program on a host whose network `setup` makes; `None` where that is not permitted.
 fn host(setup: &str) -> Option<Vec<String>> {
-    let probe = Command::new("unshare")
-        .args(["-Urnm", "sh", "-c", "ip link set lo up"])
-        .output();
+    let probe = Command::new("unshare").args(["-Urnm", "sh", "-c", "ip link set lo up"]).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         let required = std::env::var("OXCCL_REQUIRE").is_ok_and(|value| value == "all");
-        assert!(
-            !required,
-            "network namespaces are needed (unshare -Urnm, ip)"
-        );
+        assert!(!required, "network namespaces are needed (unshare -Urnm, ip)");
         eprintln!("skipped: no network namespaces here (unshare -Urnm, ip)");
         return None;
     }
     let script = format!("{setup}\nexec \"$0\" \"$@\"");
-    Some(
-        ["unshare", "-Urnm", "sh", "-ec", &script]
-            .map(String::from)
-            .to_vec(),
-    )
+    Some(["unshare", "-Urnm", "sh", "-ec", &script].map(String::from).to_vec())
 }
 
 /// A process that makes an id, and whose process carries on as all ranks: prints what `alone` says.
@@ -121,10 +112,7 @@ fn a_list_of_names_works() {
 
 #[test]
 fn ipv6_works() {
-    let setup = format!(
-        "ip link set lo up; {}",
-        interface("eth0", "2001:db8:7::1/64")
-    );
+    let setup = format!("ip link set lo up; {}", interface("eth0", "2001:db8:7::1/64"));
     let Some(place) = met_at(&setup, "") else {
         return;
     };
@@ -147,10 +135,7 @@ fn another_hosts_loopback_is_told() {
     let mut plan = Plan::new(&id, 1, 2, "join");
     plan.wrapper = wrapper;
     let (code, time, text) = start(&[plan])[0].error();
-    assert!(
-        code == "Remote" && text.contains("NCCL_SOCKET_IFNAME") && text.contains("loopback"),
-        "{code} {text}"
-    );
+    assert!(code == "Remote" && text.contains("NCCL_SOCKET_IFNAME") && text.contains("loopback"), "{code} {text}");
     assert!(time < 10_000, "{time}");
 }
 
@@ -166,24 +151,14 @@ fn a_root_out_of_reach_is_told() {
     let mut plan = Plan::new(&id, 1, 2, "join").set("retries=5");
     plan.wrapper = wrapper;
     let (code, time, text) = start(&[plan])[0].error();
-    assert!(
-        code == "Remote" && text.contains("rank 1 (eth0:10.7.0.1") && text.contains("203.0.113.9<"),
-        "{code} {text}"
-    );
-    assert!(
-        text.contains("Network is unreachable") && time < 20_000,
-        "{time} {text}"
-    );
+    assert!(code == "Remote" && text.contains("rank 1 (eth0:10.7.0.1") && text.contains("203.0.113.9<"), "{code} {text}");
+    assert!(text.contains("Network is unreachable") && time < 20_000, "{time} {text}");
 }
 
 /// User case A1: the interfaces of two hosts have different names.
 #[test]
 fn ranks_of_two_hosts_meet() {
-    let Some(rank) = alone_as(
-        "two hosts",
-        TWO_HOSTS,
-        "ifname=eno1,eth0 comm_id=10.9.0.1:4000",
-    ) else {
+    let Some(rank) = alone_as("two hosts", TWO_HOSTS, "ifname=eno1,eth0 comm_id=10.9.0.1:4000") else {
         return;
     };
     assert_eq!(rank.line(), "h1 eno1:10.9.0.1 h2 eth0:10.9.0.2");
@@ -197,20 +172,11 @@ fn ranks_of_two_hosts_meet() {
 /// User case A1: loopback with peers on other hosts is an error in seconds that names the rank.
 #[test]
 fn loopback_among_two_hosts_is_told() {
-    let Some(rank) = alone_as(
-        "two hosts",
-        TWO_HOSTS,
-        "second_ifname=lo comm_id=10.9.0.1:4000",
-    ) else {
+    let Some(rank) = alone_as("two hosts", TWO_HOSTS, "second_ifname=lo comm_id=10.9.0.1:4000") else {
         return;
     };
     let (code, time, text) = rank.error();
     assert_eq!(code, "InvalidUsage");
-    assert!(
-        text.contains("rank 1 (")
-            && text.contains("advertises 127.0.0.1<")
-            && text.contains("NCCL_SOCKET_IFNAME"),
-        "{text}"
-    );
+    assert!(text.contains("rank 1 (") && text.contains("advertises 127.0.0.1<") && text.contains("NCCL_SOCKET_IFNAME"), "{text}");
     assert!(time < 10_000, "{time}");
 }

@@ -55,39 +55,16 @@ fn together(config: &NetConfig, id: &UniqueId, nranks: u32) {
 fn no_listener_for_everybody() {
     let own: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
-        .filter_map(|entry| {
-            std::fs::read_link(entry.ok()?.path())
-                .ok()?
-                .to_str()
-                .map(String::from)
-        })
-        .filter_map(|link| {
-            Some(
-                link.strip_prefix("socket:[")?
-                    .strip_suffix(']')?
-                    .to_string(),
-            )
-        })
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()?.to_str().map(String::from))
+        .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_string()))
         .collect();
     let mut listening = 0;
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        for line in std::fs::read_to_string(table)
-            .unwrap_or_default()
-            .lines()
-            .skip(1)
-        {
+        for line in std::fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
             let words: Vec<&str> = line.split_whitespace().collect();
             if words[3] == "0A" && own.iter().any(|inode| inode == words[9]) {
                 listening += 1;
-                assert!(
-                    !words[1]
-                        .split(':')
-                        .next()
-                        .unwrap()
-                        .bytes()
-                        .all(|digit| digit == b'0'),
-                    "{line}"
-                );
+                assert!(!words[1].split(':').next().unwrap().bytes().all(|digit| digit == b'0'), "{line}");
             }
         }
     }
@@ -98,9 +75,7 @@ fn misfit(config: &NetConfig, id: &UniqueId) {
     std::thread::scope(|scope| {
         for (rank, nranks) in [(0, 3), (1, 4)] {
             scope.spawn(move || {
-                let error = Bootstrap::join(config, id, join_of(rank, nranks))
-                    .err()
-                    .unwrap();
+                let error = Bootstrap::join(config, id, join_of(rank, nranks)).err().unwrap();
                 assert_eq!(error.code(), Code::InvalidUsage, "{error}");
             });
         }
@@ -109,10 +84,7 @@ fn misfit(config: &NetConfig, id: &UniqueId) {
 
 fn aborted(config: &NetConfig, id: &UniqueId) {
     let cancel = Cancel::new().unwrap();
-    let join = Join {
-        cancel: Some(cancel.clone()),
-        ..join_of(0, 2)
-    };
+    let join = Join { cancel: Some(cancel.clone()), ..join_of(0, 2) };
     let waiting = std::thread::scope(|scope| {
         let waiting = scope.spawn(move || Bootstrap::join(config, id, join).err());
         std::thread::sleep(Duration::from_millis(20));

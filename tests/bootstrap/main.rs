@@ -17,13 +17,7 @@ fn child() {
 
 #[test]
 fn ranks_exchange_everything() {
-    for (nranks, settings) in [
-        (1, ""),
-        (2, "buffers=65536"),
-        (3, "buffers=65536"),
-        (8, ""),
-        (16, ""),
-    ] {
+    for (nranks, settings) in [(1, ""), (2, "buffers=65536"), (3, "buffers=65536"), (8, ""), (16, "")] {
         let id = create_id(&NetConfig::default()).unwrap();
         for rank in &start_all(&id, nranks, "gather", settings) {
             rank.succeeds();
@@ -41,9 +35,7 @@ fn nothing_is_leaked() {
 #[test]
 fn communicators_are_made_concurrently() {
     const RANKS: u32 = 4;
-    let ids: Vec<_> = (0..8)
-        .map(|_| create_id(&NetConfig::default()).unwrap())
-        .collect();
+    let ids: Vec<_> = (0..8).map(|_| create_id(&NetConfig::default()).unwrap()).collect();
     let config = &NetConfig::default();
     std::thread::scope(|scope| {
         for rank in 0..RANKS {
@@ -51,9 +43,7 @@ fn communicators_are_made_concurrently() {
                 scope.spawn(move || {
                     let mut bootstrap = Bootstrap::join(config, id, join_of(rank, RANKS)).unwrap();
                     let blocks = bootstrap.all_gather(&[k as u8, rank as u8]).unwrap();
-                    assert!(
-                        (0..RANKS as u8).all(|other| blocks[other as usize] == [k as u8, other])
-                    );
+                    assert!((0..RANKS as u8).all(|other| blocks[other as usize] == [k as u8, other]));
                     bootstrap.complete();
                 });
             }

@@ -35,14 +35,7 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(id: &UniqueId, rank: u32, nranks: u32, task: &str) -> Plan {
-        Plan {
-            id: *id,
-            rank,
-            nranks,
-            task: task.to_string(),
-            settings: String::new(),
-            wrapper: Vec::new(),
-        }
+        Plan { id: *id, rank, nranks, task: task.to_string(), settings: String::new(), wrapper: Vec::new() }
     }
 
     pub fn set(mut self, settings: &str) -> Plan {
@@ -54,11 +47,7 @@ impl Plan {
     pub fn start(&self) -> Rank {
         let id: String = self.id.0.iter().map(|byte| format!("{byte:02x}")).collect();
         let program = std::env::current_exe().unwrap();
-        let mut words = self
-            .wrapper
-            .iter()
-            .map(String::from)
-            .chain([program.to_str().unwrap().to_string()]);
+        let mut words = self.wrapper.iter().map(String::from).chain([program.to_str().unwrap().to_string()]);
         let mut child = Command::new(words.next().unwrap())
             .args(words)
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
@@ -85,9 +74,7 @@ impl Plan {
 
 impl Rank {
     pub fn line(&self) -> String {
-        self.lines
-            .recv_timeout(DEADLINE)
-            .expect("a rank says nothing")
+        self.lines.recv_timeout(DEADLINE).expect("a rank says nothing")
     }
 
     pub fn go(&mut self) {
@@ -99,17 +86,9 @@ impl Rank {
     pub fn error(&self) -> (String, u64, String) {
         let line = self.line();
         let mut words = line.splitn(3, ' ');
-        let (code, time, text) = (
-            words.next().unwrap(),
-            words.next().unwrap(),
-            words.next().unwrap_or_default(),
-        );
+        let (code, time, text) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap_or_default());
         assert_ne!(code, "ok", "a rank succeeds");
-        (
-            code.to_string(),
-            time.parse::<u64>().unwrap() / 1000,
-            text.to_string(),
-        )
+        (code.to_string(), time.parse::<u64>().unwrap() / 1000, text.to_string())
     }
 
     #[track_caller]
@@ -145,21 +124,12 @@ pub fn start(plans: &[Plan]) -> Vec<Rank> {
 
 /// The same task for ranks 0 to n-1.
 pub fn start_all(id: &UniqueId, nranks: u32, task: &str, settings: &str) -> Vec<Rank> {
-    let plans: Vec<Plan> = (0..nranks)
-        .map(|rank| Plan::new(id, rank, nranks, task).set(settings))
-        .collect();
+    let plans: Vec<Plan> = (0..nranks).map(|rank| Plan::new(id, rank, nranks, task).set(settings)).collect();
     start(&plans)
 }
 
 pub fn join_of(rank: u32, nranks: u32) -> Join {
-    Join {
-        rank,
-        nranks,
-        version: VERSION,
-        settings: Vec::new(),
-        facts: facts(rank),
-        cancel: None,
-    }
+    Join { rank, nranks, version: VERSION, settings: Vec::new(), facts: facts(rank), cancel: None }
 }
 
 fn facts(rank: u32) -> Vec<u8> {
@@ -169,9 +139,7 @@ fn facts(rank: u32) -> Vec<u8> {
 /// A block whose size depends on rank and round.
 fn block(rank: u32, round: u32) -> Vec<u8> {
     let length = (rank as usize * 37 + round as usize * 11) % 3000;
-    (0..length)
-        .map(|i| (i as u32 * 7 + rank * 13 + round) as u8)
-        .collect()
+    (0..length).map(|i| (i as u32 * 7 + rank * 13 + round) as u8).collect()
 }
 
 /// Settings from words like `timeout_ms=500`.
@@ -185,10 +153,7 @@ pub fn config(settings: &str) -> NetConfig {
             "retries" => config.retry_count = value.parse().unwrap(),
             "second_ifname" => {}
             "comm_id" => config.comm_id = Some(CommId::parse(value).unwrap()),
-            "buffers" => {
-                (config.send_buffer, config.receive_buffer) =
-                    (value.parse().ok(), value.parse().ok())
-            }
+            "buffers" => (config.send_buffer, config.receive_buffer) = (value.parse().ok(), value.parse().ok()),
             "first_port" => config.ports = value.parse().ok().map(|first: u16| (first, first + 31)),
             other => panic!("no setting {other}"),
         }
@@ -215,34 +180,16 @@ pub fn child() {
     std::io::stdin().read_exact(&mut go).unwrap();
     let start = Instant::now();
     match carry_out(&task, rank, nranks, &config, &id) {
-        Ok(joined) => println!(
-            "@ok {} {}",
-            (joined - start).as_micros(),
-            start.elapsed().as_micros()
-        ),
-        Err(error) => println!(
-            "@{:?} {} {error}",
-            error.code(),
-            start.elapsed().as_micros()
-        ),
+        Ok(joined) => println!("@ok {} {}", (joined - start).as_micros(), start.elapsed().as_micros()),
+        Err(error) => println!("@{:?} {} {error}", error.code(), start.elapsed().as_micros()),
     }
     if task == "stay" {
         std::thread::sleep(DEADLINE);
     }
 }
 
-fn carry_out(
-    task: &str,
-    rank: u32,
-    nranks: u32,
-    config: &NetConfig,
-    id: &UniqueId,
-) -> Result<Instant, Error> {
-    let own = if config.comm_id.is_some() {
-        create_id(config)?
-    } else {
-        *id
-    };
+fn carry_out(task: &str, rank: u32, nranks: u32, config: &NetConfig, id: &UniqueId) -> Result<Instant, Error> {
+    let own = if config.comm_id.is_some() { create_id(config)? } else { *id };
     match task {
         "id" => {
             let made = create_id(config)?;
@@ -265,9 +212,7 @@ fn carry_out(
     match task {
         "join" | "stay" => {}
         "place" => {
-            let places: Vec<String> = (0..nranks)
-                .filter_map(|rank| bootstrap.address(rank))
-                .collect();
+            let places: Vec<String> = (0..nranks).filter_map(|rank| bootstrap.address(rank)).collect();
             bootstrap.barrier()?;
             println!("@h1 {} h2 {}", places[0], places[1]);
         }
@@ -303,8 +248,7 @@ fn alone(config: &NetConfig) -> Result<Instant, Error> {
                 })
             })
             .collect();
-        let places: Result<Vec<String>, Error> =
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        let places: Result<Vec<String>, Error> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
         println!("@met {}", places?[0]);
         Ok(Instant::now())
     })
@@ -315,25 +259,15 @@ fn two_hosts() -> Result<Instant, Error> {
     let settings = std::env::var("BOOTSTRAP_SETTINGS").unwrap();
     let plans: Vec<Plan> = (0..2)
         .map(|rank| {
-            let own = if rank == 1 {
-                settings.replace("second_ifname", "ifname")
-            } else {
-                settings.clone()
-            };
+            let own = if rank == 1 { settings.replace("second_ifname", "ifname") } else { settings.clone() };
             let mut plan = Plan::new(&UniqueId([0; 128]), rank, 2, "place").set(&own);
-            plan.wrapper = ["ip", "netns", "exec", ["h1", "h2"][rank as usize]]
-                .map(String::from)
-                .to_vec();
+            plan.wrapper = ["ip", "netns", "exec", ["h1", "h2"][rank as usize]].map(String::from).to_vec();
             plan
         })
         .collect();
     let ranks = start(&plans);
     let lines: Vec<String> = ranks.iter().map(Rank::line).collect();
-    assert_eq!(
-        lines[0].split(' ').next(),
-        lines[1].split(' ').next(),
-        "{lines:?}"
-    );
+    assert_eq!(lines[0].split(' ').next(), lines[1].split(' ').next(), "{lines:?}");
     println!("@{}", lines[1]);
     if lines[0].starts_with("h1 ") {
         ranks.iter().for_each(Rank::succeeds);

@@ -27,10 +27,7 @@ impl Cancel {
     pub fn new() -> Result<Cancel, Error> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::system("eventfd", "cancel event", &errno.into()))?;
-        Ok(Cancel(Arc::new(Inner {
-            fired: AtomicBool::new(false),
-            event,
-        })))
+        Ok(Cancel(Arc::new(Inner { fired: AtomicBool::new(false), event })))
     }
 
     /// Every wait with this `Cancel`, now and later, returns [`Error::Aborted`] at once.

@@ -80,13 +80,9 @@ impl Driver {
     ///
     /// # Errors
     /// `System` if there are no descriptors left.
-    pub fn new(
-        listener: Option<Socket>,
-        cancel: Option<Cancel>,
-        buffers: Buffers,
-    ) -> Result<Driver, Error> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)
-            .map_err(|errno| Error::system("epoll_create1", "bootstrap", &errno.into()))?;
+    pub fn new(listener: Option<Socket>, cancel: Option<Cancel>, buffers: Buffers) -> Result<Driver, Error> {
+        let epoll =
+            epoll::create(CreateFlags::CLOEXEC).map_err(|errno| Error::system("epoll_create1", "bootstrap", &errno.into()))?;
         let add = |fd: &dyn AsFdDyn, mark: u64| {
             epoll::add(&epoll, fd.fd(), EventData::new_u64(mark), EventFlags::IN)
                 .map_err(|errno| Error::system("epoll_ctl", "bootstrap", &errno.into()))
@@ -164,18 +160,10 @@ impl Driver {
 
     fn wait<M: Machine>(&mut self, machine: &mut M, limit: Option<Duration>) -> Result<(), Error> {
         let now = self.now();
-        let until = machine
-            .deadline()
-            .into_iter()
-            .chain(limit)
-            .chain(self.accept_at)
-            .min();
+        let until = machine.deadline().into_iter().chain(limit).chain(self.accept_at).min();
         let timeout = until
             .map(|until| until.saturating_sub(now))
-            .map(|left| Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            });
+            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
         match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -233,9 +221,7 @@ impl Driver {
         }
         let text = socket::text(error);
         let open = self.conns.len();
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
-            .current
-            .unwrap_or(0);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(0);
         let text = format!(
             "cannot accept connections: {text} ({open} connections open here, limit of open files of this process {limit}: ulimit -n)"
         );
@@ -259,25 +245,14 @@ impl Driver {
     }
 
     fn adopt<M: Machine>(&mut self, machine: &mut M, conn: Conn, socket: Socket, connecting: bool) {
-        let flags = if connecting {
-            EventFlags::OUT
-        } else {
-            EventFlags::IN
-        };
+        let flags = if connecting { EventFlags::OUT } else { EventFlags::IN };
         if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(conn), flags) {
             let text = socket::text(&errno.into());
             let now = self.now();
             return machine.closed(now, conn, Some(text));
         }
-        let io = Io {
-            socket,
-            queue: VecDeque::new(),
-            sent: 0,
-            connecting,
-            closing: false,
-            broken: false,
-            wants_write: connecting,
-        };
+        let io =
+            Io { socket, queue: VecDeque::new(), sent: 0, connecting, closing: false, broken: false, wants_write: connecting };
         self.conns.insert(conn, io);
     }
 
@@ -332,11 +307,7 @@ impl Driver {
         }
         if after != io.wants_write && !io.connecting {
             io.wants_write = after;
-            let flags = if after {
-                EventFlags::IN | EventFlags::OUT
-            } else {
-                EventFlags::IN
-            };
+            let flags = if after { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
             let _ = epoll::modify(&self.epoll, &io.socket, EventData::new_u64(conn), flags);
         }
     }
@@ -357,12 +328,7 @@ impl Driver {
         }
     }
 
-    fn connected<M: Machine>(
-        &mut self,
-        machine: &mut M,
-        conn: Conn,
-        outcome: Result<(), ConnectError>,
-    ) {
+    fn connected<M: Machine>(&mut self, machine: &mut M, conn: Conn, outcome: Result<(), ConnectError>) {
         let now = self.now();
         let Some(io) = self.conns.get_mut(&conn) else {
             return;
@@ -371,12 +337,7 @@ impl Driver {
             Ok(()) => {
                 io.connecting = false;
                 io.wants_write = false;
-                let _ = epoll::modify(
-                    &self.epoll,
-                    &io.socket,
-                    EventData::new_u64(conn),
-                    EventFlags::IN,
-                );
+                let _ = epoll::modify(&self.epoll, &io.socket, EventData::new_u64(conn), EventFlags::IN);
                 machine.connected(now, conn, Ok(()));
             }
             Err(error) => {
@@ -408,11 +369,7 @@ impl Driver {
                 machine.closed(now, conn, None);
             }
             Ok(n) => machine.received(now, conn, &self.scratch[..n]),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
                 self.forget(conn);
                 machine.closed(now, conn, Some(socket::text(&error)));

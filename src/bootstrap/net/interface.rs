@@ -63,8 +63,7 @@ impl Interface {
 fn same_prefix(a: &[u8], b: &[u8], bits: u8) -> bool {
     let whole = usize::from(bits / 8).min(a.len());
     let rest = bits % 8;
-    a[..whole] == b[..whole]
-        && (rest == 0 || whole == a.len() || (a[whole] ^ b[whole]) >> (8 - rest) == 0)
+    a[..whole] == b[..whole] && (rest == 0 || whole == a.len() || (a[whole] ^ b[whole]) >> (8 - rest) == 0)
 }
 
 /// What guides the choice.
@@ -86,20 +85,14 @@ pub struct Wish<'a> {
 /// `InvalidUsage` if `NCCL_SOCKET_IFNAME` names nothing usable: the text has the names that exist, and if
 /// the variable holds an address, the interface that has it. `Resource` if the host has no address at all.
 pub fn choose(all: &[Interface], wish: Wish<'_>) -> Result<Interface, Error> {
-    let usable: Vec<&Interface> = all
-        .iter()
-        .filter(|one| one.running && wish.family.is_none_or(|family| family.contains(one.ip)))
-        .collect();
+    let usable: Vec<&Interface> =
+        all.iter().filter(|one| one.running && wish.family.is_none_or(|family| family.contains(one.ip))).collect();
     if let Some(filter) = wish.filter {
         return choose_named(&usable, all, filter, wish.route);
     }
-    let routed = wish
-        .route
-        .and_then(|route| usable.iter().find(|one| one.ip == route));
+    let routed = wish.route.and_then(|route| usable.iter().find(|one| one.ip == route));
     let found = routed.or_else(|| usable.iter().min_by_key(|one| class(one, wish.subnet)));
-    found
-        .map(|one| (*one).clone())
-        .ok_or_else(|| no_address(all, wish.family))
+    found.map(|one| (*one).clone()).ok_or_else(|| no_address(all, wish.family))
 }
 
 /// The user's list decides, in its order; within an element the route to the root, then addresses that others can use.
@@ -111,21 +104,10 @@ fn choose_named(
 ) -> Result<Interface, Error> {
     let allowed = usable.iter().filter(|one| filter.allows(&one.name));
     let best = allowed.min_by_key(|one| {
-        let position = if filter.exclude {
-            0
-        } else {
-            filter.position(&one.name).unwrap_or(usize::MAX)
-        };
-        (
-            one.link_local_v6(),
-            filter.exclude && one.loopback,
-            route != Some(one.ip) && filter.exclude,
-            position,
-            class(one, None),
-        )
+        let position = if filter.exclude { 0 } else { filter.position(&one.name).unwrap_or(usize::MAX) };
+        (one.link_local_v6(), filter.exclude && one.loopback, route != Some(one.ip) && filter.exclude, position, class(one, None))
     });
-    best.map(|one| (*one).clone())
-        .ok_or_else(|| nothing_named(all, filter))
+    best.map(|one| (*one).clone()).ok_or_else(|| nothing_named(all, filter))
 }
 
 /// The order of spec §8.6, behind the question whether others can use the address at all.
@@ -152,26 +134,20 @@ fn nothing_named(all: &[Interface], filter: &InterfaceFilter) -> Error {
     let names = available(all);
     if let Some(address) = filter.address() {
         let owner = all.iter().find(|one| one.ip == address);
-        let hint = owner.map_or("no interface of this host has it".to_string(), |one| {
-            format!("the interface with it is {}", one.name)
-        });
+        let hint =
+            owner.map_or("no interface of this host has it".to_string(), |one| format!("the interface with it is {}", one.name));
         return Error::InvalidUsage(format!(
             "NCCL_SOCKET_IFNAME='{text}' takes interface names, and {address} looks like an address; {hint} (available: {names})"
         ));
     }
-    let down: Vec<String> = all
-        .iter()
-        .filter(|one| filter.allows(&one.name) && !one.running)
-        .map(|one| one.name.clone())
-        .collect();
+    let down: Vec<String> =
+        all.iter().filter(|one| filter.allows(&one.name) && !one.running).map(|one| one.name.clone()).collect();
     let why = if down.is_empty() {
         "matches no interface with a usable address".to_string()
     } else {
         format!("matches only interfaces that are down: {}", down.join(", "))
     };
-    Error::InvalidUsage(format!(
-        "NCCL_SOCKET_IFNAME='{text}' {why} (available: {names})"
-    ))
+    Error::InvalidUsage(format!("NCCL_SOCKET_IFNAME='{text}' {why} (available: {names})"))
 }
 
 fn no_address(all: &[Interface], family: Option<Family>) -> Error {
@@ -188,21 +164,9 @@ fn no_address(all: &[Interface], family: Option<Family>) -> Error {
 
 /// `eth0:10.0.0.1, lo:127.0.0.1`: what there is.
 fn available(all: &[Interface]) -> String {
-    let texts: Vec<String> = all
-        .iter()
-        .map(|one| {
-            if one.running {
-                one.show()
-            } else {
-                format!("{} (down)", one.show())
-            }
-        })
-        .collect();
-    if texts.is_empty() {
-        "none".to_string()
-    } else {
-        texts.join(", ")
-    }
+    let texts: Vec<String> =
+        all.iter().map(|one| if one.running { one.show() } else { format!("{} (down)", one.show()) }).collect();
+    if texts.is_empty() { "none".to_string() } else { texts.join(", ") }
 }
 
 /// All addresses of the host, in the system's order.
@@ -220,37 +184,17 @@ pub fn list() -> Result<Vec<Interface>, Error> {
         let Some(address) = one.address else { continue };
         let (ip, scope) = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
             (Some(v4), _) => (IpAddr::V4(v4.ip()), 0),
-            (_, Some(v6)) => (
-                IpAddr::V6(v6.ip()),
-                if v6.ip().is_unicast_link_local() {
-                    v6.scope_id()
-                } else {
-                    0
-                },
-            ),
+            (_, Some(v6)) => (IpAddr::V6(v6.ip()), if v6.ip().is_unicast_link_local() { v6.scope_id() } else { 0 }),
             _ => continue,
         };
         let mask = one.netmask.as_ref();
         let prefix = match ip {
-            IpAddr::V4(_) => mask
-                .and_then(|mask| mask.as_sockaddr_in())
-                .map_or(32, |mask| bits_v4(mask.ip())),
-            IpAddr::V6(_) => mask
-                .and_then(|mask| mask.as_sockaddr_in6())
-                .map_or(128, |mask| bits_v6(mask.ip())),
+            IpAddr::V4(_) => mask.and_then(|mask| mask.as_sockaddr_in()).map_or(32, |mask| bits_v4(mask.ip())),
+            IpAddr::V6(_) => mask.and_then(|mask| mask.as_sockaddr_in6()).map_or(128, |mask| bits_v6(mask.ip())),
         };
-        let running = one
-            .flags
-            .contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+        let running = one.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
         let loopback = one.flags.contains(InterfaceFlags::IFF_LOOPBACK);
-        all.push(Interface {
-            name: one.interface_name,
-            ip,
-            scope,
-            prefix,
-            running,
-            loopback,
-        });
+        all.push(Interface { name: one.interface_name, ip, scope, prefix, running, loopback });
     }
     Ok(all)
 }
@@ -265,11 +209,7 @@ fn bits_v6(mask: Ipv6Addr) -> u8 {
 
 /// The local address from which a remote one is reached: asks the system's routes, sends nothing.
 pub fn route_to(remote: SocketAddr) -> Option<IpAddr> {
-    let any: SocketAddr = if remote.is_ipv4() {
-        (Ipv4Addr::UNSPECIFIED, 0).into()
-    } else {
-        (Ipv6Addr::UNSPECIFIED, 0).into()
-    };
+    let any: SocketAddr = if remote.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
     let probe = std::net::UdpSocket::bind(any).ok()?;
     probe.connect(remote).ok()?;
     Some(probe.local_addr().ok()?.ip())

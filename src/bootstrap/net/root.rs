@@ -23,13 +23,7 @@ const FIXED_BIND_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// `System` if the thread or its descriptors cannot be made.
-pub fn start(
-    config: &NetConfig,
-    listener: Socket,
-    magic: u64,
-    token: u64,
-    fixed: bool,
-) -> Result<(), Error> {
+pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed: bool) -> Result<(), Error> {
     let settings = RootConfig {
         magic,
         token,
@@ -43,19 +37,12 @@ pub fn start(
     let run = move || {
         let mut root = Root::new(settings, driver.now());
         if let Err(Stop::System(error)) = driver.run(&mut root, None, |root| root.finished()) {
-            root.fail(
-                driver.now(),
-                Failure::remote(None, format!("the root has failed: {error}")),
-            );
+            root.fail(driver.now(), Failure::remote(None, format!("the root has failed: {error}")));
         }
         driver.farewell(&mut root);
     };
-    let spawned = std::thread::Builder::new()
-        .name("oxccl-root".to_string())
-        .spawn(run);
-    spawned
-        .map(drop)
-        .map_err(|error| Error::system("pthread_create", "thread of the bootstrap's root", &error))
+    let spawned = std::thread::Builder::new().name("oxccl-root".to_string()).spawn(run);
+    spawned.map(drop).map_err(|error| Error::system("pthread_create", "thread of the bootstrap's root", &error))
 }
 
 /// A listener on the address of `NCCL_COMM_ID`. The root of an earlier run may still be closing there.
@@ -103,28 +90,17 @@ pub fn resolve(config: &NetConfig, comm_id: &CommId) -> Result<SocketAddr, Error
         CommId::Address(address) => return Ok(*address),
         CommId::Name(name, port) => (name, *port),
     };
-    let fits = |address: &SocketAddr| {
-        config
-            .family
-            .is_none_or(|family| family.contains(address.ip()))
-    };
-    let own = interface::list()?
-        .into_iter()
-        .find(|one| one.name == *name && fits(&one.at(port)));
+    let fits = |address: &SocketAddr| config.family.is_none_or(|family| family.contains(address.ip()));
+    let own = interface::list()?.into_iter().find(|one| one.name == *name && fits(&one.at(port)));
     if let Some(own) = own {
         return Ok(own.at(port));
     }
     let found = std::net::ToSocketAddrs::to_socket_addrs(&(name.as_str(), port));
-    let mut addresses = found.map_err(|error| {
-        Error::InvalidArgument(format!(
-            "NCCL_COMM_ID: cannot find the host '{name}': {error}"
-        ))
-    })?;
-    addresses.find(fits).ok_or_else(|| {
-        Error::InvalidArgument(format!(
-            "NCCL_COMM_ID: the host '{name}' has no address of the wanted family"
-        ))
-    })
+    let mut addresses =
+        found.map_err(|error| Error::InvalidArgument(format!("NCCL_COMM_ID: cannot find the host '{name}': {error}")))?;
+    addresses
+        .find(fits)
+        .ok_or_else(|| Error::InvalidArgument(format!("NCCL_COMM_ID: the host '{name}' has no address of the wanted family")))
 }
 
 /// The magic of a fixed rendezvous, which every process must come to by itself.

@@ -28,10 +28,7 @@ pub struct Buffers {
 
 impl From<&NetConfig> for Buffers {
     fn from(config: &NetConfig) -> Buffers {
-        Buffers {
-            send: config.send_buffer,
-            receive: config.receive_buffer,
-        }
+        Buffers { send: config.send_buffer, receive: config.receive_buffer }
     }
 }
 
@@ -39,11 +36,7 @@ impl From<&NetConfig> for Buffers {
 ///
 /// # Errors
 /// `System` that names the address; `Resource` if every port of the range is taken.
-pub fn listen(
-    address: SocketAddr,
-    ports: Option<(u16, u16)>,
-    purpose: &str,
-) -> Result<Socket, Error> {
+pub fn listen(address: SocketAddr, ports: Option<(u16, u16)>, purpose: &str) -> Result<Socket, Error> {
     let candidates: Vec<u16> = match ports {
         Some((first, last)) if address.port() == 0 => shuffled(first, last),
         _ => vec![address.port()],
@@ -65,18 +58,11 @@ pub fn listen(
             }
             Err(error) if count > 1 && error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => {
-                return Err(Error::system(
-                    "bind",
-                    format!("listening for {purpose} on {}", show(wanted)),
-                    &error,
-                ));
+                return Err(Error::system("bind", format!("listening for {purpose} on {}", show(wanted)), &error));
             }
         }
     }
-    Err(Error::Resource(format!(
-        "all {count} ports of the configured range are in use on {}: widen the range",
-        address.ip()
-    )))
+    Err(Error::Resource(format!("all {count} ports of the configured range are in use on {}: widen the range", address.ip())))
 }
 
 /// The ports of a range from a random start, so that many ranks of a host do not all try the same.
@@ -84,17 +70,11 @@ fn shuffled(first: u16, last: u16) -> Vec<u16> {
     let (first, last) = (first.min(last), first.max(last));
     let count = u32::from(last - first) + 1;
     let start = rand::random::<u32>() % count;
-    (0..count)
-        .map(|i| first + ((start + i) % count) as u16)
-        .collect()
+    (0..count).map(|i| first + ((start + i) % count) as u16).collect()
 }
 
 fn listen_at(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM.nonblocking().cloexec(),
-        Some(Protocol::TCP),
-    )?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     // Connections of an earlier run in TIME_WAIT do not hold the port; another listener does.
     socket.set_reuse_address(true)?;
     socket.bind(&SockAddr::from(address))?;
@@ -117,11 +97,7 @@ pub fn accept(listener: &Socket, buffers: Buffers) -> io::Result<Option<(Socket,
         let Some(peer) = peer.as_socket() else {
             continue;
         };
-        if socket
-            .set_nonblocking(true)
-            .and_then(|()| tune(&socket, buffers))
-            .is_ok()
-        {
+        if socket.set_nonblocking(true).and_then(|()| tune(&socket, buffers)).is_ok() {
             return Ok(Some((socket, peer)));
         }
     }
@@ -141,17 +117,12 @@ fn passes(error: &io::Error) -> bool {
         Errno::OPNOTSUPP,
         Errno::NETUNREACH,
     ];
-    transient
-        .iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    transient.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 fn tune(socket: &Socket, buffers: Buffers) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
-        .with_interval(KEEPALIVE_PROBE)
-        .with_retries(KEEPALIVE_PROBES);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_PROBE).with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&keepalive)?;
     if let Some(bytes) = buffers.send {
         socket.set_send_buffer_size(bytes)?;
@@ -168,25 +139,16 @@ fn tune(socket: &Socket, buffers: Buffers) -> io::Result<()> {
 /// The connect failed at once.
 pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError> {
     let begin = || -> io::Result<Socket> {
-        let socket = Socket::new(
-            Domain::for_address(to),
-            Type::STREAM.nonblocking().cloexec(),
-            Some(Protocol::TCP),
-        )?;
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
         tune(&socket, buffers)?;
         match socket.connect(&SockAddr::from(to)) {
             Ok(()) => Ok(socket),
-            Err(error)
-                if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
-            {
-                Ok(socket)
-            }
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Ok(socket),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(socket),
             Err(error) => Err(error),
         }
     };
-    let exhausted =
-        |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
+    let exhausted = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
     let outcome = match begin() {
         Err(error) if exhausted(&error) && super::driver::raise_descriptor_limit() => begin(),
         outcome => outcome,
@@ -204,44 +166,30 @@ pub fn connect_outcome(socket: &Socket) -> Result<(), ConnectError> {
         Ok(None) => {}
         Ok(Some(error)) | Err(error) => return Err(connect_error(&error)),
     }
-    let ends = (
-        socket.local_addr().map(|a| a.as_socket()),
-        socket.peer_addr().map(|a| a.as_socket()),
-    );
+    let ends = (socket.local_addr().map(|a| a.as_socket()), socket.peer_addr().map(|a| a.as_socket()));
     match ends {
-        (Ok(local), Ok(peer)) if local == peer => Err(ConnectError {
-            cause: Cause::Refused,
-            text: "Connection refused".to_string(),
-        }),
+        (Ok(local), Ok(peer)) if local == peer => {
+            Err(ConnectError { cause: Cause::Refused, text: "Connection refused".to_string() })
+        }
         (_, Err(error)) => Err(connect_error(&error)),
         _ => Ok(()),
     }
 }
 
 fn connect_error(error: &io::Error) -> ConnectError {
-    use io::ErrorKind::{
-        ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable, TimedOut,
-    };
+    use io::ErrorKind::{ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable, TimedOut};
     let cause = match error.kind() {
         ConnectionRefused | ConnectionReset => Cause::Refused,
-        TimedOut | HostUnreachable | NetworkUnreachable | io::ErrorKind::AddrNotAvailable => {
-            Cause::Unreachable
-        }
+        TimedOut | HostUnreachable | NetworkUnreachable | io::ErrorKind::AddrNotAvailable => Cause::Unreachable,
         _ => Cause::Other,
     };
-    ConnectError {
-        cause,
-        text: text(error),
-    }
+    ConnectError { cause, text: text(error) }
 }
 
 /// The system's text without Rust's "(os error N)".
 pub fn text(error: &io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_string()
+    text.split(" (os error").next().unwrap_or_default().to_string()
 }
 
 /// The local end of a socket.
@@ -249,10 +197,6 @@ pub fn text(error: &io::Error) -> String {
 /// # Errors
 /// `System`; cannot happen for a socket that is bound.
 pub fn local_address(socket: &Socket) -> Result<SocketAddr, Error> {
-    let address = socket
-        .local_addr()
-        .map_err(|error| Error::system("getsockname", "listening socket", &error))?;
-    address
-        .as_socket()
-        .ok_or_else(|| Error::Internal(format!("descriptor {:?} is no IP socket", socket.as_fd())))
+    let address = socket.local_addr().map_err(|error| Error::system("getsockname", "listening socket", &error))?;
+    address.as_socket().ok_or_else(|| Error::Internal(format!("descriptor {:?} is no IP socket", socket.as_fd())))
 }

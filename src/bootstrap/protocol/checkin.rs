@@ -33,10 +33,7 @@ impl Entry {
 
     /// Appends the entry to a frame.
     pub fn encode(&self, encoder: Encoder) -> Encoder {
-        encoder
-            .address(self.address)
-            .text(&self.interface)
-            .bytes(&self.facts)
+        encoder.address(self.address).text(&self.interface).bytes(&self.facts)
     }
 
     /// Reads only the facts of an entry.
@@ -48,11 +45,7 @@ impl Entry {
 
     /// Reads an entry.
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Entry, Malformed> {
-        Ok(Entry {
-            address: decoder.address()?,
-            interface: decoder.text()?,
-            facts: decoder.bytes(MAX_FACTS)?.to_vec(),
-        })
+        Ok(Entry { address: decoder.address()?, interface: decoder.text()?, facts: decoder.bytes(MAX_FACTS)?.to_vec() })
     }
 }
 
@@ -99,9 +92,7 @@ impl CheckIn {
         let process = decoder.text()?;
         let count = decoder.u32()? as usize;
         if count > MAX_SETTINGS {
-            return Err(Malformed(format!(
-                "{count} settings, {MAX_SETTINGS} are allowed"
-            )));
+            return Err(Malformed(format!("{count} settings, {MAX_SETTINGS} are allowed")));
         }
         let mut settings = Vec::new();
         for _ in 0..count {
@@ -109,15 +100,7 @@ impl CheckIn {
         }
         let entry = Entry::decode(&mut decoder)?;
         decoder.end()?;
-        Ok(CheckIn {
-            rank,
-            nranks,
-            version,
-            timeout_ms,
-            process,
-            settings,
-            entry,
-        })
+        Ok(CheckIn { rank, nranks, version, timeout_ms, process, settings, entry })
     }
 }
 
@@ -149,37 +132,21 @@ impl Welcome {
     pub fn encode(&self) -> Arc<[u8]> {
         match &self.roster {
             Roster::Full(entries) => Welcome::encode_full(self.token, entries.iter()),
-            Roster::Links { parent, next } => {
-                Welcome::encode_links(self.token, parent.as_ref(), next)
-            }
+            Roster::Links { parent, next } => Welcome::encode_links(self.token, parent.as_ref(), next),
         }
     }
 
     /// The frame that tells everything.
-    pub fn encode_full<'a>(
-        token: u64,
-        entries: impl ExactSizeIterator<Item = &'a Entry> + Clone,
-    ) -> Arc<[u8]> {
+    pub fn encode_full<'a>(token: u64, entries: impl ExactSizeIterator<Item = &'a Entry> + Clone) -> Arc<[u8]> {
         let bytes: usize = entries.clone().map(Entry::bytes).sum();
-        let head = Encoder::new(Kind::Welcome, 16 + bytes)
-            .u64(token)
-            .u8(0)
-            .u32(entries.len() as u32);
-        entries
-            .fold(head, |encoder, entry| entry.encode(encoder))
-            .finish()
+        let head = Encoder::new(Kind::Welcome, 16 + bytes).u64(token).u8(0).u32(entries.len() as u32);
+        entries.fold(head, |encoder, entry| entry.encode(encoder)).finish()
     }
 
     /// The frame for one rank's links; facts are left out.
     pub fn encode_links(token: u64, parent: Option<&Entry>, next: &Entry) -> Arc<[u8]> {
-        let bare = |entry: &Entry| Entry {
-            facts: Vec::new(),
-            ..entry.clone()
-        };
-        let mut encoder = Encoder::new(Kind::Welcome, 128)
-            .u64(token)
-            .u8(1)
-            .u8(u8::from(parent.is_some()));
+        let bare = |entry: &Entry| Entry { facts: Vec::new(), ..entry.clone() };
+        let mut encoder = Encoder::new(Kind::Welcome, 128).u64(token).u8(1).u8(u8::from(parent.is_some()));
         if let Some(parent) = parent {
             encoder = bare(parent).encode(encoder);
         }
@@ -203,15 +170,8 @@ impl Welcome {
                 Roster::Full(entries)
             }
             1 => {
-                let parent = if decoder.u8()? != 0 {
-                    Some(Entry::decode(&mut decoder)?)
-                } else {
-                    None
-                };
-                Roster::Links {
-                    parent,
-                    next: Entry::decode(&mut decoder)?,
-                }
+                let parent = if decoder.u8()? != 0 { Some(Entry::decode(&mut decoder)?) } else { None };
+                Roster::Links { parent, next: Entry::decode(&mut decoder)? }
             }
             other => return Err(Malformed(format!("a welcome of form {other}"))),
         };

@@ -31,43 +31,25 @@ pub struct Failure {
 impl Failure {
     /// The ranks do not fit together.
     pub fn usage(rank: Option<u32>, text: impl Into<String>) -> Failure {
-        Failure {
-            sort: Sort::Usage,
-            rank,
-            text: text.into(),
-        }
+        Failure { sort: Sort::Usage, rank, text: text.into() }
     }
 
     /// A rank failed, left or cannot be reached.
     pub fn remote(rank: Option<u32>, text: impl Into<String>) -> Failure {
-        Failure {
-            sort: Sort::Remote,
-            rank,
-            text: text.into(),
-        }
+        Failure { sort: Sort::Remote, rank, text: text.into() }
     }
 
     /// A time limit has passed.
     pub fn timeout(rank: Option<u32>, text: impl Into<String>) -> Failure {
-        Failure {
-            sort: Sort::Timeout,
-            rank,
-            text: text.into(),
-        }
+        Failure { sort: Sort::Timeout, rank, text: text.into() }
     }
 
     /// What the other ranks are told about an error of `rank`.
     pub fn of(rank: u32, error: &Error) -> Failure {
         match error {
-            Error::Remote {
-                rank: Some(culprit),
-                text,
-            } => Failure::remote(Some(*culprit), text.clone()),
+            Error::Remote { rank: Some(culprit), text } => Failure::remote(Some(*culprit), text.clone()),
             Error::Timeout(text) => Failure::timeout(None, text.clone()),
-            Error::Aborted => Failure::remote(
-                Some(rank),
-                format!("rank {rank} aborted its initialisation"),
-            ),
+            Error::Aborted => Failure::remote(Some(rank), format!("rank {rank} aborted its initialisation")),
             other => Failure::remote(Some(rank), format!("rank {rank} failed: {other}")),
         }
     }
@@ -76,10 +58,7 @@ impl Failure {
     pub fn error(&self) -> Error {
         match self.sort {
             Sort::Usage => Error::InvalidUsage(self.text.clone()),
-            Sort::Remote => Error::Remote {
-                rank: self.rank,
-                text: self.text.clone(),
-            },
+            Sort::Remote => Error::Remote { rank: self.rank, text: self.text.clone() },
             Sort::Timeout => Error::Timeout(self.text.clone()),
         }
     }

@@ -15,16 +15,9 @@ pub fn list(ranks: impl IntoIterator<Item = u32>) -> String {
             _ => ranges.push((rank, rank)),
         }
     }
-    let shown: Vec<String> = ranges
-        .iter()
-        .map(|(first, last)| range(*first, *last))
-        .collect();
+    let shown: Vec<String> = ranges.iter().map(|(first, last)| range(*first, *last)).collect();
     let shown = shown.join(", ");
-    if more > 0 {
-        format!("{shown} and {more} more")
-    } else {
-        shown
-    }
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 fn range(first: u32, last: u32) -> String {

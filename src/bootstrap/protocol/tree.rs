@@ -26,17 +26,10 @@ pub fn place(rank: u32, nranks: u32) -> Place {
     loop {
         let children = split(&span);
         if span.start == rank {
-            return Place {
-                span,
-                parent,
-                children,
-            };
+            return Place { span, parent, children };
         }
         parent = Some(span.start);
-        span = children
-            .into_iter()
-            .find(|child| child.contains(&rank))
-            .expect("the children cover the span");
+        span = children.into_iter().find(|child| child.contains(&rank)).expect("the children cover the span");
     }
 }
 

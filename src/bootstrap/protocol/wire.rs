@@ -46,11 +46,7 @@ pub struct Preamble {
 impl Preamble {
     /// The preamble of this release.
     pub fn new(magic: u64, service: Service) -> Preamble {
-        Preamble {
-            magic,
-            service: service as u32,
-            protocol: PROTOCOL,
-        }
+        Preamble { magic, service: service as u32, protocol: PROTOCOL }
     }
 
     /// The bytes.
@@ -94,11 +90,7 @@ pub enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [
-            Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == byte)
+        [Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -156,10 +148,7 @@ impl Encoder {
 
     /// Appends a text, cut at [`MAX_TEXT`].
     pub fn text(self, text: &str) -> Encoder {
-        let end = (0..=text.len().min(MAX_TEXT))
-            .rev()
-            .find(|i| text.is_char_boundary(*i))
-            .unwrap_or(0);
+        let end = (0..=text.len().min(MAX_TEXT)).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
         self.bytes(&text.as_bytes()[..end])
     }
 
@@ -169,16 +158,12 @@ impl Encoder {
             SocketAddr::V4(v4) => (4, v4.ip().to_ipv6_mapped().octets(), 0),
             SocketAddr::V6(v6) => (6, v6.ip().octets(), v6.scope_id()),
         };
-        self.u8(family)
-            .raw(&octets)
-            .raw(&address.port().to_le_bytes())
-            .u32(scope)
+        self.u8(family).raw(&octets).raw(&address.port().to_le_bytes()).u32(scope)
     }
 
     /// The finished frame.
     pub fn finish(mut self) -> Arc<[u8]> {
-        let length =
-            u32::try_from(self.0.len() - HEADER).expect("every frame is bounded far below 4 GiB");
+        let length = u32::try_from(self.0.len() - HEADER).expect("every frame is bounded far below 4 GiB");
         self.0[0..4].copy_from_slice(&length.to_le_bytes());
         self.0.into()
     }
@@ -253,11 +238,7 @@ impl<'a> Decoder<'a> {
 
     /// Nothing may be left.
     pub fn end(self) -> Result<(), Malformed> {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            malformed(format!("{} bytes too many", self.0.len()))
-        }
+        if self.0.is_empty() { Ok(()) } else { malformed(format!("{} bytes too many", self.0.len())) }
     }
 }
 
@@ -295,11 +276,7 @@ impl Reader {
     /// The preamble, once it is complete.
     pub fn preamble(&mut self) -> Option<Preamble> {
         let mut decoder = Decoder(self.rest());
-        let preamble = Preamble {
-            magic: decoder.u64().ok()?,
-            service: decoder.u32().ok()?,
-            protocol: decoder.u32().ok()?,
-        };
+        let preamble = Preamble { magic: decoder.u64().ok()?, service: decoder.u32().ok()?, protocol: decoder.u32().ok()? };
         self.taken += PREAMBLE;
         Some(preamble)
     }
@@ -333,11 +310,7 @@ impl Reader {
     fn release(&mut self) {
         if self.taken == self.bytes.len() {
             self.taken = 0;
-            if self.bytes.capacity() > 1 << 20 {
-                self.bytes = Vec::new()
-            } else {
-                self.bytes.clear()
-            }
+            if self.bytes.capacity() > 1 << 20 { self.bytes = Vec::new() } else { self.bytes.clear() }
         }
     }
 }

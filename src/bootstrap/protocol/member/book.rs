@@ -13,18 +13,12 @@ pub(super) struct Book {
 
 impl Book {
     pub(super) fn new(nranks: u32) -> Book {
-        Book {
-            bytes: Vec::new(),
-            places: vec![None; nranks as usize],
-            known: 0,
-        }
+        Book { bytes: Vec::new(), places: vec![None; nranks as usize], known: 0 }
     }
 
     /// Adds or replaces an entry.
     pub(super) fn insert(&mut self, rank: u32, entry: &Entry) {
-        let frame = entry
-            .encode(Encoder::new(Kind::Join, entry.bytes()))
-            .finish();
+        let frame = entry.encode(Encoder::new(Kind::Join, entry.bytes())).finish();
         self.insert_encoded(rank, &frame[HEADER..]);
     }
 
@@ -60,9 +54,7 @@ impl Book {
     /// The facts of a rank without a copy.
     pub(super) fn facts(&self, rank: u32) -> &[u8] {
         let place = self.places.get(rank as usize).copied().flatten();
-        let facts = place.and_then(|place| {
-            Entry::decode_facts(&mut Decoder(&self.bytes[place as usize..])).ok()
-        });
+        let facts = place.and_then(|place| Entry::decode_facts(&mut Decoder(&self.bytes[place as usize..])).ok());
         facts.unwrap_or_default()
     }
 }

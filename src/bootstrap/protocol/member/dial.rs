@@ -18,8 +18,7 @@ pub struct Retry {
 impl Retry {
     /// All pauses together: the time that NCCL's users expect a connect to be tried.
     fn total(self) -> Duration {
-        self.sleep
-            .saturating_mul(self.count.saturating_mul(self.count + 1) / 2)
+        self.sleep.saturating_mul(self.count.saturating_mul(self.count + 1) / 2)
     }
 }
 
@@ -100,12 +99,7 @@ impl Member {
     }
 
     /// Connects to another rank, whose address must be known.
-    pub(super) fn dial(
-        &mut self,
-        now: Duration,
-        rank: u32,
-        purpose: Purpose,
-    ) -> Result<(), Malformed> {
+    pub(super) fn dial(&mut self, now: Duration, rank: u32, purpose: Purpose) -> Result<(), Malformed> {
         let address = self.roster.get(rank).map(|entry| entry.address);
         let address = address.ok_or_else(|| Malformed(format!("no address of rank {rank}")))?;
         self.dial_address(now, Target::Peer(rank, purpose), address);
@@ -114,13 +108,7 @@ impl Member {
 
     fn dial_address(&mut self, now: Duration, target: Target, address: std::net::SocketAddr) {
         let conn = self.start_connect(address);
-        self.dials.0.push(Dial {
-            target,
-            address,
-            first: now,
-            tries: 0,
-            step: Step::Connecting(conn, now + CONNECT),
-        });
+        self.dials.0.push(Dial { target, address, first: now, tries: 0, step: Step::Connecting(conn, now + CONNECT) });
     }
 
     fn start_connect(&mut self, to: std::net::SocketAddr) -> Conn {
@@ -138,22 +126,10 @@ impl Member {
         dial.step = Step::Answering(conn, now + ANSWER);
         let (target, address) = (dial.target, dial.address);
         let (role, greeting, hello) = match target {
-            Target::Root => (
-                Role::Root(false),
-                Preamble::new(self.config.magic, Service::Root),
-                self.check_in(),
-            ),
+            Target::Root => (Role::Root(false), Preamble::new(self.config.magic, Service::Root), self.check_in()),
             Target::Peer(rank, purpose) => {
-                let hello = Encoder::new(Kind::Hello, 9)
-                    .u8(purpose as u8)
-                    .u32(self.config.rank)
-                    .u32(rank)
-                    .finish();
-                (
-                    Role::Out(rank, purpose, false),
-                    Preamble::new(self.token.unwrap_or_default(), Service::Peer),
-                    hello,
-                )
+                let hello = Encoder::new(Kind::Hello, 9).u8(purpose as u8).u32(self.config.rank).u32(rank).finish();
+                (Role::Out(rank, purpose, false), Preamble::new(self.token.unwrap_or_default(), Service::Peer), hello)
             }
         };
         match target {
@@ -162,15 +138,7 @@ impl Member {
             Target::Peer(_, Purpose::Ring) => self.gather.next = Some(conn),
             Target::Peer(rank, Purpose::Messages) => self.messages.connecting(rank, conn),
         }
-        self.links.insert(
-            conn,
-            Link {
-                role,
-                address,
-                reader: Reader::default(),
-                bye: false,
-            },
-        );
+        self.links.insert(conn, Link { role, address, reader: Reader::default(), bye: false });
         let first = [greeting.encode().as_slice(), &hello].concat();
         self.send(conn, first.into());
         if let (Target::Root, Some(verdict)) = (target, &self.verdict) {
@@ -180,10 +148,7 @@ impl Member {
     }
 
     fn check_in(&self) -> std::sync::Arc<[u8]> {
-        let timeout_ms = self
-            .config
-            .timeout
-            .map_or(0, |limit| (limit.as_millis() as u64).max(1));
+        let timeout_ms = self.config.timeout.map_or(0, |limit| (limit.as_millis() as u64).max(1));
         let config = &self.config;
         CheckIn {
             rank: config.rank,
@@ -224,14 +189,7 @@ impl Member {
         self.fail_with(&failure);
     }
 
-    fn unreachable(
-        &self,
-        target: Target,
-        address: std::net::SocketAddr,
-        cause: Cause,
-        why: &str,
-        waited: Duration,
-    ) -> Failure {
+    fn unreachable(&self, target: Target, address: std::net::SocketAddr, cause: Cause, why: &str, waited: Duration) -> Failure {
         let (rank, own) = (self.config.rank, &self.config.entry);
         let (culprit, who) = match target {
             Target::Root => (None, "the root".to_string()),
@@ -278,12 +236,7 @@ impl Member {
                 }
                 Step::Answering(conn, _) => {
                     self.close(conn);
-                    self.dial_again(
-                        now,
-                        conn,
-                        Cause::Other,
-                        "it accepts the connection and does not answer",
-                    );
+                    self.dial_again(now, conn, Cause::Other, "it accepts the connection and does not answer");
                 }
             }
         }

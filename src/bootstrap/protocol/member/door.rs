@@ -15,11 +15,7 @@ impl Member {
         let Some(link) = self.links.get(&conn) else {
             return;
         };
-        let text = format!(
-            "Bootstrap: rank {} dropped a connection from {}: {why}",
-            self.config.rank,
-            show(link.address)
-        );
+        let text = format!("Bootstrap: rank {} dropped a connection from {}: {why}", self.config.rank, show(link.address));
         self.close(conn);
         self.log(Level::Info, text);
     }
@@ -36,10 +32,7 @@ impl Member {
             Visitor::Expected => {
                 link.reader.preamble();
                 match link.reader.frame(HELLO) {
-                    Ok(Some(Frame {
-                        kind: Kind::Hello,
-                        payload,
-                    })) => self.hello(now, conn, &payload),
+                    Ok(Some(Frame { kind: Kind::Hello, payload })) => self.hello(now, conn, &payload),
                     _ => {
                         self.drop_stranger(conn, "it does not say who it is");
                         false
@@ -47,10 +40,7 @@ impl Member {
                 }
             }
             Visitor::OtherProtocol(protocol) => {
-                self.drop_stranger(
-                    conn,
-                    &format!("it speaks version {protocol} of the protocol and not {PROTOCOL}"),
-                );
+                self.drop_stranger(conn, &format!("it speaks version {protocol} of the protocol and not {PROTOCOL}"));
                 false
             }
             Visitor::Nvidia(_) => {
@@ -66,26 +56,17 @@ impl Member {
 
     /// Who a connection comes from and what it is for.
     pub(super) fn hello(&mut self, now: Duration, conn: Conn, payload: &[u8]) -> bool {
-        let Some((from, purpose)) = read_hello(payload, self.config.rank, self.config.nranks)
-        else {
+        let Some((from, purpose)) = read_hello(payload, self.config.rank, self.config.nranks) else {
             self.drop_stranger(conn, "its hello is malformed");
             return false;
         };
         let taken = match purpose {
             Purpose::Tree => self.take_child(conn, from),
-            Purpose::Ring => {
-                from == (self.config.rank + self.config.nranks - 1) % self.config.nranks
-            }
+            Purpose::Ring => from == (self.config.rank + self.config.nranks - 1) % self.config.nranks,
             Purpose::Messages => true,
         };
         if !taken {
-            self.drop_stranger(
-                conn,
-                &format!(
-                    "rank {from} is not a neighbour of rank {}",
-                    self.config.rank
-                ),
-            );
+            self.drop_stranger(conn, &format!("rank {from} is not a neighbour of rank {}", self.config.rank));
             return false;
         }
         if let Some(link) = self.links.get_mut(&conn) {
@@ -98,12 +79,7 @@ impl Member {
     }
 
     pub(super) fn take_child(&mut self, conn: Conn, from: u32) -> bool {
-        let Some(index) = self
-            .place
-            .children
-            .iter()
-            .position(|span| span.start == from)
-        else {
+        let Some(index) = self.place.children.iter().position(|span| span.start == from) else {
             return false;
         };
         // A child that connects again has lost its first connection before the answer.
@@ -166,16 +142,11 @@ impl Member {
         let late: Vec<Conn> = self
             .links
             .iter()
-            .filter(
-                |(_, link)| matches!(link.role, Role::Unknown(since) if now >= since + HANDSHAKE),
-            )
+            .filter(|(_, link)| matches!(link.role, Role::Unknown(since) if now >= since + HANDSHAKE))
             .map(|(conn, _)| *conn)
             .collect();
         for conn in late {
-            self.drop_stranger(
-                conn,
-                &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()),
-            );
+            self.drop_stranger(conn, &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()));
         }
     }
 }

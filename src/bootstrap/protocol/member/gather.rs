@@ -75,11 +75,7 @@ impl Gather {
     }
 
     pub(super) fn take(&mut self) -> Option<Vec<Vec<u8>>> {
-        if self.queue.is_empty() {
-            self.result.take()
-        } else {
-            None
-        }
+        if self.queue.is_empty() { self.result.take() } else { None }
     }
 
     /// Whether the end of a connection in the tree ends the exchange. While blocks go round the ring, a
@@ -110,9 +106,8 @@ impl Gather {
     /// Joins what this rank and its children have: the whole span, in the order of ranks.
     fn merge(&mut self, own: &[u8]) -> Up {
         let ups: Vec<Up> = self.ups.iter_mut().filter_map(Option::take).collect();
-        let sizes: Vec<u32> = std::iter::once(own.len() as u32)
-            .chain(ups.iter().flat_map(|up| up.sizes.iter().copied()))
-            .collect();
+        let sizes: Vec<u32> =
+            std::iter::once(own.len() as u32).chain(ups.iter().flat_map(|up| up.sizes.iter().copied())).collect();
         let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
         if total > TREE_BYTES as u64 || ups.iter().any(|up| up.data.is_none()) {
             return Up { sizes, data: None };
@@ -122,19 +117,15 @@ impl Gather {
         for up in &ups {
             data.extend_from_slice(up.data.as_deref().unwrap_or_default());
         }
-        Up {
-            sizes,
-            data: Some(data),
-        }
+        Up { sizes, data: Some(data) }
     }
 }
 
 impl Up {
     fn encode(&self, kind: Kind, sequence: u64) -> Arc<[u8]> {
         let data = self.data.as_deref().unwrap_or_default();
-        let mut encoder = Encoder::new(kind, 9 + 4 * self.sizes.len() + data.len())
-            .u64(sequence)
-            .u8(u8::from(self.data.is_some()));
+        let mut encoder =
+            Encoder::new(kind, 9 + 4 * self.sizes.len() + data.len()).u64(sequence).u8(u8::from(self.data.is_some()));
         for size in &self.sizes {
             encoder = encoder.u32(*size);
         }
@@ -147,10 +138,7 @@ impl Up {
         let sequence = decoder.u64()?;
         let whole = decoder.u8()? != 0;
         let sizes = decoder.raw(4 * count as usize)?;
-        let sizes: Vec<u32> = sizes
-            .chunks_exact(4)
-            .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-            .collect();
+        let sizes: Vec<u32> = sizes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         if let Some(size) = sizes.iter().find(|size| **size as usize > MAX_BLOCK) {
             return Err(Malformed(format!("a block of {size} bytes")));
         }
@@ -170,10 +158,7 @@ impl Up {
     /// The blocks, one per rank.
     fn split(&self) -> Option<Vec<Vec<u8>>> {
         let mut data = Decoder(self.data.as_deref()?);
-        self.sizes
-            .iter()
-            .map(|size| data.raw(*size as usize).ok().map(<[u8]>::to_vec))
-            .collect()
+        self.sizes.iter().map(|size| data.raw(*size as usize).ok().map(<[u8]>::to_vec)).collect()
     }
 }
 
@@ -192,10 +177,7 @@ impl Member {
                 block.len()
             )));
         }
-        debug_assert!(
-            self.joined() && !self.gather.active(),
-            "one operation at a time, after the rendezvous"
-        );
+        debug_assert!(self.joined() && !self.gather.active(), "one operation at a time, after the rendezvous");
         if let Some((rank, why, bye)) = self.absent_neighbour() {
             let failure = self.absence(rank, &why, bye);
             self.fail_with(&failure);
@@ -216,37 +198,23 @@ impl Member {
     /// A neighbour in the tree that went away between two operations.
     fn absent_neighbour(&self) -> Option<(u32, String, bool)> {
         let parent = self.place.parent.map(|rank| (rank, self.parent));
-        let children = self
-            .place
-            .children
-            .iter()
-            .map(|span| span.start)
-            .zip(self.children.iter().copied());
+        let children = self.place.children.iter().map(|span| span.start).zip(self.children.iter().copied());
         let mut neighbours = parent.into_iter().chain(children);
-        let gone = neighbours.find(|(_, conn)| {
-            !conn.is_some_and(|conn| self.links.get(&conn).is_some_and(|link| !link.bye))
-        })?;
+        let gone = neighbours.find(|(_, conn)| !conn.is_some_and(|conn| self.links.get(&conn).is_some_and(|link| !link.bye)))?;
         let (why, bye) = self.messages.why_gone(gone.0);
         Some((gone.0, why, bye))
     }
 
     pub(super) fn begin_gather(&mut self, now: Duration, block: &[u8]) {
         self.gather.result = None;
-        self.gather.stage = Stage::Tree {
-            own: block.to_vec(),
-            sent: false,
-        };
+        self.gather.stage = Stage::Tree { own: block.to_vec(), sent: false };
         self.climb(now);
     }
 
     /// Sends the blocks of this rank's span to the parent, once they are all there; rank 0 sends them down.
     fn climb(&mut self, now: Duration) {
         let complete = self.gather.ups.iter().all(Option::is_some);
-        let Stage::Tree {
-            own,
-            sent: sent @ false,
-        } = &mut self.gather.stage
-        else {
+        let Stage::Tree { own, sent: sent @ false } = &mut self.gather.stage else {
             return;
         };
         if !complete {
@@ -269,25 +237,15 @@ impl Member {
     }
 
     pub(super) fn up(&mut self, now: Duration, from: u32, payload: &[u8]) -> Result<(), Malformed> {
-        let index = self
-            .place
-            .children
-            .iter()
-            .position(|span| span.start == from);
-        let index =
-            index.ok_or_else(|| Malformed(format!("blocks of rank {from}, which is no child")))?;
+        let index = self.place.children.iter().position(|span| span.start == from);
+        let index = index.ok_or_else(|| Malformed(format!("blocks of rank {from}, which is no child")))?;
         let span = self.place.children[index].clone();
         let (sequence, up) = Up::decode(payload, span.end - span.start)?;
         // In an exchange that this rank has passed up already, the child is at the next one: it has had the result before us.
-        let passed = matches!(
-            self.gather.stage,
-            Stage::Ring { .. } | Stage::Tree { sent: true, .. }
-        );
+        let passed = matches!(self.gather.stage, Stage::Ring { .. } | Stage::Tree { sent: true, .. });
         let expected = self.gather.sequence + u64::from(passed);
         if sequence != expected || self.gather.ups[index].is_some() {
-            return Err(Malformed(format!(
-                "blocks for exchange {sequence} in exchange {expected}"
-            )));
+            return Err(Malformed(format!("blocks for exchange {sequence} in exchange {expected}")));
         }
         self.gather.ups[index] = Some(up);
         self.climb(now);
@@ -301,18 +259,11 @@ impl Member {
         };
         let rank = self.config.rank as usize;
         if sequence != self.gather.sequence || all.sizes[rank] as usize != own.len() {
-            return Err(Malformed(format!(
-                "the result of exchange {sequence} in exchange {}",
-                self.gather.sequence
-            )));
+            return Err(Malformed(format!("the result of exchange {sequence} in exchange {}", self.gather.sequence)));
         }
         let own = std::mem::take(own);
         if !self.children.is_empty() {
-            self.pass_down(
-                &Encoder::new(Kind::Down, payload.len())
-                    .raw(&payload)
-                    .finish(),
-            );
+            self.pass_down(&Encoder::new(Kind::Down, payload.len()).raw(&payload).finish());
         }
         self.descend(now, all, own);
         Ok(())
@@ -334,11 +285,7 @@ impl Member {
         let mut blocks = vec![Vec::new(); all.sizes.len()];
         self.ring_send(rank, &own);
         blocks[rank as usize] = own;
-        self.gather.stage = Stage::Ring {
-            blocks,
-            sizes: all.sizes,
-            missing,
-        };
+        self.gather.stage = Stage::Ring { blocks, sizes: all.sizes, missing };
         if missing > 0
             && let Some((why, bye)) = self.gather.previous_gone.clone()
         {
@@ -349,10 +296,7 @@ impl Member {
         for piece in std::mem::take(&mut self.gather.early) {
             if let Err(bad) = self.ring_piece(now, piece) {
                 let previous = (rank + self.config.nranks - 1) % self.config.nranks;
-                return self.fail_with(&Failure::remote(
-                    Some(previous),
-                    format!("{} sent {bad}", self.name(previous)),
-                ));
+                return self.fail_with(&Failure::remote(Some(previous), format!("{} sent {bad}", self.name(previous))));
             }
         }
         self.ring_complete();
@@ -369,9 +313,7 @@ impl Member {
     fn ring_connect(&mut self, now: Duration) {
         let next = (self.config.rank + 1) % self.config.nranks;
         if self.gather.next.is_none()
-            && !self
-                .dials
-                .has(super::dial::Target::Peer(next, Purpose::Ring))
+            && !self.dials.has(super::dial::Target::Peer(next, Purpose::Ring))
             && next != self.config.rank
         {
             if let Err(bad) = self.dial(now, next, Purpose::Ring) {
@@ -383,13 +325,7 @@ impl Member {
 
     pub(super) fn ring_flush(&mut self) {
         let Some(conn) = self.gather.next else { return };
-        if !matches!(
-            self.links.get(&conn),
-            Some(Link {
-                role: Role::Out(_, _, true),
-                ..
-            })
-        ) {
+        if !matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. })) {
             return;
         }
         for bytes in std::mem::take(&mut self.gather.queue) {
@@ -404,11 +340,7 @@ impl Member {
             return;
         }
         for piece in block.chunks(PIECE) {
-            let frame = Encoder::new(Kind::Ring, 16 + piece.len())
-                .u64(self.gather.sequence)
-                .u32(origin)
-                .raw(piece)
-                .finish();
+            let frame = Encoder::new(Kind::Ring, 16 + piece.len()).u64(self.gather.sequence).u32(origin).raw(piece).finish();
             self.gather.queue.push_back(frame);
         }
         self.ring_flush();
@@ -419,10 +351,7 @@ impl Member {
         let mut decoder = Decoder(&payload);
         let (sequence, origin) = (decoder.u64()?, decoder.u32()?);
         let data = decoder.0;
-        if sequence != self.gather.sequence
-            || origin >= self.config.nranks
-            || origin == self.config.rank
-        {
+        if sequence != self.gather.sequence || origin >= self.config.nranks || origin == self.config.rank {
             return Err(Malformed(format!(
                 "a piece of rank {origin} for exchange {sequence} in exchange {}",
                 self.gather.sequence
@@ -435,11 +364,7 @@ impl Member {
                 self.gather.early.push_back(payload);
                 return Ok(());
             }
-            Stage::Ring {
-                blocks,
-                sizes,
-                missing,
-            } => {
+            Stage::Ring { blocks, sizes, missing } => {
                 let block = &mut blocks[origin as usize];
                 if block.len() + data.len() > sizes[origin as usize] as usize {
                     return Err(Malformed(format!("too many bytes of rank {origin}")));
@@ -449,9 +374,7 @@ impl Member {
             }
         }
         if origin != (self.config.rank + 1) % self.config.nranks {
-            let frame: Arc<[u8]> = Encoder::new(Kind::Ring, payload.len())
-                .raw(&payload)
-                .finish();
+            let frame: Arc<[u8]> = Encoder::new(Kind::Ring, payload.len()).raw(&payload).finish();
             debug_assert_eq!(frame.len(), HEADER + payload.len());
             self.gather.queue.push_back(frame);
             self.ring_flush();
@@ -461,10 +384,7 @@ impl Member {
     }
 
     fn ring_complete(&mut self) {
-        if let Stage::Ring {
-            missing: 0, blocks, ..
-        } = &mut self.gather.stage
-        {
+        if let Stage::Ring { missing: 0, blocks, .. } = &mut self.gather.stage {
             let blocks = std::mem::take(blocks);
             self.gathered(blocks);
         }
@@ -473,33 +393,18 @@ impl Member {
     /// Why an exchange is late: the subtrees whose blocks are missing, or the way down.
     pub(super) fn operation_late(&self, seconds: f32) -> Failure {
         let rank = self.config.rank;
-        let waits = self
-            .gather
-            .ups
-            .iter()
-            .zip(&self.place.children)
-            .filter(|(up, _)| up.is_none());
+        let waits = self.gather.ups.iter().zip(&self.place.children).filter(|(up, _)| up.is_none());
         let behind: Vec<u32> = waits.flat_map(|(_, span)| span.clone()).collect();
         if let Some(peer) = self.messages.awaited() {
             return Failure::timeout(
                 Some(peer),
-                format!(
-                    "rank {rank} has waited {seconds} s for a message of {}",
-                    self.name(peer)
-                ),
+                format!("rank {rank} has waited {seconds} s for a message of {}", self.name(peer)),
             );
         }
         match &self.gather.stage {
             Stage::Tree { sent: false, .. } => {
-                let culprit = if behind.len() == 1 {
-                    Some(behind[0])
-                } else {
-                    None
-                };
-                let text = format!(
-                    "rank {rank} has waited {seconds} s for the blocks of {}",
-                    super::super::ranks::name(&behind)
-                );
+                let culprit = if behind.len() == 1 { Some(behind[0]) } else { None };
+                let text = format!("rank {rank} has waited {seconds} s for the blocks of {}", super::super::ranks::name(&behind));
                 Failure::timeout(culprit, text)
             }
             Stage::Ring { sizes, blocks, .. } => {
@@ -510,17 +415,11 @@ impl Member {
                     .collect();
                 Failure::timeout(
                     None,
-                    format!(
-                        "rank {rank} has waited {seconds} s for the blocks of {}",
-                        super::super::ranks::name(&short)
-                    ),
+                    format!("rank {rank} has waited {seconds} s for the blocks of {}", super::super::ranks::name(&short)),
                 )
             }
             Stage::Tree { .. } | Stage::Idle => {
-                let parent = self
-                    .place
-                    .parent
-                    .map_or("its children".to_string(), |parent| self.name(parent));
+                let parent = self.place.parent.map_or("its children".to_string(), |parent| self.name(parent));
                 Failure::timeout(
                     None,
                     format!(

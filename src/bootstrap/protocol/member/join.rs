@@ -31,18 +31,10 @@ impl Member {
         if let Some(parent) = self.place.parent {
             self.dial(now, parent, Purpose::Tree)?;
         }
-        let waiting: Vec<Conn> = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.role, Role::Unknown(_)))
-            .map(|(conn, _)| *conn)
-            .collect();
+        let waiting: Vec<Conn> =
+            self.links.iter().filter(|(_, link)| matches!(link.role, Role::Unknown(_))).map(|(conn, _)| *conn).collect();
         for conn in waiting {
-            if let Some(Link {
-                role: Role::Unknown(since),
-                ..
-            }) = self.links.get_mut(&conn)
-            {
+            if let Some(Link { role: Role::Unknown(since), .. }) = self.links.get_mut(&conn) {
                 *since = now;
             }
             self.advance(now, conn);
@@ -56,15 +48,7 @@ impl Member {
         if self.phase != Phase::Links || self.children.iter().any(Option::is_none) {
             return;
         }
-        let answered = |conn: Conn| {
-            matches!(
-                self.links.get(&conn),
-                Some(Link {
-                    role: Role::Out(_, _, true),
-                    ..
-                })
-            )
-        };
+        let answered = |conn: Conn| matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. }));
         if self.place.parent.is_some() && !self.parent.is_some_and(answered) {
             return;
         }
@@ -99,25 +83,12 @@ impl Member {
     }
 
     pub(super) fn links_late(&self, seconds: f32) -> Failure {
-        let children = self
-            .place
-            .children
-            .iter()
-            .zip(&self.children)
-            .filter(|(_, conn)| conn.is_none())
-            .map(|(span, _)| span.start);
+        let children =
+            self.place.children.iter().zip(&self.children).filter(|(_, conn)| conn.is_none()).map(|(span, _)| span.start);
         let parent = self.place.parent.filter(|_| self.parent.is_none());
         let missing: Vec<u32> = parent.into_iter().chain(children).collect();
-        let culprit = if missing.len() == 1 {
-            Some(missing[0])
-        } else {
-            None
-        };
-        let text = format!(
-            "after {seconds} s rank {} has no connection with {}",
-            self.config.rank,
-            ranks::name(&missing)
-        );
+        let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
+        let text = format!("after {seconds} s rank {} has no connection with {}", self.config.rank, ranks::name(&missing));
         Failure::timeout(culprit, text)
     }
 }

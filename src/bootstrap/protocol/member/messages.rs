@@ -38,8 +38,7 @@ impl Messages {
 
     /// Whether the message that is waited for must still come from `rank`.
     pub(super) fn waits_for(&self, rank: u32) -> bool {
-        self.awaited
-            .is_some_and(|awaited| awaited.0 == rank && !self.inbox.contains_key(&awaited))
+        self.awaited.is_some_and(|awaited| awaited.0 == rank && !self.inbox.contains_key(&awaited))
     }
 
     pub(super) fn queued_for(&self, rank: u32) -> bool {
@@ -51,10 +50,7 @@ impl Messages {
     }
 
     pub(super) fn why_gone(&self, rank: u32) -> (String, bool) {
-        self.gone
-            .get(&rank)
-            .cloned()
-            .unwrap_or(("it said goodbye".to_string(), true))
+        self.gone.get(&rank).cloned().unwrap_or(("it said goodbye".to_string(), true))
     }
 
     fn put(&mut self, from: u32, tag: u64, bytes: Vec<u8>) {
@@ -79,13 +75,7 @@ impl Member {
     /// # Errors
     /// `InvalidArgument` for a rank or a size out of range; the first error of the communicator; `Remote` if
     /// the rank has left.
-    pub fn send_message(
-        &mut self,
-        now: Duration,
-        peer: u32,
-        tag: u64,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
+    pub fn send_message(&mut self, now: Duration, peer: u32, tag: u64, bytes: &[u8]) -> Result<(), Error> {
         self.check_peer(peer)?;
         if bytes.len() > MAX_BLOCK {
             return Err(Error::InvalidArgument(format!(
@@ -98,15 +88,8 @@ impl Member {
             return Ok(());
         }
         self.limit = self.config.timeout.map(|timeout| now + timeout);
-        let frame = Encoder::new(Kind::Message, 8 + bytes.len())
-            .u64(tag)
-            .raw(bytes)
-            .finish();
-        self.messages
-            .queue
-            .entry(peer)
-            .or_default()
-            .push_back(frame);
+        let frame = Encoder::new(Kind::Message, 8 + bytes.len()).u64(tag).raw(bytes).finish();
+        self.messages.queue.entry(peer).or_default().push_back(frame);
         self.connect_peer(now, peer);
         self.flush_messages(peer);
         self.failure.clone().map_or(Ok(()), Err)
@@ -163,10 +146,7 @@ impl Member {
             return Err(error.clone());
         }
         if peer >= self.config.nranks {
-            return Err(Error::InvalidArgument(format!(
-                "rank {peer} is out of range, there are {} ranks",
-                self.config.nranks
-            )));
+            return Err(Error::InvalidArgument(format!("rank {peer} is out of range, there are {} ranks", self.config.nranks)));
         }
         if let Some((why, bye)) = self.messages.gone.get(&peer).cloned() {
             let failure = self.absence(peer, &why, bye);
@@ -191,13 +171,7 @@ impl Member {
         let Some(conn) = self.messages.out.get(&peer).copied() else {
             return;
         };
-        if !matches!(
-            self.links.get(&conn),
-            Some(Link {
-                role: Role::Out(_, _, true),
-                ..
-            })
-        ) {
+        if !matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. })) {
             return;
         }
         for frame in self.messages.queue.remove(&peer).unwrap_or_default() {
@@ -209,9 +183,7 @@ impl Member {
         let mut decoder = Decoder(payload);
         let tag = decoder.u64()?;
         if self.messages.waiting_bytes + decoder.0.len() > MAX_WAITING {
-            return Err(Malformed(format!(
-                "messages that nobody receives, beyond {MAX_WAITING} bytes"
-            )));
+            return Err(Malformed(format!("messages that nobody receives, beyond {MAX_WAITING} bytes")));
         }
         self.messages.put(from, tag, decoder.0.to_vec());
         Ok(())

@@ -74,9 +74,7 @@ pub(super) enum Purpose {
 
 impl Purpose {
     fn from_byte(byte: u8) -> Option<Purpose> {
-        [Purpose::Tree, Purpose::Ring, Purpose::Messages]
-            .into_iter()
-            .find(|purpose| *purpose as u8 == byte)
+        [Purpose::Tree, Purpose::Ring, Purpose::Messages].into_iter().find(|purpose| *purpose as u8 == byte)
     }
 
     /// The longest payload that may come on such a connection.
@@ -180,10 +178,7 @@ impl Member {
     /// It is over when [`Member::error`] is there: the root sends the news to all.
     pub fn reporting(config: MemberConfig, error: &Error, now: Duration) -> Member {
         let verdict = Failure::of(config.rank, error);
-        Member {
-            verdict: Some(verdict),
-            ..Member::new(config, now)
-        }
+        Member { verdict: Some(verdict), ..Member::new(config, now) }
     }
 
     /// Whether the root knows this rank, or will as soon as what was sent arrives.
@@ -236,9 +231,7 @@ impl Member {
             }
             self.close(conn);
         }
-        self.failure.get_or_insert(Error::InvalidUsage(
-            "this rank has left its communicator".to_string(),
-        ));
+        self.failure.get_or_insert(Error::InvalidUsage("this rank has left its communicator".to_string()));
     }
 
     /// This rank has failed: tells the root and the tree. The error stays.
@@ -257,22 +250,12 @@ impl Member {
             return;
         }
         let bytes = failure.encode();
-        let told: Vec<Conn> = self
-            .links
-            .iter()
-            .filter(|(_, link)| is_told(link.role))
-            .map(|(conn, _)| *conn)
-            .collect();
+        let told: Vec<Conn> = self.links.iter().filter(|(_, link)| is_told(link.role)).map(|(conn, _)| *conn).collect();
         for conn in told {
             self.send(conn, bytes.clone());
         }
         // Whoever comes now must not wait for an answer.
-        let unknown: Vec<Conn> = self
-            .links
-            .iter()
-            .filter(|(_, link)| !is_told(link.role))
-            .map(|(conn, _)| *conn)
-            .collect();
+        let unknown: Vec<Conn> = self.links.iter().filter(|(_, link)| !is_told(link.role)).map(|(conn, _)| *conn).collect();
         for conn in unknown {
             self.close(conn);
         }
@@ -350,9 +333,7 @@ impl Member {
             (Role::Root(_), Kind::Welcome) if self.phase == Phase::Root => {
                 Welcome::decode(&payload).and_then(|welcome| self.welcome(now, welcome))
             }
-            (Role::Root(_), Kind::Progress) => Decoder(&payload)
-                .text()
-                .map(|text| self.log(Level::Info, text)),
+            (Role::Root(_), Kind::Progress) => Decoder(&payload).text().map(|text| self.log(Level::Info, text)),
             (_, Kind::Bye) => {
                 if let Some(link) = self.links.get_mut(&conn) {
                     link.bye = true;
@@ -381,9 +362,7 @@ impl Member {
         let Some(link) = self.links.remove(&conn) else {
             return;
         };
-        let Link {
-            role, address, bye, ..
-        } = link;
+        let Link { role, address, bye, .. } = link;
         match role {
             Role::Unknown(_) => {
                 let text = format!(
@@ -393,9 +372,7 @@ impl Member {
                 );
                 self.log(Level::Info, text);
             }
-            Role::Root(false) | Role::Out(_, _, false) => {
-                self.dial_again(now, conn, Cause::Refused, why)
-            }
+            Role::Root(false) | Role::Out(_, _, false) => self.dial_again(now, conn, Cause::Refused, why),
             Role::Root(true) => self.root_lost(why),
             Role::Out(rank, purpose, _) => self.peer_lost(rank, purpose, true, why, bye),
             Role::In(rank, purpose) => self.peer_lost(rank, purpose, false, why, bye),
@@ -426,8 +403,7 @@ impl Member {
             (Purpose::Ring, false) => self.gather.previous_lost(why, bye),
             (Purpose::Messages, true) => {
                 // What the rank has sent comes by its own connection, in order before its end.
-                self.messages.queued_for(rank)
-                    || (self.messages.waits_for(rank) && !self.receives_from(rank))
+                self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank))
             }
             (Purpose::Messages, false) => self.messages.waits_for(rank),
         };
@@ -439,9 +415,7 @@ impl Member {
 
     /// Whether a rank has a connection to this one for its messages.
     fn receives_from(&self, rank: u32) -> bool {
-        self.links
-            .values()
-            .any(|link| link.role == Role::In(rank, Purpose::Messages))
+        self.links.values().any(|link| link.role == Role::In(rank, Purpose::Messages))
     }
 
     /// The failure for a rank that is not there any more.
@@ -465,9 +439,7 @@ impl Member {
         let failure = match self.phase {
             Phase::Root => Failure::timeout(
                 None,
-                format!(
-                    "rank {rank} has waited {seconds} s for the root at {root}, which does not say who is missing"
-                ),
+                format!("rank {rank} has waited {seconds} s for the root at {root}, which does not say who is missing"),
             ),
             Phase::Links => self.links_late(seconds),
             Phase::Roster | Phase::Ready => self.operation_late(seconds),
@@ -485,23 +457,11 @@ impl Machine for Member {
     fn accepted(&mut self, now: Duration, from: SocketAddr) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        let mut pending = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.role, Role::Unknown(_)))
-            .map(|(conn, _)| *conn);
+        let mut pending = self.links.iter().filter(|(_, link)| matches!(link.role, Role::Unknown(_))).map(|(conn, _)| *conn);
         if let (Some(oldest), Some(_)) = (pending.next(), pending.nth(MAX_PENDING)) {
             self.drop_stranger(oldest, "too many connections have not said who they are");
         }
-        self.links.insert(
-            conn,
-            Link {
-                role: Role::Unknown(now),
-                address: from,
-                reader: Reader::default(),
-                bye: false,
-            },
-        );
+        self.links.insert(conn, Link { role: Role::Unknown(now), address: from, reader: Reader::default(), bye: false });
         conn
     }
 

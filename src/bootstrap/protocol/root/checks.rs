@@ -10,26 +10,16 @@ use crate::bootstrap::id::{show, show_ip};
 
 impl Root {
     pub(super) fn missing(&self) -> Vec<u32> {
-        (0u32..)
-            .zip(&self.seats)
-            .filter(|(_, seat)| seat.is_none())
-            .map(|(rank, _)| rank)
-            .collect()
+        (0u32..).zip(&self.seats).filter(|(_, seat)| seat.is_none()).map(|(rank, _)| rank).collect()
     }
 
     /// Why a check-in does not fit the ones before it.
     pub(super) fn objection(&self, conn: Conn, record: &CheckIn) -> Option<Failure> {
-        let from = self
-            .visits
-            .get(&conn)
-            .map_or(String::new(), |visit| show_ip(visit.from.ip()));
+        let from = self.visits.get(&conn).map_or(String::new(), |visit| show_ip(visit.from.ip()));
         let rank = record.rank;
         let who = format!("rank {rank} ({}, {from})", record.process);
         if record.nranks == 0 || record.nranks > MAX_RANKS || rank >= record.nranks {
-            let text = format!(
-                "{who} is out of range: it says that there are {} ranks",
-                record.nranks
-            );
+            let text = format!("{who} is out of range: it says that there are {} ranks", record.nranks);
             return Some(Failure::usage(Some(rank), text));
         }
         let first = self.seats.iter().flatten().next()?;
@@ -54,19 +44,18 @@ impl Root {
         (record.version != first.record.version).then(|| {
             let (other, theirs) = (first.record.rank, first.record.version);
             let ours = record.version;
-            Failure::usage(Some(rank), format!("Mismatched NCCL version detected : rank {rank} version {ours} rank {other} version {theirs}"))
+            Failure::usage(
+                Some(rank),
+                format!("Mismatched NCCL version detected : rank {rank} version {ours} rank {other} version {theirs}"),
+            )
         })
     }
 
     /// A rank that listens on the loopback address of another host cannot be reached (user case A1).
     pub(super) fn loopback_across_hosts(&self) -> Option<Failure> {
         let mut seats = self.seats.iter().flatten();
-        let local = seats
-            .clone()
-            .find(|seat| seat.record.entry.address.ip().is_loopback())?;
-        let remote = seats.find(|seat| {
-            !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip()
-        })?;
+        let local = seats.clone().find(|seat| seat.record.entry.address.ip().is_loopback())?;
+        let remote = seats.find(|seat| !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip())?;
         let (rank, entry) = (local.record.rank, &local.record.entry);
         let text = format!(
             "{} advertises {} on interface {}, which {} cannot reach: set NCCL_SOCKET_IFNAME on that rank to an interface that all hosts share",
@@ -82,10 +71,7 @@ impl Root {
     pub(super) fn warn_about_settings(&mut self) {
         let mut groups: BTreeMap<&Settings, Vec<u32>> = BTreeMap::new();
         for seat in self.seats.iter().flatten() {
-            groups
-                .entry(&seat.record.settings)
-                .or_default()
-                .push(seat.record.rank);
+            groups.entry(&seat.record.settings).or_default().push(seat.record.rank);
         }
         if groups.len() < 2 {
             return;
@@ -98,11 +84,7 @@ impl Root {
     /// A rank with what is known about it.
     pub(super) fn name(&self, rank: u32) -> String {
         match self.seats.get(rank as usize).and_then(Option::as_ref) {
-            Some(seat) => format!(
-                "rank {rank} ({}, {})",
-                seat.record.process,
-                show_ip(seat.from.ip())
-            ),
+            Some(seat) => format!("rank {rank} ({}, {})", seat.record.process, show_ip(seat.from.ip())),
             None => format!("rank {rank}"),
         }
     }
@@ -110,12 +92,7 @@ impl Root {
     /// Who is in and who is not.
     pub(super) fn attendance(&self) -> String {
         let missing = self.missing();
-        format!(
-            "{} of {} ranks have joined, missing: {}",
-            self.seated,
-            self.seats.len(),
-            ranks::name(&missing)
-        )
+        format!("{} of {} ranks have joined, missing: {}", self.seated, self.seats.len(), ranks::name(&missing))
     }
 }
 
@@ -129,23 +106,13 @@ fn differences(groups: &BTreeMap<&Settings, Vec<u32>>) -> Vec<String> {
     }
     for (settings, members) in groups {
         for (name, by_value) in &mut values {
-            let value = settings
-                .iter()
-                .find(|(other, _)| other == name)
-                .map(|(_, value)| value.as_str());
+            let value = settings.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
             by_value.entry(value).or_default().extend(members);
         }
     }
-    let different = values
-        .into_iter()
-        .filter(|(_, by_value)| by_value.len() > 1);
+    let different = values.into_iter().filter(|(_, by_value)| by_value.len() > 1);
     different
-        .map(|(name, by_value)| {
-            format!(
-                "Bootstrap: {name} is not the same on all ranks: {}",
-                describe_values(by_value)
-            )
-        })
+        .map(|(name, by_value)| format!("Bootstrap: {name} is not the same on all ranks: {}", describe_values(by_value)))
         .collect()
 }
 

@@ -9,10 +9,7 @@ use super::checkin::{CheckIn, MAX_CHECKIN, Welcome};
 use super::failure::Failure;
 use super::stranger::{self, Visitor};
 use super::wire::{Encoder, Kind, PROTOCOL, Preamble, Reader, Service};
-use super::{
-    Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING,
-    Machine, tree,
-};
+use super::{Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree};
 use crate::bootstrap::id::show;
 
 mod checks;
@@ -140,18 +137,12 @@ impl Root {
         if matches!(self.phase, Phase::Failed { .. } | Phase::Finished) {
             return;
         }
-        self.log(
-            Level::Warn,
-            format!("Bootstrap: the initialisation has failed: {}", failure.text),
-        );
+        self.log(Level::Warn, format!("Bootstrap: the initialisation has failed: {}", failure.text));
         let bytes = failure.encode();
         let members = self.seats.iter().flatten().filter(|seat| !seat.done);
         let members: Vec<Conn> = members.map(|seat| seat.conn).collect();
         for conn in members {
-            self.actions.push_back(Action::Send {
-                conn,
-                bytes: bytes.clone(),
-            });
+            self.actions.push_back(Action::Send { conn, bytes: bytes.clone() });
             self.told += 1;
             self.set_state(conn, State::Told);
         }
@@ -190,22 +181,13 @@ impl Root {
     fn drop_visit(&mut self, conn: Conn, why: &str) {
         if let Some(visit) = self.take_visit(conn) {
             self.actions.push_back(Action::Close { conn });
-            self.log(
-                Level::Info,
-                format!(
-                    "Bootstrap: dropped a connection from {}: {why}",
-                    show(visit.from)
-                ),
-            );
+            self.log(Level::Info, format!("Bootstrap: dropped a connection from {}: {why}", show(visit.from)));
         }
     }
 
     /// Tells one visitor alone, and waits for it to hang up.
     fn turn_away(&mut self, conn: Conn, failure: &Failure) {
-        self.actions.push_back(Action::Send {
-            conn,
-            bytes: failure.encode(),
-        });
+        self.actions.push_back(Action::Send { conn, bytes: failure.encode() });
         self.set_state(conn, State::Told);
     }
 
@@ -215,26 +197,18 @@ impl Root {
                 return;
             };
             match visit.state {
-                State::New(_) => {
-                    match stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
-                    {
-                        Visitor::Unknown => return,
-                        Visitor::Expected => {
-                            visit.reader.preamble();
-                            self.set_state(conn, State::Greeted(now));
-                            let answer =
-                                Preamble::new(self.config.magic, Service::RootAnswer).encode();
-                            self.actions.push_back(Action::Send {
-                                conn,
-                                bytes: answer.to_vec().into(),
-                            });
-                        }
-                        other => return self.unexpected(now, conn, other),
+                State::New(_) => match stranger::identify(visit.reader.rest(), self.config.magic, Service::Root) {
+                    Visitor::Unknown => return,
+                    Visitor::Expected => {
+                        visit.reader.preamble();
+                        self.set_state(conn, State::Greeted(now));
+                        let answer = Preamble::new(self.config.magic, Service::RootAnswer).encode();
+                        self.actions.push_back(Action::Send { conn, bytes: answer.to_vec().into() });
                     }
-                }
+                    other => return self.unexpected(now, conn, other),
+                },
                 State::Nvidia(_) => {
-                    if let Visitor::Nvidia(Some(who)) =
-                        stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
+                    if let Visitor::Nvidia(Some(who)) = stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
                     {
                         self.nvidia(now, conn, Some(who));
                     }
@@ -257,32 +231,22 @@ impl Root {
                 self.set_state(conn, State::Nvidia(now + NVIDIA_RECORD));
             }
             Visitor::OtherProtocol(protocol) => {
-                let from = self
-                    .visits
-                    .get(&conn)
-                    .map_or(String::new(), |visit| show(visit.from));
+                let from = self.visits.get(&conn).map_or(String::new(), |visit| show(visit.from));
                 let text = format!(
                     "the rank at {from} speaks version {protocol} of oxccl's bootstrap protocol and this root version {PROTOCOL}: install the same release of oxccl on all hosts"
                 );
                 self.drop_visit(conn, "it runs another release of oxccl");
                 self.fail(now, Failure::usage(None, text));
             }
-            Visitor::Stranger(what) => {
-                self.drop_visit(conn, &format!("not a rank of this communicator ({what})"))
-            }
+            Visitor::Stranger(what) => self.drop_visit(conn, &format!("not a rank of this communicator ({what})")),
             Visitor::Unknown | Visitor::Expected => {}
         }
     }
 
     /// A rank runs NVIDIA's library: it will never understand us, so all ranks end now.
     fn nvidia(&mut self, now: Duration, conn: Conn, who: Option<(u32, u32)>) {
-        let from = self
-            .visits
-            .get(&conn)
-            .map_or(String::new(), |visit| show(visit.from));
-        let name = who.map_or("a rank".to_string(), |(rank, nranks)| {
-            format!("rank {rank} of {nranks}")
-        });
+        let from = self.visits.get(&conn).map_or(String::new(), |visit| show(visit.from));
+        let name = who.map_or("a rank".to_string(), |(rank, nranks)| format!("rank {rank} of {nranks}"));
         self.drop_visit(conn, "it runs NVIDIA's NCCL");
         let text = format!(
             "{name} at {from} runs NVIDIA's NCCL and not oxccl: LD_PRELOAD or LD_LIBRARY_PATH is probably missing on that rank"
@@ -309,9 +273,7 @@ impl Root {
     fn lost(&mut self, now: Duration, conn: Conn, rank: u32, why: &str) {
         self.take_visit(conn);
         let name = self.name(rank);
-        let text = format!(
-            "{name} is gone before its initialisation was complete ({why}); its process has probably died"
-        );
+        let text = format!("{name} is gone before its initialisation was complete ({why}); its process has probably died");
         if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
             seat.done = true;
         }
@@ -332,9 +294,8 @@ impl Root {
             }
             (Some(State::Seated(rank)), Kind::Fail) => {
                 let rank = *rank;
-                let failure = Failure::decode(payload).unwrap_or_else(|bad| {
-                    Failure::remote(Some(rank), format!("rank {rank} failed ({bad})"))
-                });
+                let failure = Failure::decode(payload)
+                    .unwrap_or_else(|bad| Failure::remote(Some(rank), format!("rank {rank} failed ({bad})")));
                 self.fail(now, failure);
             }
             _ => self.broken(now, conn, &format!("it sent an unexpected {kind:?}")),
@@ -402,12 +363,7 @@ impl Root {
         }
         self.set_state(conn, State::Seated(record.rank));
         let rank = record.rank as usize;
-        self.seats[rank] = Some(Seat {
-            conn,
-            from,
-            record,
-            done: false,
-        });
+        self.seats[rank] = Some(Seat { conn, from, record, done: false });
         self.seated += 1;
         if self.seated as usize == self.seats.len() {
             self.everybody_is_in(now);
@@ -421,38 +377,20 @@ impl Root {
         self.warn_about_settings();
         self.actions.push_back(Action::StopListening);
         self.phase = Phase::Running(self.seated);
-        let bytes: usize = self
-            .seats
-            .iter()
-            .flatten()
-            .map(|seat| seat.record.entry.bytes())
-            .sum();
-        let entries: Vec<_> = self
-            .seats
-            .iter()
-            .flatten()
-            .map(|seat| &seat.record.entry)
-            .collect();
+        let bytes: usize = self.seats.iter().flatten().map(|seat| seat.record.entry.bytes()).sum();
+        let entries: Vec<_> = self.seats.iter().flatten().map(|seat| &seat.record.entry).collect();
         let token = self.config.token;
         if bytes * entries.len() <= FULL_ROSTER {
             let bytes = Welcome::encode_full(token, entries.iter().copied());
-            let sends = self.seats.iter().flatten().map(|seat| Action::Send {
-                conn: seat.conn,
-                bytes: bytes.clone(),
-            });
+            let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: bytes.clone() });
             self.actions.extend(sends);
             return;
         }
         for seat in self.seats.iter().flatten() {
             let rank = seat.record.rank;
-            let parent = tree::place(rank, self.seated)
-                .parent
-                .map(|parent| entries[parent as usize]);
+            let parent = tree::place(rank, self.seated).parent.map(|parent| entries[parent as usize]);
             let next = entries[((rank + 1) % self.seated) as usize];
-            self.actions.push_back(Action::Send {
-                conn: seat.conn,
-                bytes: Welcome::encode_links(token, parent, next),
-            });
+            self.actions.push_back(Action::Send { conn: seat.conn, bytes: Welcome::encode_links(token, parent, next) });
         }
     }
 
@@ -463,12 +401,7 @@ impl Root {
             }
             if self.visits.is_empty() {
                 let waited = self.config.idle.as_secs();
-                self.log(
-                    Level::Info,
-                    format!(
-                        "Bootstrap: nobody has used this ncclUniqueId for {waited} s, its root ends"
-                    ),
-                );
+                self.log(Level::Info, format!("Bootstrap: nobody has used this ncclUniqueId for {waited} s, its root ends"));
                 self.actions.push_back(Action::StopListening);
                 self.phase = Phase::Finished;
             }
@@ -478,31 +411,16 @@ impl Root {
         if let Some(limit) = self.timeout.filter(|limit| now >= first + *limit) {
             let seconds = limit.as_secs_f32();
             let missing = self.missing();
-            let culprit = if missing.len() == 1 {
-                Some(missing[0])
-            } else {
-                None
-            };
-            let text = format!(
-                "after {seconds} s {}; do all ranks run, and do they use the same ncclUniqueId?",
-                self.attendance()
-            );
+            let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
+            let text =
+                format!("after {seconds} s {}; do all ranks run, and do they use the same ncclUniqueId?", self.attendance());
             return self.fail(now, Failure::timeout(culprit, text));
         }
         if now >= self.next_progress {
             self.next_progress = now + self.config.progress;
-            let text = format!(
-                "Bootstrap: waiting for {:.0} s: {}",
-                (now - first).as_secs_f32(),
-                self.attendance()
-            );
-            let frame = Encoder::new(Kind::Progress, text.len())
-                .text(&text)
-                .finish();
-            let sends = self.seats.iter().flatten().map(|seat| Action::Send {
-                conn: seat.conn,
-                bytes: frame.clone(),
-            });
+            let text = format!("Bootstrap: waiting for {:.0} s: {}", (now - first).as_secs_f32(), self.attendance());
+            let frame = Encoder::new(Kind::Progress, text.len()).text(&text).finish();
+            let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: frame.clone() });
             self.actions.extend(sends);
             self.log(Level::Warn, text);
         }
@@ -514,14 +432,10 @@ impl Root {
             if now < limit {
                 return;
             }
-            if matches!(self.visits.get(&conn), Some(visit) if matches!(visit.state, State::Nvidia(_)))
-            {
+            if matches!(self.visits.get(&conn), Some(visit) if matches!(visit.state, State::Nvidia(_))) {
                 self.nvidia(now, conn, None);
             } else {
-                self.drop_visit(
-                    conn,
-                    &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()),
-                );
+                self.drop_visit(conn, &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()));
             }
         }
     }
@@ -533,21 +447,13 @@ impl Root {
             Phase::Failed { at, .. } => {
                 let at = *at;
                 if now >= at + HANG_UP {
-                    let told = self
-                        .visits
-                        .extract_if(.., |_, visit| matches!(visit.state, State::Told));
-                    self.actions
-                        .extend(told.map(|(conn, _)| Action::Close { conn }));
+                    let told = self.visits.extract_if(.., |_, visit| matches!(visit.state, State::Told));
+                    self.actions.extend(told.map(|(conn, _)| Action::Close { conn }));
                 }
-                let hung_up = !self
-                    .visits
-                    .values()
-                    .any(|visit| matches!(visit.state, State::Told));
+                let hung_up = !self.visits.values().any(|visit| matches!(visit.state, State::Told));
                 let all_told = !self.seats.is_empty() && self.told as usize >= self.seats.len();
-                let late_come = !self.config.fixed
-                    && !all_told
-                    && now < at + self.config.linger
-                    && self.listening_after_failure();
+                let late_come =
+                    !self.config.fixed && !all_told && now < at + self.config.linger && self.listening_after_failure();
                 if !hung_up || late_come {
                     return;
                 }
@@ -558,8 +464,7 @@ impl Root {
         self.phase = Phase::Finished;
         self.pending.clear();
         let open = std::mem::take(&mut self.visits);
-        self.actions
-            .extend(open.into_keys().map(|conn| Action::Close { conn }));
+        self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
     }
 
     /// Ranks may still come only if not all had joined.
@@ -577,11 +482,7 @@ impl Machine for Root {
         {
             self.drop_visit(oldest, "too many connections have not said who they are");
         }
-        let visit = Visit {
-            from,
-            reader: Reader::default(),
-            state: State::Told,
-        };
+        let visit = Visit { from, reader: Reader::default(), state: State::Told };
         self.visits.insert(conn, visit);
         self.set_state(conn, State::New(now));
         conn
@@ -617,12 +518,7 @@ impl Machine for Root {
             State::New(_) | State::Greeted(_) => {
                 let from = show(visit.from);
                 self.take_visit(conn);
-                self.log(
-                    Level::Info,
-                    format!(
-                        "Bootstrap: a connection from {from} ended before it said who it is ({why})"
-                    ),
-                );
+                self.log(Level::Info, format!("Bootstrap: a connection from {from} ended before it said who it is ({why})"));
             }
         }
         self.check_finished(now);
@@ -641,20 +537,11 @@ impl Machine for Root {
         let phase = match &self.phase {
             Phase::Collecting => match self.first {
                 None => Some(self.started + self.config.idle),
-                Some(first) => Some(self.timeout.map_or(self.next_progress, |limit| {
-                    self.next_progress.min(first + limit)
-                })),
+                Some(first) => Some(self.timeout.map_or(self.next_progress, |limit| self.next_progress.min(first + limit))),
             },
             Phase::Failed { at, .. } => {
-                let told = self
-                    .visits
-                    .values()
-                    .any(|visit| matches!(visit.state, State::Told));
-                Some(if told {
-                    *at + HANG_UP
-                } else {
-                    *at + self.config.linger
-                })
+                let told = self.visits.values().any(|visit| matches!(visit.state, State::Told));
+                Some(if told { *at + HANG_UP } else { *at + self.config.linger })
             }
             Phase::Running(_) | Phase::Finished => None,
         };

@@ -45,26 +45,11 @@ fn ids(nranks: u32) -> Vec<Id> {
 }
 
 #[track_caller]
-fn outcomes(
-    world: &mut World,
-    seed: u64,
-    wanted: &[Id],
-    limit: Duration,
-) -> Vec<(Id, Option<Error>)> {
+fn outcomes(world: &mut World, seed: u64, wanted: &[Id], limit: Duration) -> Vec<(Id, Option<Error>)> {
     let done = world.run(wanted, limit);
-    let missing: Vec<&Id> = wanted
-        .iter()
-        .filter(|id| !world.outcomes.contains_key(id))
-        .collect();
-    assert!(
-        done,
-        "seed {seed}: {missing:?} wait in silence at {:?}; so far {:?}, {:?}",
-        world.now, world.outcomes, world.infos
-    );
-    wanted
-        .iter()
-        .map(|id| (*id, world.outcomes[id].clone()))
-        .collect()
+    let missing: Vec<&Id> = wanted.iter().filter(|id| !world.outcomes.contains_key(id)).collect();
+    assert!(done, "seed {seed}: {missing:?} wait in silence at {:?}; so far {:?}, {:?}", world.now, world.outcomes, world.infos);
+    wanted.iter().map(|id| (*id, world.outcomes[id].clone())).collect()
 }
 
 #[test]
@@ -81,11 +66,7 @@ fn all_ranks_meet_among_strangers() {
         for (id, outcome) in all {
             assert_eq!(outcome, None, "seed {seed} member {id}");
         }
-        assert!(
-            world.warnings.is_empty(),
-            "seed {seed}: {:?}",
-            world.warnings
-        );
+        assert!(world.warnings.is_empty(), "seed {seed}: {:?}", world.warnings);
         let now = world.now;
         world.run_until(now + ms(500));
         assert!(world.root_finished(), "seed {seed}: the root stays");
@@ -94,21 +75,12 @@ fn all_ranks_meet_among_strangers() {
 
 /// A port scan, an HTTP probe, an old run, random bytes, silence: at the root or at a member.
 fn stranger(world: &mut World, nranks: u32) {
-    let target = if world.rng.random_bool(0.6) {
-        world.root
-    } else {
-        world.rng.random_range(0..nranks as usize)
-    };
+    let target = if world.rng.random_bool(0.6) { world.root } else { world.rng.random_range(0..nranks as usize) };
     let at = ms(world.rng.random_range(0..400));
     let stay = world.rng.random_bool(0.5);
     let length = world.rng.random_range(0..200);
     let noise: Vec<u8> = (0..length).map(|_| world.rng.random()).collect();
-    let old = [
-        &(MAGIC ^ 1).to_le_bytes()[..],
-        &0x4f58_0001u32.to_le_bytes(),
-        &1u32.to_le_bytes(),
-    ]
-    .concat();
+    let old = [&(MAGIC ^ 1).to_le_bytes()[..], &0x4f58_0001u32.to_le_bytes(), &1u32.to_le_bytes()].concat();
     let bytes = match world.rng.random_range(0..5) {
         0 => Vec::new(),
         1 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
@@ -160,19 +132,12 @@ fn a_failing_rank_is_named() {
         let culprit = world.rng.random_range(0..nranks as usize);
         let at = ms(world.rng.random_range(0..500));
         world.fail(culprit, at);
-        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last.max(at) + BOUND + SLACK)
-        {
+        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last.max(at) + BOUND + SLACK) {
             match outcome {
                 None => {}
                 Some(Error::Resource(text)) if id == culprit => assert_eq!(text, "no memory left"),
-                Some(Error::Remote {
-                    rank: Some(rank),
-                    text,
-                }) => {
-                    assert!(
-                        rank as usize == culprit && text.contains("no memory left"),
-                        "seed {seed} member {id}: {text}"
-                    );
+                Some(Error::Remote { rank: Some(rank), text }) => {
+                    assert!(rank as usize == culprit && text.contains("no memory left"), "seed {seed} member {id}: {text}");
                 }
                 Some(other) => panic!("seed {seed} member {id}: {other:?}"),
             }
@@ -187,19 +152,11 @@ fn misfit(seed: u64, code: Code, words: &[&str], change: impl Fn(&mut World, u32
     let nranks = world.rng.random_range(2..=8);
     let last = start_all(&mut world, nranks, 300);
     change(&mut world, nranks);
-    for (id, outcome) in outcomes(
-        &mut world,
-        seed,
-        &ids(nranks),
-        last + BOUND + REFUSED + SLACK,
-    ) {
+    for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last + BOUND + REFUSED + SLACK) {
         let error = outcome.unwrap_or_else(|| panic!("seed {seed}: member {id} succeeds"));
         assert_eq!(error.code(), code, "seed {seed} member {id}: {error}");
         let text = error.to_string();
-        assert!(
-            words.iter().all(|word| text.contains(word)),
-            "seed {seed} member {id}: {text}"
-        );
+        assert!(words.iter().all(|word| text.contains(word)), "seed {seed} member {id}: {text}");
     }
     let end = world.now + Duration::from_secs(25);
     world.run_until(end);
@@ -212,35 +169,21 @@ fn ranks_that_do_not_fit_are_named() {
         misfit(
             seed,
             Code::InvalidUsage,
-            &[
-                "Mismatched NCCL version detected",
-                "rank 1 version 23000",
-                "version 23203",
-            ],
+            &["Mismatched NCCL version detected", "rank 1 version 23000", "version 23203"],
             |world, nranks| {
                 let mut config = world.member(1, 1, nranks);
                 config.version = 23000;
                 world.restart(1, config);
             },
         );
-        misfit(
-            seed,
-            Code::InvalidUsage,
-            &["do not agree how many they are", "rank 1 (", "expects 99"],
-            |world, _| {
-                let config = world.member(1, 1, 99);
-                world.restart(1, config);
-            },
-        );
-        misfit(
-            seed,
-            Code::InvalidUsage,
-            &["rank 0 has joined twice", "host0:0", "host0:1"],
-            |world, nranks| {
-                let config = world.member(1, 0, nranks);
-                world.restart(1, config);
-            },
-        );
+        misfit(seed, Code::InvalidUsage, &["do not agree how many they are", "rank 1 (", "expects 99"], |world, _| {
+            let config = world.member(1, 1, 99);
+            world.restart(1, config);
+        });
+        misfit(seed, Code::InvalidUsage, &["rank 0 has joined twice", "host0:0", "host0:1"], |world, nranks| {
+            let config = world.member(1, 0, nranks);
+            world.restart(1, config);
+        });
     }
 }
 
@@ -256,8 +199,7 @@ fn nvidias_library_is_recognised() {
         }
         let root = world.root;
         world.visit(root, ms(150), nvidia_hello(0, nranks), true);
-        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks)[1..], ms(300) + BOUND + SLACK)
-        {
+        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks)[1..], ms(300) + BOUND + SLACK) {
             let text = outcome.expect("nobody can succeed").to_string();
             assert!(
                 text.contains("LD_PRELOAD") && text.contains(&format!("rank 0 of {nranks}")),
@@ -282,23 +224,12 @@ fn missing_ranks_are_named_in_time() {
             let error = outcome.expect("nobody can succeed");
             assert_eq!(error.code(), Code::Timeout, "seed {seed}");
             assert!(
-                error
-                    .to_string()
-                    .contains("5 of 8 ranks have joined, missing: ranks 3, 6, 7"),
+                error.to_string().contains("5 of 8 ranks have joined, missing: ranks 3, 6, 7"),
                 "seed {seed} member {id}: {error}"
             );
         }
-        let progress: Vec<&String> = world
-            .warnings
-            .iter()
-            .filter(|text| text.contains("missing: ranks 3, 6, 7"))
-            .collect();
-        assert_eq!(
-            progress.len(),
-            3,
-            "seed {seed}: two progress lines and the failure: {:?}",
-            world.warnings
-        );
+        let progress: Vec<&String> = world.warnings.iter().filter(|text| text.contains("missing: ranks 3, 6, 7")).collect();
+        assert_eq!(progress.len(), 3, "seed {seed}: two progress lines and the failure: {:?}", world.warnings);
     }
 }
 
@@ -311,12 +242,7 @@ fn a_cut_connection_ends_in_an_error_or_not_at_all() {
         let victim = world.rng.random_range(0..nranks as usize);
         let at = ms(world.rng.random_range(0..400));
         world.cut(victim, at);
-        for (id, outcome) in outcomes(
-            &mut world,
-            seed,
-            &ids(nranks),
-            last.max(at) + BOUND + REFUSED + SLACK,
-        ) {
+        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last.max(at) + BOUND + REFUSED + SLACK) {
             match outcome {
                 None => {}
                 Some(Error::Remote { text, .. }) => {
@@ -337,10 +263,7 @@ fn a_dead_root_is_an_error() {
         world.kill(root, ms(150));
         for (id, outcome) in outcomes(&mut world, seed, &ids(8), last + BOUND + REFUSED + SLACK) {
             if let Some(error) = outcome {
-                assert!(
-                    error.code() == Code::Remote && error.to_string().contains("root"),
-                    "seed {seed} member {id}: {error}"
-                );
+                assert!(error.code() == Code::Remote && error.to_string().contains("root"), "seed {seed} member {id}: {error}");
             }
         }
     }
@@ -351,10 +274,7 @@ fn different_settings_are_told_once() {
     let mut world = World::new(1, 8, World::root_config());
     start_all(&mut world, 8, 100);
     let mut config = world.member(3, 3, 8);
-    config.settings = vec![
-        ("NCCL_ALGO".to_string(), "Tree".to_string()),
-        ("NCCL_PROTO".to_string(), "LL".to_string()),
-    ];
+    config.settings = vec![("NCCL_ALGO".to_string(), "Tree".to_string()), ("NCCL_PROTO".to_string(), "LL".to_string())];
     world.restart(3, config);
     for (_, outcome) in outcomes(&mut world, 1, &ids(8), ms(3000)) {
         assert_eq!(outcome, None);

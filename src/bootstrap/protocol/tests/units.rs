@@ -16,10 +16,7 @@ fn lists_of_ranks_are_short() {
     assert_eq!(ranks::list([0, 3, 7, 8, 9]), "0, 3, 7-9");
     assert_eq!(ranks::list([4, 5]), "4, 5");
     assert_eq!(ranks::name(&[4]), "rank 4");
-    assert_eq!(
-        ranks::list((0..100).map(|i| 2 * i)),
-        "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 88 more"
-    );
+    assert_eq!(ranks::list((0..100).map(|i| 2 * i)), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 88 more");
 }
 
 /// Every rank is the child of exactly one other, subtrees are ranges, and the depth is small.
@@ -65,32 +62,20 @@ fn visitors_are_told_apart() {
     old[0] ^= 1;
     assert!(matches!(see(&old), Visitor::Stranger(text) if text.contains("another run")));
     assert!(matches!(see(b"GET / HTTP/1.1"), Visitor::Stranger(text) if text.contains("HTTP")));
-    assert!(matches!(
-        identify(&ours, MAGIC, Service::Peer),
-        Visitor::Stranger(_)
-    ));
+    assert!(matches!(identify(&ours, MAGIC, Service::Peer), Visitor::Stranger(_)));
 }
 
 fn entries() -> impl Strategy<Value = Entry> {
     let address = prop_oneof![
-        (any::<[u8; 4]>(), 1..u16::MAX)
-            .prop_map(|(ip, port)| std::net::SocketAddr::from((ip, port))),
-        (any::<[u8; 16]>(), 1..u16::MAX)
-            .prop_map(|(ip, port)| std::net::SocketAddr::from((ip, port))),
+        (any::<[u8; 4]>(), 1..u16::MAX).prop_map(|(ip, port)| std::net::SocketAddr::from((ip, port))),
+        (any::<[u8; 16]>(), 1..u16::MAX).prop_map(|(ip, port)| std::net::SocketAddr::from((ip, port))),
     ];
-    let address = address.prop_filter("an address", |address| {
-        !address.ip().to_canonical().is_unspecified()
-    });
-    (
+    let address = address.prop_filter("an address", |address| !address.ip().to_canonical().is_unspecified());
+    (address, "[a-z0-9.]{1,15}", prop::collection::vec(any::<u8>(), 0..100)).prop_map(|(address, interface, facts)| Entry {
         address,
-        "[a-z0-9.]{1,15}",
-        prop::collection::vec(any::<u8>(), 0..100),
-    )
-        .prop_map(|(address, interface, facts)| Entry {
-            address,
-            interface,
-            facts,
-        })
+        interface,
+        facts,
+    })
 }
 
 proptest! {

@@ -100,14 +100,8 @@ fn address(id: Id) -> SocketAddr {
 
 /// What rank `rank` brings to round `round`.
 fn block(rank: u32, round: u32, size: usize) -> Vec<u8> {
-    let size = if size == 0 {
-        0
-    } else {
-        size / 2 + (rank as usize * 31 + round as usize) % size
-    };
-    (0..size)
-        .map(|i| (i as u32).wrapping_mul(rank + 3).wrapping_add(round) as u8)
-        .collect()
+    let size = if size == 0 { 0 } else { size / 2 + (rank as usize * 31 + round as usize) % size };
+    (0..size).map(|i| (i as u32).wrapping_mul(rank + 3).wrapping_add(round) as u8).collect()
 }
 
 impl World {
@@ -164,16 +158,9 @@ impl World {
             version: 23203,
             process: format!("host{}:{id}", id / 8),
             settings: vec![("NCCL_ALGO".to_string(), "Ring".to_string())],
-            entry: Entry {
-                address: address(id),
-                interface: "eth0".to_string(),
-                facts: vec![rank as u8; self.facts],
-            },
+            entry: Entry { address: address(id), interface: "eth0".to_string(), facts: vec![rank as u8; self.facts] },
             timeout: None,
-            retry: Retry {
-                count: 34,
-                sleep: Duration::from_millis(100),
-            },
+            retry: Retry { count: 34, sleep: Duration::from_millis(100) },
         }
     }
 
@@ -268,18 +255,12 @@ impl World {
         match event {
             Event::Start => {
                 if let Node::Idle(config) = &self.nodes[id] {
-                    self.nodes[id] = Node::Member {
-                        member: Member::new(config.clone(), now),
-                        step: 0,
-                    };
+                    self.nodes[id] = Node::Member { member: Member::new(config.clone(), now), step: 0 };
                 }
             }
             Event::Arrive { from, conn, to } => return self.arrive(from, conn, to, id),
             Event::Connected { conn, ok } => {
-                let refused = ConnectError {
-                    cause: Cause::Refused,
-                    text: "Connection refused".to_string(),
-                };
+                let refused = ConnectError { cause: Cause::Refused, text: "Connection refused".to_string() };
                 if let Some(machine) = self.machine(id) {
                     machine.connected(now, conn, if ok { Ok(()) } else { Err(refused) });
                 }
@@ -295,11 +276,7 @@ impl World {
                 if self.pipes.remove(&(id, conn)).is_some()
                     && let Some(machine) = self.machine(id)
                 {
-                    machine.closed(
-                        now,
-                        conn,
-                        reset.then(|| "Connection reset by peer".to_string()),
-                    );
+                    machine.closed(now, conn, reset.then(|| "Connection reset by peer".to_string()));
                 }
             }
             Event::Tick => {
@@ -313,11 +290,7 @@ impl World {
             Event::Fail => self.failed(id),
             Event::Visit { bytes, stay } => self.visited(id, bytes, stay),
             Event::Cut => {
-                let conns: Vec<Conn> = self
-                    .pipes
-                    .range((id, 0)..=(id, Conn::MAX))
-                    .map(|(key, _)| key.1)
-                    .collect();
+                let conns: Vec<Conn> = self.pipes.range((id, 0)..=(id, Conn::MAX)).map(|(key, _)| key.1).collect();
                 if !conns.is_empty() {
                     let conn = conns[self.rng.random_range(0..conns.len())];
                     self.hang_up(id, conn, true);
@@ -340,20 +313,8 @@ impl World {
         let back = now + self.delay();
         if listens && let Some(machine) = self.machine(id) {
             let theirs = machine.accepted(now, address(from));
-            self.pipes.insert(
-                (id, theirs),
-                Pipe {
-                    peer: Some((from, conn)),
-                    last: back,
-                },
-            );
-            self.pipes.insert(
-                (from, conn),
-                Pipe {
-                    peer: Some((id, theirs)),
-                    last: back,
-                },
-            );
+            self.pipes.insert((id, theirs), Pipe { peer: Some((from, conn)), last: back });
+            self.pipes.insert((from, conn), Pipe { peer: Some((id, theirs)), last: back });
         }
         self.push(back, from, Event::Connected { conn, ok: listens });
     }
@@ -377,11 +338,7 @@ impl World {
         }
         self.nodes[id] = Node::Gone;
         let reset = self.rng.random_bool(0.5);
-        let conns: Vec<Conn> = self
-            .pipes
-            .range((id, 0)..=(id, Conn::MAX))
-            .map(|(key, _)| key.1)
-            .collect();
+        let conns: Vec<Conn> = self.pipes.range((id, 0)..=(id, Conn::MAX)).map(|(key, _)| key.1).collect();
         for conn in conns {
             self.hang_up(id, conn, reset);
             self.pipes.remove(&(id, conn));
@@ -395,13 +352,7 @@ impl World {
             return;
         };
         let conn = machine.accepted(now, SocketAddr::from(([192, 0, 2, 9], 99)));
-        self.pipes.insert(
-            (id, conn),
-            Pipe {
-                peer: None,
-                last: now,
-            },
-        );
+        self.pipes.insert((id, conn), Pipe { peer: None, last: now });
         self.transmit(id, conn, &bytes);
         if !stay {
             let at = self.pipes[&(id, conn)].last;
@@ -414,11 +365,8 @@ impl World {
     fn transmit(&mut self, id: Id, conn: Conn, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let some = if rest.len() > 1 && self.rng.random_bool(0.3) {
-                self.rng.random_range(1..=rest.len())
-            } else {
-                rest.len()
-            };
+            let some =
+                if rest.len() > 1 && self.rng.random_bool(0.3) { self.rng.random_range(1..=rest.len()) } else { rest.len() };
             let (piece, tail) = rest.split_at(some);
             rest = tail;
             let at = self.now + self.delay();
@@ -427,14 +375,7 @@ impl World {
             };
             pipe.last = pipe.last.max(at);
             let at = pipe.last;
-            self.push(
-                at,
-                id,
-                Event::Deliver {
-                    conn,
-                    bytes: piece.to_vec(),
-                },
-            );
+            self.push(at, id, Event::Deliver { conn, bytes: piece.to_vec() });
         }
     }
 
@@ -447,14 +388,7 @@ impl World {
         if let Some(pipe) = self.pipes.get_mut(&(peer, theirs)) {
             pipe.last = pipe.last.max(at);
             let at = pipe.last;
-            self.push(
-                at,
-                peer,
-                Event::End {
-                    conn: theirs,
-                    reset,
-                },
-            );
+            self.push(at, peer, Event::End { conn: theirs, reset });
         }
     }
 
@@ -464,16 +398,12 @@ impl World {
             match action {
                 Action::Connect { conn, to } => {
                     let at = self.now + self.delay();
-                    let IpAddr::V4(ip) = to.ip() else {
-                        unreachable!("the world is IPv4")
-                    };
+                    let IpAddr::V4(ip) = to.ip() else { unreachable!("the world is IPv4") };
                     let target = (u32::from(ip) & 0xff_ffff) as usize;
                     self.push(at, target, Event::Arrive { from: id, conn, to });
                 }
                 Action::Send { conn, bytes } => {
-                    if let Some((peer, theirs)) =
-                        self.pipes.get(&(id, conn)).and_then(|pipe| pipe.peer)
-                    {
+                    if let Some((peer, theirs)) = self.pipes.get(&(id, conn)).and_then(|pipe| pipe.peer) {
                         self.transmit(peer, theirs, &bytes);
                     }
                 }
@@ -522,10 +452,7 @@ impl World {
                 None => false,
                 Some(blocks) => {
                     for (other, found) in (0u32..).zip(&blocks) {
-                        assert!(
-                            *found == block(other, round, size),
-                            "rank {rank} got wrong bytes of rank {other}"
-                        );
+                        assert!(*found == block(other, round, size), "rank {rank} got wrong bytes of rank {other}");
                     }
                     blocks.len() == nranks as usize
                 }
@@ -569,8 +496,5 @@ pub fn nvidia_hello(rank: u32, nranks: u32) -> Vec<u8> {
 
 /// A frame of any kind, for strangers that speak the protocol.
 pub fn frame_of(kind: Kind, payload: &[u8]) -> Vec<u8> {
-    super::super::wire::Encoder::new(kind, payload.len())
-        .raw(payload)
-        .finish()
-        .to_vec()
+    super::super::wire::Encoder::new(kind, payload.len()).raw(payload).finish().to_vec()
 }

@@ -1,0 +1,262 @@
+//! What is measured: the table of sizes, many small calls, and initialisation.
+
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::args::{Args, Mode, Step};
+use crate::common::oracle::{DataType, RedOp};
+use crate::flags;
+use crate::fleet::Fleet;
+use crate::machine::Device;
+use crate::orders::{Case, Order, Reply};
+use crate::table::{self, Row, Timing};
+
+/// Time to fill with timed calls where `-i` does not say how many, in seconds.
+const FILL: f64 = 0.05;
+/// Fewest and most timed calls where `-i` does not say how many.
+const CALLS: (f64, f64) = (5.0, 2000.0);
+
+/// A line that is overwritten, on stderr, if that is a terminal.
+struct Progress {
+    shown: bool,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { shown: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&self, text: &str) {
+        if self.shown {
+            let mut stderr = std::io::stderr().lock();
+            let _ = write!(stderr, "\r\x1b[K{text}");
+            let _ = stderr.flush();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.show("");
+    }
+}
+
+/// Measures what the arguments say. True if every value was right.
+///
+/// # Errors
+/// What failed, for the user.
+pub fn run(args: &Args, device: &Device) -> Result<bool, String> {
+    say(args, &format!("# {}", device.line));
+    match args.mode {
+        Mode::Init => init(args, device),
+        Mode::AllReduce | Mode::Calls(_) => all_reduce(args, device),
+    }
+}
+
+/// Prints a line, except under `--json`, where stdout is for the JSON object.
+fn say(args: &Args, line: &str) {
+    if !args.json {
+        println!("{line}");
+    }
+}
+
+fn all_reduce(args: &Args, device: &Device) -> Result<bool, String> {
+    say(args, &settings(args));
+    let flags_before = flags::exchange_ns();
+    let start = Instant::now();
+    let (mut fleet, ready) = Fleet::start(args, device)?;
+    let inits = fleet.init()?;
+    let from_spawn = start.elapsed().as_secs_f64();
+    let from_call = inits.into_iter().fold(0.0, f64::max);
+    introduce(args, &ready);
+    say(args, &format!("# init: {from_call:.3} s from the call, {from_spawn:.3} s from the start of the ranks"));
+    say(args, &format!("# flag exchange between two processes: {}", flags::show(flags_before)));
+    let mut report = json!({
+        "nranks": args.nranks, "threads": args.threads, "per_worker": args.per_worker, "device": device.line,
+        "version": version(&ready), "init_s": {"from_call": from_call, "from_spawn": from_spawn},
+    });
+    let wrong = match args.mode {
+        Mode::Calls(calls) => many_calls(args, &mut fleet, calls, &mut report)?,
+        _ => sweep(args, &mut fleet, &mut report)?,
+    };
+    fleet.quit()?;
+    let flags_after = flags::exchange_ns();
+    say(args, &format!("# flag exchange afterwards           : {}", flags::show(flags_after)));
+    report["flag_exchange_ns"] = json!({"before": flags_before, "after": flags_after});
+    finish(args, &report);
+    Ok(wrong == 0)
+}
+
+fn finish(args: &Args, report: &Value) {
+    if args.json {
+        println!("{report}");
+    }
+}
+
+fn settings(args: &Args) -> String {
+    let step = match args.step {
+        Step::Factor(factor) => format!("{factor}(factor)"),
+        Step::Bytes(bytes) => format!("{bytes}(bytes)"),
+    };
+    format!(
+        "# nRanks {} ({}, {} per {}) minBytes {} maxBytes {} step: {step} warmup iters: {} iters: {} validation: {}",
+        args.nranks,
+        if args.threads { "threads of one process" } else { "processes" },
+        args.per_worker,
+        if args.threads { "thread" } else { "process" },
+        args.min_bytes,
+        args.max_bytes,
+        args.warmup,
+        args.iterations.map_or_else(|| "as fill 50 ms".into(), |n| n.to_string()),
+        u8::from(args.check),
+    )
+}
+
+fn version(ready: &[Reply]) -> i32 {
+    match ready.first() {
+        Some(Reply::Ready { version, .. }) => *version,
+        _ => 0,
+    }
+}
+
+/// Says which rank uses which device; one line where they are all alike.
+fn introduce(args: &Args, ready: &[Reply]) {
+    let devices = |reply: &Reply| match reply {
+        Reply::Ready { devices, .. } => devices.clone(),
+        _ => Vec::new(),
+    };
+    let names: Vec<String> = ready.iter().flat_map(devices).collect();
+    say(args, &format!("# library version {}", version(ready)));
+    match names.first() {
+        Some(first) if names.len() > 1 && names.iter().all(|name| name == first) => {
+            say(args, &format!("# ranks 0 to {}: device of the same number, {first}", names.len() - 1));
+        }
+        _ => names.iter().enumerate().for_each(|(rank, name)| say(args, &format!("# rank {rank}: device {rank}, {name}"))),
+    }
+}
+
+/// The table. Returns how many elements were wrong.
+fn sweep(args: &Args, fleet: &mut Fleet, report: &mut Value) -> Result<usize, String> {
+    let sizes = args.sizes();
+    let largest = sizes.last().copied().unwrap_or(0);
+    fleet.all(&Order::Allocate(usize::try_from(largest).map_err(|error| error.to_string())?))?;
+    say(args, &format!("#\n{}", table::header()));
+    let progress = Progress::new();
+    let mut rows = Vec::new();
+    for size in sizes {
+        for (dtype, op) in args.dtypes.iter().flat_map(|dtype| args.ops.iter().map(move |op| (*dtype, *op))) {
+            progress.show(&format!("{size} bytes, {} {}", dtype.name(), op.name()));
+            let row = measure(args, fleet, size, dtype, op, rows.len())?;
+            progress.show("");
+            say(args, &row.line());
+            rows.push(row);
+        }
+    }
+    drop(progress);
+    let (wrong, average) = (table::wrong(&rows), table::average_bus_bandwidth(&rows));
+    if args.check {
+        say(args, &format!("# Out of bounds values : {wrong} {}", if wrong == 0 { "OK" } else { "FAILED" }));
+    }
+    say(args, &format!("# Avg bus bandwidth    : {average:.5}\n#"));
+    report["rows"] = rows.iter().map(Row::json).collect();
+    report["avg_busbw"] = json!(average);
+    report["wrong"] = json!(wrong);
+    Ok(wrong)
+}
+
+fn measure(args: &Args, fleet: &mut Fleet, size: u64, dtype: DataType, op: RedOp, round: usize) -> Result<Row, String> {
+    let count = usize::try_from(size).map_err(|error| error.to_string())? / dtype.size();
+    let case = Case { count, dtype: dtype as usize, op: op as usize, in_place: false };
+    let out_of_place = time(args, fleet, case, 2 * round)?;
+    let in_place = time(args, fleet, Case { in_place: true, ..case }, 2 * round + 1)?;
+    Ok(Row { count, dtype, op, nranks: args.nranks, out_of_place, in_place })
+}
+
+fn time(args: &Args, fleet: &mut Fleet, case: Case, round: usize) -> Result<Timing, String> {
+    let warm = fleet.times(&Order::Run(case, args.warmup.max(1)))?;
+    let slowest = warm.into_iter().fold(1e-9, f64::max) / args.warmup.max(1) as f64;
+    let calls = args.iterations.unwrap_or_else(|| (FILL / slowest).clamp(CALLS.0, CALLS.1) as u64);
+    let seconds = table::over_ranks(args, &fleet.times(&Order::Run(case, calls))?) / calls as f64;
+    let wrong = if args.check { Some(check(fleet, case, round)?) } else { None };
+    Ok(Timing { seconds, wrong })
+}
+
+/// How many elements were wrong; the first of them is told on stderr.
+fn check(fleet: &mut Fleet, case: Case, round: usize) -> Result<usize, String> {
+    let mut total = 0;
+    let mut example = None;
+    for reply in fleet.all(&Order::Check(case, round))? {
+        if let Reply::Wrong(wrong, first) = reply {
+            total += wrong;
+            example = example.or(first);
+        }
+    }
+    if let Some(example) = example {
+        eprintln!("perf: wrong value: {example}");
+    }
+    Ok(total)
+}
+
+/// Many calls of the smallest size with one wait at the end. Returns how many elements were wrong.
+fn many_calls(args: &Args, fleet: &mut Fleet, calls: u64, report: &mut Value) -> Result<usize, String> {
+    let (dtype, op) = (args.dtypes[0], args.ops[0]);
+    let count = (usize::try_from(args.min_bytes).map_err(|error| error.to_string())? / dtype.size()).max(1);
+    fleet.all(&Order::Allocate(count * dtype.size()))?;
+    let case = Case { count, dtype: dtype as usize, op: op as usize, in_place: false };
+    fleet.all(&Order::Run(case, args.warmup))?;
+    let seconds = table::over_ranks(&Args { average: 3, ..args.clone() }, &fleet.times(&Order::Run(case, calls))?);
+    let wrong = if args.check { check(fleet, case, 0)? } else { 0 };
+    say(
+        args,
+        &format!(
+            "{calls} AllReduces of {} bytes, {} ranks: {seconds:.3} s, {:.2} us each, {wrong} wrong",
+            count * dtype.size(),
+            args.nranks,
+            seconds * 1e6 / calls as f64
+        ),
+    );
+    report["calls"] = json!({"n": calls, "bytes": count * dtype.size(), "seconds": seconds, "wrong": wrong});
+    Ok(wrong)
+}
+
+/// Time to a ready communicator, in fresh processes each time.
+fn init(args: &Args, device: &Device) -> Result<bool, String> {
+    let flags_before = flags::exchange_ns();
+    say(args, &format!("# flag exchange between two processes: {}", flags::show(flags_before)));
+    say(args, "#   round   ranks   from spawn (s)   from call (s)      (the slowest rank)");
+    let progress = Progress::new();
+    let mut rounds = Vec::new();
+    for round in 1..=args.rounds {
+        progress.show(&format!("round {round} of {}", args.rounds));
+        let start = Instant::now();
+        let (mut fleet, _) = Fleet::start(args, device)?;
+        let slowest = fleet.init()?.into_iter().fold(0.0, f64::max);
+        let from_spawn = start.elapsed().as_secs_f64();
+        fleet.quit()?;
+        progress.show("");
+        say(args, &format!("{round:>9} {:>7} {from_spawn:>16.3} {slowest:>15.3}", args.nranks));
+        rounds.push((from_spawn, slowest));
+    }
+    drop(progress);
+    let (spawn, call) = (median(rounds.iter().map(|r| r.0)), median(rounds.iter().map(|r| r.1)));
+    say(args, &format!("#  median {:>7} {spawn:>16.3} {call:>15.3}", args.nranks));
+    let flags_after = flags::exchange_ns();
+    say(args, &format!("# flag exchange afterwards           : {}", flags::show(flags_after)));
+    finish(
+        args,
+        &json!({
+            "nranks": args.nranks, "threads": args.threads, "device": device.line,
+            "from_spawn_s": spawn, "from_call_s": call, "rounds": rounds,
+            "flag_exchange_ns": {"before": flags_before, "after": flags_after},
+        }),
+    );
+    Ok(true)
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,188 @@
+// The interpreter: knows steps, chunks and links; knows no ring, tree, root or rank.
+//
+// A block goes through its turns: one step, once, for one piece of a chunk. The manager lanes wait for the
+// step's links and write down in shared memory what is to move; all threads move it; the manager lanes
+// move the counters. Nothing but the manager knows where in the schedule the block is.
+#pragma once
+#include "reduce.cuh"
+
+namespace oxccl {
+namespace {
+
+// Where a block is in its work. Only manager lane 0 writes it.
+struct Cursor {
+  u32 item;            // index of the work item
+  u32 step;
+  u32 rounds;          // repetitions of the step that are still to come, this one included
+  u32 in_chunk, out_chunk;
+  u64 offset;          // of the piece, from the chunk's begin, in elements
+};
+
+struct Shared {
+  Turn turn;
+  Cursor at;
+  Work work;
+  Step step;
+  u32 failed;          // set by any manager lane that was told to leave
+  u32 stop;            // the exit: written by lane 0 between the second barrier and the first, so that all
+                       // threads of the block take it together
+};
+
+// --- the cursor (lane 0) -----------------------------------------------------------------------------
+
+FN void openStep(Shared& s, u32 index) {
+  s.step = s.work.steps[index];
+  s.at.step = index;
+  s.at.rounds = s.step.repeat ? s.step.repeat : 1;
+  s.at.in_chunk = s.step.in_chunk;
+  s.at.out_chunk = s.step.out_chunk;
+}
+
+// Puts the cursor on the first item from `item` on that has something to do; false: there is none.
+template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 item) {
+  for (; item < a.nwork && item < MAX_WORK; item += a.nchannels) {
+    s.work = a.work[item];
+    if (s.work.type != T || s.work.proto != P::ID || s.work.op >= NOPS || !s.work.piece) {
+      report(a, ERROR_BAD_WORK);
+      return false;
+    }
+    if (s.work.nsteps && s.work.lo < s.work.hi) {
+      s.at.item = item;
+      s.at.offset = s.work.lo;
+      openStep(s, 0);
+      return true;
+    }
+    if (!a.nchannels) return false;
+  }
+  return false;
+}
+
+FN u32 turned(u32 chunk, i32 stride, u32 nchunks) {
+  const i32 c = (i32)chunk + stride;
+  return c < 0 ? c + nchunks : c >= (i32)nchunks ? c - nchunks : c;
+}
+
+// To the next turn; false: this block's work is done.
+template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s) {
+  if (--s.at.rounds) {
+    s.at.in_chunk = turned(s.at.in_chunk, s.step.stride, s.work.nchunks);
+    s.at.out_chunk = turned(s.at.out_chunk, s.step.stride, s.work.nchunks);
+    return true;
+  }
+  if (s.at.step + 1 < s.work.nsteps) {
+    openStep(s, s.at.step + 1);
+    return true;
+  }
+  // Not `offset += piece < hi`: near the end of the 64 bits that would wrap.
+  if (s.work.hi - s.at.offset > s.work.piece) {
+    s.at.offset += s.work.piece;
+    openStep(s, 0);
+    return true;
+  }
+  return openWork<T, P>(a, s, s.at.item + a.nchannels);
+}
+
+// --- a turn ------------------------------------------------------------------------------------------
+
+// Elements that move: a piece, cut at the channel's part and at the end of the data. A chunk beyond the
+// end has none, but its turn takes place all the same, so that both ends of a link count alike.
+FN u64 elements(const Work& w, u64 offset, u64 begin) {
+  u64 n = w.hi - offset < w.piece ? w.hi - offset : w.piece;
+  if (begin >= w.count) return 0;
+  return w.count - begin < n ? w.count - begin : n;
+}
+
+// Lane 0: all of the turn but what the links have to say.
+template<Type T> FN void describe(Shared& s) {
+  const Work& w = s.work;
+  const Step& step = s.step;
+  Turn& t = s.turn;
+  const bool in = step.flags & STEP_IN, out = step.flags & STEP_OUT, old = step.flags & STEP_FROM_OUT;
+  const u64 in_begin = s.at.in_chunk * w.block + s.at.offset, out_begin = s.at.out_chunk * w.block + s.at.offset;
+  t.bytes = step.flags & STEP_NO_DATA ? 0 : elements(w, s.at.offset, out ? out_begin : in_begin) * sizeOf<T>;
+  t.nsrc = step.nrecv + in;
+  t.ndst = step.nsend + out;
+  t.op = w.op;
+  t.place = step.place;
+  t.scale = (in && !old ? w.flags & WORK_PRE : 0) | (step.flags & STEP_POST ? w.flags & WORK_POST : 0);
+  t.pre = w.pre;
+  t.post = w.post;
+  if (in) t.src[step.place] = (old ? (const char*)w.out : w.in) + in_begin * sizeOf<T>;
+  if (out) t.dst[0] = w.out + out_begin * sizeOf<T>;
+}
+
+FN LinkEnd& linkOf(const Shared& s, u32 k) {
+  const Step& step = s.step;
+  return s.work.links[k < step.nrecv ? step.recv[k] : step.send[k - step.nrecv]];
+}
+
+// Where the turn's data lies in a link: in the slot, or in the peer's buffer at the same place as in ours.
+template<Type T> FN char* place(const Shared& s, const LinkEnd& l, bool receive) {
+  if (!l.direct) return l.slots + (l.pos % SLOTS) * l.slot_bytes;
+  return l.direct + ((receive ? s.at.in_chunk : s.at.out_chunk) * s.work.block + s.at.offset) * sizeOf<T>;
+}
+
+// Simple: plain data in the slots; the counters say what is there.
+struct Simple {
+  static constexpr u8 ID = SIMPLE;
+  static constexpr bool WAITS_FOR_DATA = true;   // before the turn, not word by word while it moves
+  template<Type T> static MEMBER void move(const Block& b, const Turn& t) { moveTurn<T>(b, t); }
+};
+
+// Each lane: waits for its links, and enters them.
+template<Type T, class P> FN void resolve(const Block& b, Shared& s) {
+  const Step& step = s.step;
+  const bool in = step.flags & STEP_IN, out = step.flags & STEP_OUT;
+  for (u32 k = b.lane(); k < (u32)step.nrecv + step.nsend; k += b.lanes()) {
+    LinkEnd& l = linkOf(s, k);
+    const bool receive = k < step.nrecv;
+    bool ready = true;
+    if (!receive) ready = wait(b, l.consumed, l.pos + 1 - SLOTS, l.seen);
+    else if (P::WAITS_FOR_DATA) ready = wait(b, l.posted, l.pos + 1, l.seen);
+    if (!ready) storeFlag(&s.failed, 1);
+    if (receive) s.turn.src[k + (in && k >= step.place)] = place<T>(s, l, true);
+    else s.turn.dst[k - step.nrecv + out] = place<T>(s, l, false);
+  }
+}
+
+// The manager's part before a turn.
+template<Type T, class P> FN void prepare(const Block& b, Shared& s) {
+  if (b.lane() == 0 && !s.stop) describe<T>(s);
+  b.lanesBarrier();
+  if (s.stop) return;
+  resolve<T, P>(b, s);
+  b.lanesBarrier();
+  if (b.lane() == 0 && loadFlag(&s.failed)) {
+    s.stop = 1;
+    if (aborted(b.args()) == ABORT_REPORT) report(b.args(), ERROR_ABORTED);
+  }
+}
+
+// The manager's part after a turn: slots are emptied and filled.
+template<Type T, class P> FN void release(const Block& b, Shared& s) {
+  const Step& step = s.step;
+  for (u32 k = b.lane(); k < (u32)step.nrecv + step.nsend; k += b.lanes()) {
+    LinkEnd& l = linkOf(s, k);
+    post(k < step.nrecv ? l.consumed : l.posted, ++l.pos);
+  }
+  b.lanesBarrier();
+  if (b.lane() == 0) s.stop = !advance<T, P>(b.args(), s);
+}
+
+template<Type T, class P> FN void interpret(const Block& b, Shared& s) {
+  if (b.tid() == 0) {
+    storeFlag(&s.failed, 0);
+    s.stop = !openWork<T, P>(b.args(), s, b.index());
+  }
+  for (;;) {
+    if (b.manager()) prepare<T, P>(b, s);
+    b.barrier();
+    if (s.stop) return;
+    if (s.turn.bytes) P::template move<T>(b, s.turn);
+    b.barrier();
+    if (b.manager()) release<T, P>(b, s);
+  }
+}
+
+}  // namespace
+}  // namespace oxccl

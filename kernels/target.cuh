@@ -1,0 +1,22 @@
+// The only file that knows whether this is built by nvcc or NVRTC (GPU) or by a C++ compiler (host image).
+// Either target provides, under the same names:
+//   FN, MEMBER, RARE, UNROLL  how functions and unrolled loops are declared
+//   Block                     one thread's view of its block: id, manager lanes, barriers
+//   wait, post, aborted,      links: counters with acquire and release at system scope, no fences
+//   report
+//   loadFlag, storeFlag       words in shared memory that several threads write
+//   Pack<B>, load, store      B bytes in registers
+//   combine, scaled, divide   element arithmetic on packs (nccl-abi §5)
+//   packBytes, flight,        how the loops are compiled
+//   NEEDS_ALIGNMENT,
+//   RUNTIME_OPERATOR
+//   Walk, walk                which bytes of a range this thread moves
+//   OXCCL_KERNEL              an entry point
+#pragma once
+#include "work.h"
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#include "gpu.cuh"
+#else
+#include "host.cuh"
+#endif

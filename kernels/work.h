@@ -1,0 +1,120 @@
+// Layouts that the host runtime, the host image and the GPU image share: plain data of fixed size,
+// little endian, no pointers to code. src/plan/layout.rs declares the same; tests/layout.rs compares them.
+// Includes nothing, so that it also compiles where there are no headers (NVRTC).
+#pragma once
+
+namespace oxccl {
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef short i16;
+typedef unsigned int u32;
+typedef int i32;
+typedef unsigned long long u64;
+
+enum : u32 {
+  SLOTS = 8,             // slots of a link
+  MAX_FAN = 8,           // links that one step receives from, or sends to
+  MAX_WORK = 15,         // work items in one launch
+  LAUNCH_BYTES = 2048,   // size of the kernel's one argument
+};
+
+// Element types, with the numbers of ncclDataType_t.
+enum Type : u8 { I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16, F8E4M3, F8E5M2, NTYPES };
+
+// Operators, with the numbers of ncclRedOp_t. Average is SUM with WORK_PRE (floats) or WORK_POST (integers).
+enum Op : u8 { SUM, PROD, MAX, MIN, NOPS };
+
+// How a slot carries data and says that it is there.
+enum Proto : u8 { SIMPLE, NPROTOS };
+
+// Step::flags
+enum : u8 {
+  STEP_IN = 1,           // the rank's own chunk of the input is a source
+  STEP_OUT = 2,          // the output is a destination
+  STEP_FROM_OUT = 4,     // the own chunk is read from the output (it was written by an earlier step), unscaled
+  STEP_POST = 8,         // the result is final: apply Work::post
+  STEP_NO_DATA = 16,     // a signal only: counters move, no data does
+};
+
+// Work::flags
+enum : u8 {
+  WORK_PRE = 1,          // multiply the own input by `pre` before it is reduced
+  WORK_POST = 2,         // divide a final result by `post`, toward zero (integers only)
+};
+
+// LaunchArgs::abort, in the word it points to. Any other value also makes kernels leave, without a report.
+enum : u32 { ABORT_NONE = 0, ABORT_REPORT = 1 };
+
+// What a kernel leaves in the error word; the first writer wins.
+enum : u32 {
+  ERROR_NONE = 0,
+  ERROR_ABORTED = 1,     // left because the abort word said ABORT_REPORT: outputs are not complete
+  ERROR_BAD_WORK = 2,    // a work item that this kernel cannot run: wrong type or protocol
+};
+
+// One step of a schedule: receive from these links | reduce | copy | send to these links. Says nothing of
+// bytes: the work item gives chunk size, counts and pointers. Read-only, position independent.
+struct Step {
+  u8 flags, nrecv, nsend;
+  u8 place;              // where among the sources the own chunk stands: the order of reduction
+  u16 repeat;            // run this often (at least once)...
+  i16 stride;            // ...and add this to both chunk numbers each time, modulo Work::nchunks
+  u32 in_chunk, out_chunk;
+  u8 recv[MAX_FAN];      // indices into Work::links
+  u8 send[MAX_FAN];
+};
+
+// One counter of a link, on a cache line of its own. `value` has one writer; `waiters` is set by the one
+// thread that waits for it and is only a hint that a wake-up is wanted.
+struct alignas(64) Counter {
+  u64 value;
+  u32 waiters;
+  u32 reserved[13];
+};
+
+// One end of a one-directional link, as its rank sees it. Only this end writes it.
+struct alignas(64) LinkEnd {
+  char* slots;           // SLOTS * slot_bytes, in the receiver's memory
+  Counter* posted;       // slots filled so far; written by the sender, lives with the receiver
+  Counter* consumed;     // slots emptied so far; written by the receiver, lives with the sender
+  char* direct;          // the peer's user buffer, used in place of slots; null: slots
+  u64 pos;               // slots that this end has passed; persists over launches
+  u64 seen;              // the other side's counter when it was last read
+  u32 slot_bytes;        // a multiple of 64
+  u32 flags;             // none yet: 0
+  u64 reserved;
+};
+
+// One channel's part of one collective.
+struct Work {
+  const char* in;
+  char* out;             // may equal `in`
+  const Step* steps;
+  LinkEnd* links;
+  u64 count;             // elements in all
+  u64 block;             // elements of a chunk; the last chunks can be short or empty
+  u64 piece;             // elements that travel in one slot
+  u64 lo, hi;            // this channel's part of every chunk, in elements from the chunk's begin
+  u32 nsteps, nchunks;
+  u8 type, op, proto, flags;
+  u32 nlinks;
+  u64 pre, post;         // scalars: bits of the element type in the low bytes
+  u64 reserved[3];
+};
+
+// The kernel's one argument. Block b runs work[b], work[b + nchannels], ... below nwork.
+struct LaunchArgs {
+  u32 nwork, nchannels;
+  u32 spin, yields;      // host image: pauses, then sched_yields, before a wait sleeps
+  u64 futex_ns;          // host image: the longest sleep; the abort word is looked at after each
+  u32* abort;            // ABORT_NONE, or every kernel that sees it leaves; host and kernels see it; may be null
+  u32* error;            // ERROR_*; may be null
+  u64 reserved[11];
+  Work work[MAX_WORK];
+};
+
+static_assert(sizeof(Step) == 32 && sizeof(Counter) == 64 && sizeof(LinkEnd) == 64, "layout");
+static_assert(sizeof(Work) == 128 && sizeof(LaunchArgs) == LAUNCH_BYTES, "layout");
+
+}  // namespace oxccl

@@ -1,0 +1,338 @@
+//! Copies. Which of them wait follows CUDA's rules on synchronisation: a copy that touches pageable memory returns when
+//! that memory was read or written, one between device memories never makes the host wait.
+
+use super::{CuResult, DevicePointer, Handle, In, boundary};
+use crate::driver::Driver;
+use crate::error::{CudaError, Outcome};
+use crate::memory::access::Transfer;
+use crate::stream::{self, Op, Stream, Transfer3d};
+use std::ffi::{c_int, c_uint, c_void};
+
+/// Pageable memory up to this size is read at submission into a staging buffer; more is waited for, as on a GPU.
+const STAGED: usize = 64 << 10;
+
+/// What a call says about one side of a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// Device memory, or host memory that the device can reach.
+    Device,
+    /// Host memory, pinned or not.
+    Host,
+    /// Whatever the address is.
+    Any,
+}
+
+/// What an address is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Device,
+    Pinned,
+    Pageable,
+}
+
+fn find(driver: &Driver, side: Side, (address, extent): (usize, usize)) -> Outcome<Place> {
+    let known = driver.memory.classify(address, extent);
+    match (side, known) {
+        (_, Ok(Some(true))) => Ok(Place::Device),
+        (_, Ok(Some(false))) => Ok(Place::Pinned),
+        (Side::Device, _) | (Side::Any, Err(_)) => Err(CudaError::INVALID_VALUE),
+        (Side::Host | Side::Any, _) if address == 0 => Err(CudaError::INVALID_VALUE),
+        (Side::Host | Side::Any, _) => Ok(Place::Pageable),
+    }
+}
+
+/// Submits a copy and waits where CUDA does. `asynchronous`: one of the `Async` calls.
+fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, asynchronous: bool) -> Outcome {
+    let driver = Driver::get()?;
+    let (mut target, mut source) = (Place::Device, Place::Device);
+    let mut bytes = 0;
+    for plane in planes {
+        target = find(driver, to, plane.destination())?;
+        source = find(driver, from, plane.source())?;
+        bytes += plane.bytes();
+    }
+    let staged = asynchronous && source == Place::Pageable && target == Place::Device && bytes <= STAGED;
+    let operation = match planes {
+        [] => return Ok(()),
+        [plane] if staged => Op::CopyStaged(plane.stage()),
+        [plane] => Op::Copy(*plane),
+        planes => Op::Copy3d(Box::new(Transfer3d { planes: planes.to_vec() })),
+    };
+    let free = match (source, target) {
+        (Place::Device, Place::Device) => true,
+        (Place::Pageable, Place::Device) => staged && planes.len() == 1,
+        (Place::Pageable, _) | (_, Place::Pageable) => false,
+        (Place::Pinned, Place::Pinned) => false,
+        _ => asynchronous,
+    };
+    let end = stream.submit(operation);
+    if !free {
+        stream::synchronize(end);
+    }
+    Ok(())
+}
+
+fn linear(to: (u64, Side), from: (u64, Side), bytes: usize, stream: Option<Handle>) -> Outcome {
+    let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: device ranges are checked in `submit`; host ranges, and all of them until the copy is done, are the
+    // client's promise.
+    let transfer = unsafe { Transfer::linear(to.0 as usize, from.0 as usize, bytes) };
+    submit(object, &[transfer], to.1, from.1, stream.is_some())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy(to: DevicePointer, from: DevicePointer, bytes: usize) -> CuResult {
+    boundary(|| linear((to, Side::Any), (from, Side::Any), bytes, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyAsync(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Handle) -> CuResult {
+    boundary(|| linear((to, Side::Any), (from, Side::Any), bytes, Some(stream)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoD_v2(to: DevicePointer, from: In<c_void>, bytes: usize) -> CuResult {
+    boundary(|| linear((to, Side::Device), (from.address() as u64, Side::Host), bytes, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoDAsync_v2(to: DevicePointer, from: In<c_void>, bytes: usize, stream: Handle) -> CuResult {
+    boundary(|| linear((to, Side::Device), (from.address() as u64, Side::Host), bytes, Some(stream)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoH_v2(to: In<c_void>, from: DevicePointer, bytes: usize) -> CuResult {
+    boundary(|| linear((to.address() as u64, Side::Host), (from, Side::Device), bytes, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoHAsync_v2(to: In<c_void>, from: DevicePointer, bytes: usize, stream: Handle) -> CuResult {
+    boundary(|| linear((to.address() as u64, Side::Host), (from, Side::Device), bytes, Some(stream)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) -> CuResult {
+    boundary(|| linear((to, Side::Device), (from, Side::Device), bytes, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize, stream: Handle) -> CuResult {
+    boundary(|| linear((to, Side::Device), (from, Side::Device), bytes, Some(stream)))
+}
+
+fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Handle>) -> Outcome {
+    let driver = Driver::get()?;
+    let contexts = [crate::context::lookup(driver, to.1)?, crate::context::lookup(driver, from.1)?];
+    let copy = || linear((to.0, Side::Device), (from.0, Side::Device), bytes, stream);
+    if stream.is_some() {
+        return copy();
+    }
+    // The form without a stream is in order with all work of both contexts and of the current one.
+    contexts.iter().try_for_each(|context| context.synchronize())?;
+    copy()?;
+    stream::synchronize(stream::lookup(driver, 0)?.end());
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyPeer(
+    to: DevicePointer,
+    to_context: Handle,
+    from: DevicePointer,
+    from_context: Handle,
+    bytes: usize,
+) -> CuResult {
+    boundary(|| peer((to, to_context), (from, from_context), bytes, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyPeerAsync(
+    to: DevicePointer,
+    to_context: Handle,
+    from: DevicePointer,
+    from_context: Handle,
+    bytes: usize,
+    stream: Handle,
+) -> CuResult {
+    boundary(|| peer((to, to_context), (from, from_context), bytes, Some(stream)))
+}
+
+/// One side of `CUDA_MEMCPY2D`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Side2d {
+    x: usize,
+    y: usize,
+    memory: c_uint,
+    host: usize,
+    device: DevicePointer,
+    array: usize,
+    pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Copy2d {
+    from: Side2d,
+    to: Side2d,
+    width: usize,
+    height: usize,
+}
+
+/// One side of `CUDA_MEMCPY3D` and of `CUDA_MEMCPY3D_PEER`, which differ in the meaning of `context` alone.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Side3d {
+    x: usize,
+    y: usize,
+    z: usize,
+    level: usize,
+    memory: c_uint,
+    host: usize,
+    device: DevicePointer,
+    array: usize,
+    context: usize,
+    pitch: usize,
+    rows: usize,
+}
+
+/// `CUDA_MEMCPY3D`, `CUDA_MEMCPY3D_PEER`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Copy3d {
+    from: Side3d,
+    to: Side3d,
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+/// Address by `CUmemorytype`; there are no arrays.
+fn base(memory: c_uint, host: usize, device: DevicePointer) -> Outcome<(usize, Side)> {
+    match memory {
+        1 => Ok((host, Side::Host)),
+        2 => Ok((device as usize, Side::Device)),
+        4 => Ok((device as usize, Side::Any)),
+        3 => Err(CudaError::NOT_SUPPORTED),
+        _ => Err(CudaError::INVALID_VALUE),
+    }
+}
+
+impl Side3d {
+    /// Address and pitch of the first row of each plane, and what kind of address.
+    fn planes(&self, width: usize, height: usize, depth: usize) -> Outcome<(Vec<(usize, usize)>, Side)> {
+        let (base, side) = base(self.memory, self.host, self.device)?;
+        let pitch = if self.pitch == 0 { width } else { self.pitch };
+        let rows = if self.rows == 0 { height } else { self.rows };
+        let narrow = self.x.checked_add(width).is_none_or(|end| end > pitch) && height > 1;
+        if narrow || (self.y.saturating_add(height) > rows && depth > 1) || self.level != 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let row = |z: usize| z.checked_mul(rows)?.checked_add(self.y)?.checked_mul(pitch)?.checked_add(self.x)?.checked_add(base);
+        let address = |z: usize| row(self.z.checked_add(z)?).map(|address| (address, pitch));
+        let planes: Option<Vec<_>> = (0..depth).map(address).collect();
+        Ok((planes.ok_or(CudaError::INVALID_VALUE)?, side))
+    }
+}
+
+impl From<Side2d> for Side3d {
+    fn from(side: Side2d) -> Side3d {
+        let Side2d { x, y, memory, host, device, array, pitch } = side;
+        Side3d { x, y, z: 0, level: 0, memory, host, device, array, context: 0, pitch, rows: 0 }
+    }
+}
+
+fn copy_planes(copy: Copy3d, stream: Option<Handle>) -> Outcome {
+    let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
+    let Copy3d { from, to, width, height, depth } = copy;
+    if width == 0 || height == 0 || depth == 0 {
+        return Ok(());
+    }
+    let (sources, from) = from.planes(width, height, depth)?;
+    let (targets, to) = to.planes(width, height, depth)?;
+    // SAFETY: as for `linear`.
+    let plane = |(to, from): (&(usize, usize), &(usize, usize))| unsafe { Transfer::rows(*to, *from, width, height) };
+    let planes: Vec<Transfer> = targets.iter().zip(&sources).map(plane).collect();
+    submit(object, &planes, to, from, stream.is_some())
+}
+
+fn copy_2d(copy: In<c_void>, stream: Option<Handle>) -> Outcome {
+    let Copy2d { from, to, width, height } = In(copy.0.cast::<Copy2d>()).get()?;
+    copy_planes(Copy3d { from: from.into(), to: to.into(), width, height, depth: 1 }, stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy2D_v2(copy: In<c_void>) -> CuResult {
+    boundary(|| copy_2d(copy, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy2DUnaligned_v2(copy: In<c_void>) -> CuResult {
+    boundary(|| copy_2d(copy, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy2DAsync_v2(copy: In<c_void>, stream: Handle) -> CuResult {
+    boundary(|| copy_2d(copy, Some(stream)))
+}
+
+fn copy_3d(copy: In<c_void>, stream: Option<Handle>) -> Outcome {
+    copy_planes(In(copy.0.cast::<Copy3d>()).get()?, stream)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy3D_v2(copy: In<c_void>) -> CuResult {
+    boundary(|| copy_3d(copy, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy3DAsync_v2(copy: In<c_void>, stream: Handle) -> CuResult {
+    boundary(|| copy_3d(copy, Some(stream)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy3DPeer(copy: In<c_void>) -> CuResult {
+    boundary(|| copy_3d(copy, None))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy3DPeerAsync(copy: In<c_void>, stream: Handle) -> CuResult {
+    boundary(|| copy_3d(copy, Some(stream)))
+}
+
+/// Memory is where it is; the call only has to be sound.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemPrefetchAsync(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> CuResult {
+    boundary(|| {
+        let driver = Driver::get()?;
+        stream::lookup(driver, stream)?;
+        if device >= 0 {
+            driver.device(device)?;
+        }
+        driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
+    })
+}
+
+/// `CUmemLocation`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemPrefetchAsync_v2(
+    pointer: DevicePointer,
+    bytes: usize,
+    location: Location,
+    _flags: c_uint,
+    stream: Handle,
+) -> CuResult {
+    // Kind 1 is a device; the others are host memory.
+    cuMemPrefetchAsync(pointer, bytes, if location.kind == 1 { location.id } else { -1 }, stream)
+}

@@ -1,0 +1,52 @@
+//! Initialisation and versions.
+
+use super::{CuResult, Out, boundary};
+use crate::driver::Driver;
+use crate::error::CudaError;
+use std::ffi::{c_int, c_uint, c_void};
+
+/// CUDA 13.0.
+pub const DRIVER_VERSION: c_int = 13000;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(flags: c_uint) -> CuResult {
+    boundary(|| if flags == 0 { Driver::init() } else { Err(CudaError::INVALID_VALUE) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDriverGetVersion(version: Out<c_int>) -> CuResult {
+    boundary(|| version.set(DRIVER_VERSION))
+}
+
+/// NVIDIA's undocumented tables: there are none.
+#[unsafe(no_mangle)]
+extern "C" fn cuGetExportTable(table: Out<*const c_void>, _id: *const c_void) -> CuResult {
+    boundary(|| {
+        table.set(std::ptr::null())?;
+        Err(CudaError::NOT_FOUND)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuProfilerStart() -> CuResult {
+    boundary(|| Driver::get().map(|_| ()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuProfilerStop() -> CuResult {
+    boundary(|| Driver::get().map(|_| ()))
+}
+
+/// Log callbacks are accepted and never called: there is no log.
+#[unsafe(no_mangle)]
+extern "C" fn cuLogsRegisterCallback(_function: *const c_void, _data: *mut c_void, handle: Out<*mut c_void>) -> CuResult {
+    boundary(|| {
+        handle.set_if_wanted(std::ptr::without_provenance_mut(16));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuLogsUnregisterCallback(_handle: *mut c_void) -> CuResult {
+    0
+}

@@ -1,0 +1,323 @@
+//! Contexts, the stack of current ones that each thread has, and primary contexts.
+
+use crate::driver::Driver;
+use crate::error::{CudaError, Outcome};
+use crate::stream::{Role, Stream};
+use parking_lot::Mutex;
+use std::cell::{Cell, RefCell};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// Contexts that one thread's stack may hold.
+const MAX_STACK: usize = 1024;
+/// Kinds of limit (`CUlimit`).
+pub const LIMITS: usize = 11;
+/// Bytes of stack, printf fifo and heap; launch depth and count; fetch granularity; …: what a GPU starts with.
+const FIRST_LIMITS: [usize; LIMITS] = [1024, 7 << 20, 8 << 20, 2, 2048, 64, 0, 0, 0, 0, 0];
+/// `CU_CTX_FLAGS_MASK`.
+pub const FLAGS_MASK: u32 = 0xff;
+/// The scheduling flags, of which at most one may be given.
+const SCHEDULES: [u32; 4] = [0, 1, 2, 4];
+/// `CU_CTX_SCHED_MASK`.
+const SCHEDULE_MASK: u32 = 7;
+/// Version that `cuCtxGetApiVersion` tells.
+pub const API_VERSION: u32 = 3020;
+
+/// What a client sets on a context.
+#[derive(Clone)]
+pub struct Settings {
+    /// `CU_CTX_*`.
+    pub flags: u32,
+    /// By `CUlimit`.
+    pub limits: [usize; LIMITS],
+    /// Handles of contexts to whose memory access was enabled.
+    pub peers: Vec<u64>,
+    /// `CUfunc_cache`.
+    pub cache: i32,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { flags: 0, limits: FIRST_LIMITS, peers: Vec::new(), cache: 0 }
+    }
+}
+
+/// A context. Objects are used again after destruction; the handle tells them apart.
+#[derive(Default)]
+pub struct Context {
+    handle: AtomicU64,
+    id: AtomicU64,
+    device: AtomicUsize,
+    active: AtomicBool,
+    primary: AtomicBool,
+    /// What a client sets.
+    pub settings: Mutex<Settings>,
+    /// Streams that are valid or not yet drained, the default ones included.
+    streams: Mutex<Vec<&'static Stream>>,
+    /// Those of them that the legacy default stream waits for.
+    blocking: Mutex<Vec<&'static Stream>>,
+    blocking_count: AtomicUsize,
+    legacy: OnceLock<&'static Stream>,
+}
+
+impl Context {
+    /// Makes a context on a device.
+    pub fn create(driver: &'static Driver, device: usize, flags: u32, primary: bool) -> Outcome<&'static Context> {
+        check_flags(flags)?;
+        let id = driver.unique();
+        let made = driver.contexts.insert(|context, handle| {
+            context.handle.store(handle, Ordering::Relaxed);
+            context.id.store(id, Ordering::Relaxed);
+            context.device.store(device, Ordering::Relaxed);
+            context.primary.store(primary, Ordering::Relaxed);
+            *context.settings.lock() = Settings { flags, ..Settings::default() };
+            context.active.store(true, Ordering::Relaxed);
+        });
+        Ok(made.ok_or(CudaError::OUT_OF_MEMORY)?.1)
+    }
+
+    /// The client's `CUcontext`.
+    pub fn handle(&self) -> u64 {
+        self.handle.load(Ordering::Relaxed)
+    }
+
+    /// Unique in the process and never used again.
+    pub fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    /// Index of its device.
+    pub fn device(&self) -> usize {
+        self.device.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is a device's primary context.
+    pub fn is_primary(&self) -> bool {
+        self.primary.load(Ordering::Relaxed)
+    }
+
+    /// False for a primary context that nobody retains.
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// The legacy default stream.
+    pub fn legacy(&'static self) -> &'static Stream {
+        self.legacy.get_or_init(|| Stream::make_default(self, Role::Legacy))
+    }
+
+    /// The legacy default stream, if anything used it yet.
+    pub fn legacy_if_used(&self) -> Option<&'static Stream> {
+        self.legacy.get().copied()
+    }
+
+    /// Counts a stream among those of this context.
+    pub fn add_stream(&self, stream: &'static Stream) {
+        self.streams.lock().push(stream);
+        if stream.role() == Role::Blocking {
+            self.blocking.lock().push(stream);
+            self.blocking_count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Undoes [`Context::add_stream`].
+    pub fn remove_stream(&self, stream: &'static Stream) {
+        self.streams.lock().retain(|s| !std::ptr::eq(*s, stream));
+        let mut blocking = self.blocking.lock();
+        let before = blocking.len();
+        blocking.retain(|s| !std::ptr::eq(*s, stream));
+        self.blocking_count.fetch_sub(before - blocking.len(), Ordering::SeqCst);
+    }
+
+    /// Calls `visit` with every stream that the legacy default stream waits for.
+    pub fn for_each_blocking(&self, mut visit: impl FnMut(&'static Stream)) {
+        if self.blocking_count.load(Ordering::SeqCst) > 0 {
+            self.blocking.lock().iter().for_each(|stream| visit(stream));
+        }
+    }
+
+    /// All its streams.
+    pub fn streams(&self) -> Vec<&'static Stream> {
+        self.streams.lock().clone()
+    }
+
+    /// Waits until everything submitted so far has been done.
+    pub fn synchronize(&self) -> Outcome {
+        crate::stream::synchronize_all(&self.streams());
+        Ok(())
+    }
+
+    /// Ends everything that belongs to the context: waits for its work, then takes its streams, events, modules and
+    /// memory away.
+    fn clear(&'static self, driver: &'static Driver) -> Outcome {
+        self.synchronize()?;
+        let handle = self.handle();
+        let mut streams = Vec::new();
+        driver.streams.for_each(|h, stream| streams.extend((stream.context_handle() == handle).then_some(h)));
+        for stream in streams {
+            let _ = Stream::destroy(driver, stream);
+        }
+        crate::event::destroy_all(driver, handle);
+        crate::module::unload_all(driver, handle);
+        driver.memory.free_context(driver, handle);
+        let mut settings = self.settings.lock();
+        *settings = Settings { flags: settings.flags, ..Settings::default() };
+        Ok(())
+    }
+
+    /// `cuCtxDestroy`: a primary context cannot be destroyed this way.
+    pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
+        let context = lookup(driver, handle)?;
+        if context.is_primary() {
+            return Err(CudaError::INVALID_CONTEXT);
+        }
+        context.clear(driver)?;
+        driver.contexts.remove(handle).ok_or(CudaError::INVALID_CONTEXT)?;
+        if CURRENT.get() == handle {
+            let _ = pop();
+        }
+        driver.contexts.recycle(handle);
+        Ok(())
+    }
+}
+
+/// Refuses unknown flags and contradicting schedules.
+pub fn check_flags(flags: u32) -> Outcome {
+    let known = flags & !FLAGS_MASK == 0 && SCHEDULES.contains(&(flags & SCHEDULE_MASK));
+    if known { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+}
+
+/// The valid context with this handle.
+pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Context> {
+    driver.contexts.get(handle).ok_or(CudaError::INVALID_CONTEXT)
+}
+
+#[derive(Default)]
+struct PrimaryState {
+    context: Option<&'static Context>,
+    references: u64,
+    flags: u32,
+}
+
+/// A device's primary context: made at the first retain, its handle stays for good.
+#[derive(Default)]
+pub struct Primary {
+    state: Mutex<PrimaryState>,
+}
+
+impl Primary {
+    /// `cuDevicePrimaryCtxRetain`
+    pub fn retain(&self, driver: &'static Driver, device: usize) -> Outcome<&'static Context> {
+        let mut state = self.state.lock();
+        let context = match state.context {
+            Some(context) => context,
+            None => Context::create(driver, device, 0, true)?,
+        };
+        if state.references == 0 {
+            context.settings.lock().flags = state.flags;
+            context.active.store(true, Ordering::Relaxed);
+        }
+        state.context = Some(context);
+        state.references += 1;
+        Ok(context)
+    }
+
+    /// `cuDevicePrimaryCtxRelease`
+    pub fn release(&self, driver: &'static Driver) -> Outcome {
+        let mut state = self.state.lock();
+        let Some(context) = state.context.filter(|_| state.references > 0) else {
+            return Err(CudaError::INVALID_CONTEXT);
+        };
+        state.references -= 1;
+        if state.references == 0 {
+            context.clear(driver)?;
+            context.active.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// `cuDevicePrimaryCtxReset`: everything goes, whoever retains it.
+    pub fn reset(&self, driver: &'static Driver) -> Outcome {
+        let mut state = self.state.lock();
+        if let Some(context) = state.context.filter(|_| state.references > 0) {
+            context.clear(driver)?;
+            context.active.store(false, Ordering::Relaxed);
+        }
+        state.references = 0;
+        state.flags = 0;
+        Ok(())
+    }
+
+    /// Flags, and whether the context is active.
+    pub fn state(&self) -> (u32, bool) {
+        let state = self.state.lock();
+        (state.flags, state.references > 0)
+    }
+
+    /// `cuDevicePrimaryCtxSetFlags`
+    pub fn set_flags(&self, flags: u32) -> Outcome {
+        check_flags(flags)?;
+        let mut state = self.state.lock();
+        state.flags = flags;
+        if let Some(context) = state.context {
+            context.settings.lock().flags = flags;
+        }
+        Ok(())
+    }
+}
+
+thread_local! {
+    static CURRENT: Cell<u64> = const { Cell::new(0) };
+    /// Below the current one.
+    static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread's current context.
+#[inline]
+pub fn current(driver: &'static Driver) -> Outcome<&'static Context> {
+    let handle = CURRENT.get();
+    if handle == 0 {
+        return Err(CudaError::INVALID_CONTEXT);
+    }
+    driver.contexts.get(handle).filter(|c| c.is_active()).ok_or(CudaError::CONTEXT_IS_DESTROYED)
+}
+
+/// Handle of the calling thread's current context, 0 for none.
+pub fn current_handle() -> u64 {
+    CURRENT.get()
+}
+
+/// Makes a context current on top of the present one.
+pub fn push(handle: u64) -> Outcome {
+    let before = CURRENT.get();
+    BELOW.with_borrow_mut(|below| {
+        if below.len() >= MAX_STACK {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        if before != 0 {
+            below.push(before);
+        }
+        Ok(())
+    })?;
+    CURRENT.set(handle);
+    Ok(())
+}
+
+/// Takes the current context away and returns it.
+pub fn pop() -> Outcome<u64> {
+    let top = CURRENT.get();
+    if top == 0 {
+        return Err(CudaError::INVALID_CONTEXT);
+    }
+    CURRENT.set(BELOW.with_borrow_mut(|below| below.pop().unwrap_or(0)));
+    Ok(top)
+}
+
+/// Replaces the current context; 0 takes it away.
+pub fn set(handle: u64) {
+    if handle != 0 {
+        CURRENT.set(handle);
+    } else if CURRENT.get() != 0 {
+        let _ = pop();
+    }
+}

@@ -1,0 +1,133 @@
+//! The state behind the C interface: made by `cuInit`, never unmade.
+
+use crate::config::Config;
+use crate::context::Context;
+use crate::device::Device;
+use crate::error::{CudaError, Outcome};
+use crate::event::Event;
+use crate::handles::{Kind, Table};
+use crate::launch::Pool as ThreadPool;
+use crate::memory::Memory;
+use crate::memory::pool::MemoryPool;
+use crate::module::{Function, Module};
+use crate::stream::{Scheduler, Stream};
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Everything there is.
+pub struct Driver {
+    /// Settings.
+    pub config: Config,
+    /// Visible devices.
+    pub devices: Vec<Device>,
+    /// `CUcontext`
+    pub contexts: Table<Context>,
+    /// `CUstream`
+    pub streams: Table<Stream>,
+    /// `CUevent`
+    pub events: Table<Event>,
+    /// `CUmodule`
+    pub modules: Table<Module>,
+    /// `CUfunction`
+    pub functions: Table<Function>,
+    /// `CUmemoryPool`
+    pub pools: Table<MemoryPool>,
+    /// Allocations and mappings.
+    pub memory: Memory,
+    /// Streams with work.
+    pub scheduler: Scheduler,
+    /// Threads for blocks.
+    pub threads: ThreadPool,
+    /// Zero of event times.
+    pub epoch: Instant,
+    ids: AtomicU64,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+/// Set in a child of `fork` whose parent had initialised: CUDA forbids its use there, and our threads are gone.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Set while a host function runs: it may not call CUDA.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Driver {
+    fn new(config: Config) -> Driver {
+        let devices = config.visible.iter().enumerate();
+        let devices = devices.map(|(index, ordinal)| Device::new(index, *ordinal, config.memory, config.sms)).collect();
+        Driver {
+            devices,
+            contexts: Table::new(Kind::Context),
+            streams: Table::new(Kind::Stream),
+            events: Table::new(Kind::Event),
+            modules: Table::new(Kind::Module),
+            functions: Table::new(Kind::Function),
+            pools: Table::new(Kind::Pool),
+            memory: Memory::default(),
+            scheduler: Scheduler::default(),
+            threads: ThreadPool::default(),
+            epoch: Instant::now(),
+            ids: AtomicU64::new(1),
+            config,
+        }
+    }
+
+    /// `cuInit`.
+    pub fn init() -> Outcome {
+        if FORKED.load(Ordering::Relaxed) {
+            return Err(CudaError::NOT_INITIALIZED);
+        }
+        let driver = DRIVER.get_or_init(|| {
+            crate::abi::os::on_fork_child(after_fork);
+            Driver::new(Config::from_environment())
+        });
+        if driver.devices.is_empty() { Err(CudaError::NO_DEVICE) } else { Ok(()) }
+    }
+
+    /// The driver, for a call that the client may make now.
+    #[inline]
+    pub fn get() -> Outcome<&'static Driver> {
+        if IN_HOST_FUNCTION.get() {
+            return Err(CudaError::NOT_PERMITTED);
+        }
+        Driver::running().ok_or(CudaError::NOT_INITIALIZED)
+    }
+
+    /// The driver, if it is initialised and this is not a forked child.
+    #[inline]
+    pub fn running() -> Option<&'static Driver> {
+        if FORKED.load(Ordering::Relaxed) {
+            return None;
+        }
+        DRIVER.get()
+    }
+
+    /// A number that no other object of this process has.
+    pub fn unique(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The device with this number in the process.
+    pub fn device(&self, index: i32) -> Outcome<&Device> {
+        usize::try_from(index).ok().and_then(|i| self.devices.get(i)).ok_or(CudaError::INVALID_DEVICE)
+    }
+
+    /// Nanoseconds since `cuInit`, at least 1.
+    pub fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64 + 1
+    }
+}
+
+extern "C" fn after_fork() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Runs a client's host function: driver calls made by it are refused.
+pub fn as_host_function(run: impl FnOnce()) {
+    let before = IN_HOST_FUNCTION.replace(true);
+    run();
+    IN_HOST_FUNCTION.set(before);
+}

@@ -1,0 +1,196 @@
+//! Events. What an event was recorded after is a place in a stream, so that waiting for it, asking for it and
+//! recording it again need no object that lives on.
+
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{CudaError, Outcome};
+use crate::memory::shared::SharedEvent;
+use crate::stream::{Op, Stream, Target};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// `CU_EVENT_DISABLE_TIMING`
+const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`
+const INTERPROCESS: u32 = 4;
+/// With `CU_EVENT_BLOCKING_SYNC`, all that exist.
+const FLAGS: u32 = 7;
+
+#[derive(Default)]
+struct Record {
+    /// Where the last record stands.
+    at: Option<Target>,
+    /// Counts records; never starts again, so that a late time stamp finds out that it is outdated.
+    number: u64,
+    /// When the last record was reached, ns; 0 = not yet.
+    time: u64,
+    /// What other processes see, and the ticket of this process's last record in it.
+    shared: Option<Arc<SharedEvent>>,
+    ticket: u64,
+}
+
+/// An event object.
+#[derive(Default)]
+pub struct Event {
+    flags: AtomicU32,
+    context: AtomicU64,
+    record: Mutex<Record>,
+}
+
+impl Event {
+    /// `cuEventCreate`; `shared`: one that another process made.
+    pub fn create(driver: &'static Driver, context: &Context, flags: u32, shared: Option<Arc<SharedEvent>>) -> Outcome<u64> {
+        let contradicts = flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0;
+        if flags & !FLAGS != 0 || contradicts {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let shared = match shared {
+            None if flags & INTERPROCESS != 0 => Some(Arc::new(SharedEvent::create()?)),
+            given => given,
+        };
+        let made = driver.events.insert(|event, _| {
+            event.flags.store(flags, Ordering::Relaxed);
+            event.context.store(context.handle(), Ordering::Relaxed);
+            let mut record = event.record.lock();
+            *record = Record { number: record.number + 1, shared, ..Record::default() };
+        });
+        Ok(made.ok_or(CudaError::OUT_OF_MEMORY)?.0)
+    }
+
+    /// `cuEventDestroy`: pending records and waits are not affected.
+    pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
+        let event = driver.events.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
+        event.record.lock().shared = None;
+        driver.events.recycle(handle);
+        Ok(())
+    }
+
+    /// Records the event after all that the stream was given so far.
+    pub fn record(&'static self, stream: &'static Stream) -> Outcome {
+        if self.context.load(Ordering::Relaxed) != stream.context_handle() {
+            return Err(CudaError::INVALID_HANDLE);
+        }
+        let (number, shared) = {
+            let mut record = self.record.lock();
+            record.number += 1;
+            record.time = 0;
+            (record.number, record.shared.clone())
+        };
+        // Not under the lock: a full stream makes us wait for its executor, which may want to store a time here.
+        let ticket = shared.as_ref().map_or(0, |shared| shared.take_ticket());
+        let at = match shared {
+            Some(shared) => stream.submit(Op::Announce(shared, ticket)),
+            None if self.is_timed() => stream.submit(Op::Record(self, number)),
+            None => stream.mark(),
+        };
+        let mut record = self.record.lock();
+        if record.number == number {
+            record.at = Some(at);
+            record.ticket = ticket;
+        }
+        Ok(())
+    }
+
+    fn is_timed(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & DISABLE_TIMING == 0
+    }
+
+    /// The executor has come to record `number`.
+    pub fn reached(&self, number: u64, time: u64) {
+        let mut record = self.record.lock();
+        if record.number == number {
+            record.time = time;
+        }
+    }
+
+    /// Whether the last record was reached; an event that was never recorded counts as complete. Asking sees to it
+    /// that the stream gets on.
+    pub fn query(&self) -> Outcome {
+        let record = self.record.lock();
+        if record.shared.as_ref().is_some_and(|shared| !shared.is_complete()) {
+            record.at.inspect(|at| at.stream.nudge());
+            return Err(CudaError::NOT_READY);
+        }
+        match record.at.filter(|at| !at.is_reached()) {
+            Some(at) => {
+                at.stream.nudge();
+                Err(CudaError::NOT_READY)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the last record is reached.
+    pub fn synchronize(&self) -> Outcome {
+        let (at, shared) = {
+            let record = self.record.lock();
+            (record.at, record.shared.clone().map(|shared| (shared.last_ticket(), shared)))
+        };
+        if let Some(at) = at {
+            crate::stream::synchronize(at);
+        }
+        if let Some((ticket, shared)) = shared {
+            shared.wait(ticket);
+        }
+        Ok(())
+    }
+
+    /// Makes what the stream is given from now on wait for the last record.
+    pub fn hold_up(&self, stream: &'static Stream) {
+        let (at, own_ticket, shared) = {
+            let record = self.record.lock();
+            (record.at.filter(|at| !at.is_reached()), record.ticket, record.shared.clone())
+        };
+        match (shared, at) {
+            (Some(shared), _) if shared.last_ticket() != own_ticket => {
+                let ticket = shared.last_ticket();
+                stream.submit(Op::Await(shared, ticket));
+            }
+            (_, Some(at)) if !std::ptr::eq(at.stream, stream) => {
+                stream.submit(Op::Wait(at));
+            }
+            _ => {}
+        }
+    }
+
+    /// Milliseconds from this event to `end`.
+    pub fn elapsed(&self, end: &Event) -> Outcome<f32> {
+        let (start, end) = (self.time()?, end.time()?);
+        Ok((end as f64 - start as f64) as f32 / 1e6)
+    }
+
+    fn time(&self) -> Outcome<u64> {
+        let record = self.record.lock();
+        let at = record.at.ok_or(CudaError::INVALID_HANDLE)?;
+        if !self.is_timed() {
+            return Err(CudaError::INVALID_HANDLE);
+        }
+        if record.time == 0 {
+            at.stream.nudge();
+            return Err(CudaError::NOT_READY);
+        }
+        Ok(record.time)
+    }
+
+    /// What another process needs to open the event.
+    pub fn shared(&self) -> Outcome<Arc<SharedEvent>> {
+        self.record.lock().shared.clone().ok_or(CudaError::INVALID_HANDLE)
+    }
+}
+
+/// The valid event with this handle.
+pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Event> {
+    driver.events.get(handle).ok_or(CudaError::INVALID_HANDLE)
+}
+
+/// Destroys all events of a context.
+pub fn destroy_all(driver: &'static Driver, context: u64) {
+    let mut events = Vec::new();
+    driver.events.for_each(|handle, event| {
+        events.extend((event.context.load(Ordering::Relaxed) == context).then_some(handle));
+    });
+    for event in events {
+        let _ = Event::destroy(driver, event);
+    }
+}

@@ -1,0 +1,74 @@
+//! What is known of an address range.
+
+use super::Mapping;
+use crate::context::Context;
+use crate::driver::Driver;
+use std::sync::atomic::AtomicBool;
+
+/// What a range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `cuMemAlloc`
+    Device,
+    /// `cuMemAllocManaged`
+    Managed,
+    /// `cuMemAllocAsync`, with the pool's handle.
+    Pooled(u64),
+    /// `cuIpcOpenMemHandle`
+    Imported,
+    /// `cuMemHostAlloc` with its flags.
+    Pinned(u32),
+    /// `cuMemHostRegister` with its flags.
+    Registered(u32),
+}
+
+impl Kind {
+    /// Device memory, as far as a client can tell.
+    pub fn is_device(self) -> bool {
+        !matches!(self, Kind::Pinned(_) | Kind::Registered(_))
+    }
+
+    /// What `cuMemFree` frees.
+    pub fn is_allocated_device(self) -> bool {
+        matches!(self, Kind::Device | Kind::Managed | Kind::Pooled(_))
+    }
+}
+
+/// A range of addresses that the driver knows.
+pub struct Range {
+    /// First address.
+    pub base: usize,
+    /// Bytes that the client asked for.
+    pub size: usize,
+    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`
+    pub id: u64,
+    /// Handle of the context it belongs to.
+    pub context: u64,
+    /// Index of the device it belongs to.
+    pub device: usize,
+    /// What it is.
+    pub kind: Kind,
+    /// Identifies the allocation in all processes; 0 where it cannot be exported.
+    pub tag: u128,
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`
+    pub sync_operations: AtomicBool,
+    /// The memory itself, unless the client owns it.
+    pub mapping: Option<Mapping>,
+}
+
+impl Range {
+    /// A range that cannot be exported.
+    pub fn of(driver: &Driver, context: &Context, base: usize, size: usize, kind: Kind, mapping: Option<Mapping>) -> Range {
+        Range {
+            base,
+            size,
+            id: driver.unique(),
+            context: context.handle(),
+            device: context.device(),
+            kind,
+            tag: 0,
+            sync_operations: AtomicBool::new(false),
+            mapping,
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Memory: allocations on memfds, host memory, the map of what is where, and raw access to it.
+//!
+//! The second room with `unsafe` beside `abi/`: what leaves it is safe to call under the client's promise to the CUDA
+//! interface, that a buffer lives until the operations on it are done.
+#![allow(unsafe_code)]
+
+pub mod access;
+mod address;
+pub mod ipc;
+mod map;
+pub mod pool;
+pub mod shared;
+
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::error::{CudaError, Outcome};
+use crate::stream;
+pub use address::{Kind, Range};
+pub use map::Mapping;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Alignment of allocations and of IPC mappings.
+pub const PAGE: usize = 4096;
+/// From this size on, huge pages.
+pub const HUGE: usize = 2 << 20;
+
+/// An allocation of another process, mapped here: how often it was opened, and where it is.
+struct Import {
+    opens: u64,
+    base: usize,
+}
+
+/// What is where.
+#[derive(Default)]
+pub struct Memory {
+    ranges: RwLock<BTreeMap<usize, Arc<Range>>>,
+    /// By tag of the allocation and handle of the context that opened it.
+    imports: Mutex<HashMap<(u128, u64), Import>>,
+}
+
+impl Memory {
+    /// The range that holds this address.
+    pub fn find(&self, address: usize) -> Option<Arc<Range>> {
+        let ranges = self.ranges.read();
+        let (_, range) = ranges.range(..=address).next_back()?;
+        (address - range.base < range.size).then(|| range.clone())
+    }
+
+    /// Whether all of the bytes lie in one known range, and whether that is device memory; `None`: pageable memory.
+    pub fn classify(&self, address: usize, bytes: usize) -> Outcome<Option<bool>> {
+        let ranges = self.ranges.read();
+        let Some((_, range)) = ranges.range(..=address).next_back() else {
+            return Ok(None);
+        };
+        let offset = address - range.base;
+        if offset >= range.size {
+            return Ok(None);
+        }
+        let fits = bytes <= range.size - offset;
+        if fits { Ok(Some(range.kind.is_device())) } else { Err(CudaError::INVALID_VALUE) }
+    }
+
+    fn add(&self, range: Range) -> usize {
+        let base = range.base;
+        self.ranges.write().insert(base, Arc::new(range));
+        base
+    }
+
+    fn take(&self, base: usize, matches: impl Fn(&Range) -> bool) -> Option<Arc<Range>> {
+        let mut ranges = self.ranges.write();
+        if !matches(ranges.get(&base)?) {
+            return None;
+        }
+        ranges.remove(&base)
+    }
+
+    /// `cuMemAlloc`, or `cuMemAllocManaged`: at least 4096-byte aligned, 2 MiB where it is that large.
+    pub fn allocate(&self, driver: &Driver, context: &Context, bytes: usize, kind: Kind) -> Outcome<usize> {
+        if bytes == 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let charge = ipc::mapped_size(bytes).ok_or(CudaError::OUT_OF_MEMORY)?;
+        let device = &driver.devices[context.device()];
+        device.take_memory(charge as u64)?;
+        let tag = ipc::new_tag();
+        let mapping = Mapping::with_file(charge, &ipc::file_name(tag));
+        let mapping = mapping.inspect_err(|_| device.give_memory(charge as u64))?;
+        Ok(self.add(Range {
+            base: mapping.base(),
+            size: bytes,
+            id: driver.unique(),
+            context: context.handle(),
+            device: context.device(),
+            kind,
+            tag,
+            sync_operations: Default::default(),
+            mapping: Some(mapping),
+        }))
+    }
+
+    /// `cuMemHostAlloc`
+    pub fn allocate_host(&self, driver: &Driver, context: &Context, bytes: usize, flags: u32) -> Outcome<usize> {
+        if bytes == 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let mapping = Mapping::anonymous(ipc::mapped_size(bytes).ok_or(CudaError::OUT_OF_MEMORY)?)?;
+        let base = mapping.base();
+        Ok(self.add(Range::of(driver, context, base, bytes, Kind::Pinned(flags), Some(mapping))))
+    }
+
+    /// `cuMemHostRegister`
+    pub fn register(&self, driver: &Driver, context: &Context, base: usize, bytes: usize, flags: u32) -> Outcome {
+        let end = base.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
+        if base == 0 || bytes == 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let mut ranges = self.ranges.write();
+        let below = ranges.range(..end).next_back();
+        if below.is_some_and(|(_, range)| range.base + range.size > base) {
+            return Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        ranges.insert(base, Arc::new(Range::of(driver, context, base, bytes, Kind::Registered(flags), None)));
+        Ok(())
+    }
+
+    /// `cuMemHostUnregister`; waits for the device, which might still use it.
+    pub fn unregister(&self, driver: &'static Driver, base: usize) -> Outcome {
+        let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Registered(_)));
+        let range = range.ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)?;
+        synchronize_device(driver, range.device);
+        let taken = self.take(base, |range| matches!(range.kind, Kind::Registered(_)));
+        taken.map(|_| ()).ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)
+    }
+
+    /// `cuMemFree`: synchronises the device first, as a GPU does.
+    pub fn free(&self, driver: &'static Driver, base: usize) -> Outcome {
+        let range = self.find(base).filter(|r| r.base == base && r.kind.is_allocated_device());
+        let range = range.ok_or(CudaError::INVALID_VALUE)?;
+        synchronize_device(driver, range.device);
+        // Only now: two threads may have come this far with the same pointer.
+        let taken = self.take(base, |r| r.id == range.id).ok_or(CudaError::INVALID_VALUE)?;
+        self.refund(driver, &taken);
+        Ok(())
+    }
+
+    /// Frees without waiting: the operation of `cuMemFreeAsync`.
+    pub fn forget(&self, driver: &'static Driver, base: usize) {
+        if let Some(range) = self.take(base, |range| range.kind.is_allocated_device()) {
+            self.refund(driver, &range);
+        }
+    }
+
+    /// `cuMemFreeHost`
+    pub fn free_host(&self, driver: &'static Driver, base: usize) -> Outcome {
+        let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Pinned(_)));
+        let range = range.ok_or(CudaError::INVALID_VALUE)?;
+        synchronize_device(driver, range.device);
+        self.take(base, |r| r.id == range.id).map(|_| ()).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    fn refund(&self, driver: &Driver, range: &Range) {
+        if let Some(mapping) = &range.mapping {
+            driver.devices[range.device].give_memory(mapping.size() as u64);
+        }
+    }
+
+    /// Frees all memory of a context, imported memory included.
+    pub fn free_context(&self, driver: &'static Driver, context: u64) {
+        let of_context = |range: &&Arc<Range>| range.context == context;
+        let bases: Vec<usize> = self.ranges.read().values().filter(of_context).map(|range| range.base).collect();
+        for base in bases {
+            if let Some(range) = self.take(base, |range| range.context == context)
+                && range.kind.is_allocated_device()
+            {
+                self.refund(driver, &range);
+            }
+        }
+        self.imports.lock().retain(|(_, owner), _| *owner != context);
+    }
+
+    /// `cuIpcOpenMemHandle`: maps an allocation of another process, or counts one more open.
+    pub fn open(&self, driver: &Driver, context: &Context, handle: &ipc::MemoryHandle) -> Outcome<usize> {
+        let mut imports = self.imports.lock();
+        let key = (handle.tag, context.handle());
+        if let Some(import) = imports.get_mut(&key) {
+            import.opens += 1;
+            return Ok(import.base);
+        }
+        let mapping = handle.map()?;
+        let base = mapping.base();
+        let mut range = Range::of(driver, context, base, handle.bytes(), Kind::Imported, Some(mapping));
+        range.tag = handle.tag;
+        self.add(range);
+        imports.insert(key, Import { opens: 1, base });
+        Ok(base)
+    }
+
+    /// `cuIpcCloseMemHandle`: the last close synchronises the device and unmaps.
+    pub fn close(&self, driver: &'static Driver, base: usize) -> Outcome {
+        let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Imported));
+        let range = range.ok_or(CudaError::INVALID_VALUE)?;
+        let key = (range.tag, range.context);
+        let last = self.imports.lock().get(&key).is_none_or(|import| import.opens <= 1);
+        if last {
+            synchronize_device(driver, range.device);
+        }
+        let mut imports = self.imports.lock();
+        let import = imports.get_mut(&key).ok_or(CudaError::INVALID_VALUE)?;
+        import.opens -= 1;
+        if import.opens == 0 {
+            imports.remove(&key);
+            self.take(base, |r| r.id == range.id);
+        }
+        Ok(())
+    }
+}
+
+/// Waits for all work of a device.
+pub fn synchronize_device(driver: &'static Driver, device: usize) {
+    let mut streams = Vec::new();
+    driver.contexts.for_each(|_, context| {
+        if context.device() == device {
+            streams.extend(context.streams());
+        }
+    });
+    stream::synchronize_all(&streams);
+}

@@ -1,0 +1,363 @@
+//! Streams: queues of operations, executed in order by whoever owns the stream at the moment: a thread that waits for
+//! it ("help by the waiter"), or else its worker thread.
+
+mod op;
+mod run;
+mod scheduler;
+mod worker;
+
+use crate::context::{self, Context};
+use crate::driver::Driver;
+use crate::error::{CudaError, Outcome};
+use crate::launch::Launch;
+pub use op::{Op, Transfer3d};
+use parking_lot::{Condvar, Mutex};
+pub use run::{synchronize, synchronize_all, synchronize_stream};
+pub use scheduler::Scheduler;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use worker::Worker;
+
+/// Operations that may be pending in a stream; who submits more waits, as for a GPU's launch queue.
+const MAX_PENDING: u64 = 4096;
+/// So many pending operations start the worker at once.
+const MANY_PENDING: u64 = 64;
+/// Launch records that a stream keeps for use again.
+const MAX_SPARE: usize = 64;
+/// `CU_STREAM_NON_BLOCKING`
+const NON_BLOCKING: u32 = 1;
+/// Handle that means the legacy default stream, as NULL does.
+pub const LEGACY_HANDLE: u64 = 1;
+/// Handle that means the per-thread default stream.
+pub const PER_THREAD_HANDLE: u64 = 2;
+/// Lowest and highest priority (`cuCtxGetStreamPriorityRange`).
+pub const PRIORITIES: (i32, i32) = (0, -5);
+
+/// How a stream stands to the legacy default stream of its context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// It and the legacy stream wait for one another.
+    #[default]
+    Blocking = 0,
+    /// They know nothing of each other.
+    NonBlocking = 1,
+    /// It is the legacy stream.
+    Legacy = 2,
+}
+
+/// A place in a stream: after its first `number` operations. Numbers never start again, so a place stays valid
+/// whatever becomes of the stream.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// The stream.
+    pub stream: &'static Stream,
+    /// Operations that must be done.
+    pub number: u64,
+}
+
+impl Target {
+    /// Whether they are.
+    #[inline]
+    pub fn is_reached(&self) -> bool {
+        self.stream.completed.load(Ordering::SeqCst) >= self.number
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    operations: VecDeque<Op>,
+    spare: Vec<Box<Launch>>,
+    /// Place in the legacy stream that this one was last made to wait for.
+    legacy_waited: u64,
+}
+
+/// A stream. Objects are used again after destruction; counters go on.
+#[derive(Default)]
+pub struct Stream {
+    handle: AtomicU64,
+    id: AtomicU64,
+    context: AtomicU64,
+    role: AtomicU8,
+    priority: AtomicI32,
+    queue: Mutex<Queue>,
+    /// Operations ever put into the queue, and those done.
+    submitted: AtomicU64,
+    completed: AtomicU64,
+    /// Somebody is executing operations.
+    owned: AtomicBool,
+    /// The scheduler looks after it.
+    listed: AtomicBool,
+    /// Destroyed, but not drained yet.
+    dying: AtomicBool,
+    /// Waiters want to hear when so many operations are done, or nobody owns the stream; 0 = no waiter.
+    wake_at: AtomicU64,
+    gate: Mutex<()>,
+    progress: Condvar,
+    worker: Worker,
+}
+
+impl Stream {
+    /// `cuStreamCreateWithPriority`; the priority is clamped.
+    pub fn create(driver: &'static Driver, context: &'static Context, flags: u32, priority: i32) -> Outcome<u64> {
+        if flags & !NON_BLOCKING != 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let role = if flags & NON_BLOCKING != 0 { Role::NonBlocking } else { Role::Blocking };
+        let made = driver.streams.insert(|stream, handle| {
+            stream.prepare(driver, context, handle, role);
+            stream.priority.store(priority.clamp(PRIORITIES.1, PRIORITIES.0), Ordering::Relaxed);
+        });
+        let (handle, stream) = made.ok_or(CudaError::OUT_OF_MEMORY)?;
+        context.add_stream(stream);
+        Ok(handle)
+    }
+
+    /// A default stream, which has no handle of its own.
+    pub fn make_default(context: &'static Context, role: Role) -> &'static Stream {
+        let stream: &'static Stream = Box::leak(Box::default());
+        stream.prepare(driver(), context, 0, role);
+        context.add_stream(stream);
+        stream
+    }
+
+    fn prepare(&self, driver: &Driver, context: &Context, handle: u64, role: Role) {
+        self.handle.store(handle, Ordering::Relaxed);
+        self.id.store(driver.unique(), Ordering::Relaxed);
+        self.context.store(context.handle(), Ordering::Relaxed);
+        self.role.store(role as u8, Ordering::Relaxed);
+        self.priority.store(0, Ordering::Relaxed);
+        self.queue.lock().legacy_waited = 0;
+        self.dying.store(false, Ordering::SeqCst);
+    }
+
+    /// `cuStreamDestroy`: the handle is gone at once, the work goes on.
+    pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
+        let stream = driver.streams.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
+        stream.dying.store(true, Ordering::SeqCst);
+        stream.worker.retire();
+        if stream.is_idle() {
+            stream.bury();
+        } else {
+            stream.worker.wake(stream);
+        }
+        Ok(())
+    }
+
+    /// Frees the slot of a destroyed and drained stream, once.
+    fn bury(&'static self) {
+        let drained = self.is_idle() && self.dying.load(Ordering::SeqCst);
+        if !drained || self.dying.compare_exchange(true, false, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        let driver = driver();
+        if let Some(context) = driver.contexts.get(self.context_handle()) {
+            context.remove_stream(self);
+        }
+        driver.streams.recycle(self.handle.load(Ordering::Relaxed));
+    }
+
+    /// `cuStreamGetId`
+    pub fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    /// Handle of its context.
+    pub fn context_handle(&self) -> u64 {
+        self.context.load(Ordering::Relaxed)
+    }
+
+    /// Its context.
+    pub fn context(&self) -> Outcome<&'static Context> {
+        driver().contexts.get(self.context_handle()).ok_or(CudaError::CONTEXT_IS_DESTROYED)
+    }
+
+    /// How it stands to the legacy stream.
+    pub fn role(&self) -> Role {
+        match self.role.load(Ordering::Relaxed) {
+            0 => Role::Blocking,
+            1 => Role::NonBlocking,
+            _ => Role::Legacy,
+        }
+    }
+
+    /// `cuStreamGetPriority`
+    pub fn priority(&self) -> i32 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    /// `cuStreamGetFlags`
+    pub fn flags(&self) -> u32 {
+        if self.role() == Role::NonBlocking { NON_BLOCKING } else { 0 }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.completed.load(Ordering::SeqCst) >= self.submitted.load(Ordering::SeqCst)
+    }
+
+    /// Has work that nobody is doing.
+    fn is_waiting(&self) -> bool {
+        !self.is_idle() && !self.owned.load(Ordering::SeqCst)
+    }
+
+    /// The place after all that was submitted so far.
+    pub fn end(&'static self) -> Target {
+        Target { stream: self, number: self.submitted.load(Ordering::SeqCst) }
+    }
+
+    /// Adds an operation.
+    pub fn submit(&'static self, operation: Op) -> Target {
+        self.submit_made(|_| operation)
+    }
+
+    /// Adds a launch whose record, one of the stream's spare ones, `fill` completes.
+    pub fn submit_launch(&'static self, fill: impl FnOnce(&mut Launch)) -> Target {
+        self.submit_made(|queue| {
+            let mut launch = queue.spare.pop().unwrap_or_default();
+            fill(&mut launch);
+            Op::Launch(launch)
+        })
+    }
+
+    fn submit_made(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Target {
+        let pending = self.submitted.load(Ordering::Relaxed).wrapping_sub(self.completed.load(Ordering::Relaxed));
+        if pending >= MANY_PENDING {
+            self.make_room(pending);
+        }
+        let number = {
+            let mut queue = self.queue.lock();
+            self.order(&mut queue);
+            let operation = make(&mut queue);
+            self.push(&mut queue, operation)
+        };
+        driver().scheduler.submitted(self);
+        Target { stream: self, number }
+    }
+
+    /// The place after all that was submitted, including what the legacy stream's rule makes this stream wait for.
+    pub fn mark(&'static self) -> Target {
+        let (number, added) = {
+            let mut queue = self.queue.lock();
+            let before = self.submitted.load(Ordering::Relaxed);
+            self.order(&mut queue);
+            let number = self.submitted.load(Ordering::Relaxed);
+            (number, number != before)
+        };
+        if added {
+            driver().scheduler.submitted(self);
+        }
+        Target { stream: self, number }
+    }
+
+    fn push(&self, queue: &mut Queue, operation: Op) -> u64 {
+        queue.operations.push_back(operation);
+        let number = self.submitted.load(Ordering::Relaxed) + 1;
+        // SeqCst: pairs with the scheduler, which announces its rest before it looks for work.
+        self.submitted.store(number, Ordering::SeqCst);
+        number
+    }
+
+    fn make_room(&'static self, pending: u64) {
+        self.nudge();
+        if pending >= MAX_PENDING {
+            let number = self.submitted.load(Ordering::Relaxed) - MAX_PENDING / 2;
+            run::wait_for_others(Target { stream: self, number });
+        }
+    }
+
+    /// The legacy stream's rule: its operations wait for all blocking streams of the context, theirs wait for it.
+    fn order(&self, queue: &mut Queue) {
+        match self.role() {
+            Role::NonBlocking => {}
+            Role::Blocking => {
+                let legacy = self.context().ok().and_then(Context::legacy_if_used);
+                let Some(end) = legacy.map(Stream::end) else {
+                    return;
+                };
+                if end.number > queue.legacy_waited && !end.is_reached() {
+                    queue.legacy_waited = end.number;
+                    self.push(queue, Op::Wait(end));
+                }
+            }
+            Role::Legacy => {
+                let Ok(context) = self.context() else { return };
+                context.for_each_blocking(|stream| {
+                    let end = stream.end();
+                    if !end.is_reached() {
+                        self.push(queue, Op::Wait(end));
+                    }
+                });
+            }
+        }
+    }
+
+    /// Sees to it that somebody executes what is pending.
+    pub fn nudge(&'static self) {
+        if self.is_waiting() {
+            self.worker.wake(self);
+        }
+    }
+}
+
+fn driver() -> &'static Driver {
+    Driver::running().expect("streams exist only after cuInit")
+}
+
+/// Per-thread default streams of this thread, by context id.
+#[derive(Default)]
+struct ThreadStreams(Vec<(u64, u64)>);
+
+impl Drop for ThreadStreams {
+    fn drop(&mut self) {
+        let Some(driver) = Driver::running() else {
+            return;
+        };
+        for (_, handle) in &self.0 {
+            let _ = Stream::destroy(driver, *handle);
+        }
+    }
+}
+
+thread_local! {
+    static THREAD_STREAMS: RefCell<ThreadStreams> = RefCell::default();
+}
+
+fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'static Stream> {
+    THREAD_STREAMS.with_borrow_mut(|streams| {
+        let known = streams.0.iter().find(|(id, _)| *id == context.id());
+        let handle = match known.filter(|(_, handle)| driver.streams.get(*handle).is_some()) {
+            Some((_, handle)) => *handle,
+            None => {
+                let handle = Stream::create(driver, context, 0, 0)?;
+                streams.0.retain(|(id, _)| *id != context.id());
+                streams.0.push((context.id(), handle));
+                handle
+            }
+        };
+        driver.streams.get(handle).ok_or(CudaError::INVALID_HANDLE)
+    })
+}
+
+/// The stream that a client means: a handle, or one of the default streams of its current context.
+#[inline]
+pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Stream> {
+    match handle {
+        0 | LEGACY_HANDLE => Ok(context::current(driver)?.legacy()),
+        PER_THREAD_HANDLE => per_thread(driver, context::current(driver)?),
+        _ => driver.streams.get(handle).ok_or(CudaError::INVALID_HANDLE),
+    }
+}
+
+/// What a wait for the stream waits for: the legacy stream stands for all blocking streams of its context as well.
+pub fn ends(stream: &'static Stream) -> Vec<Target> {
+    let mut ends = Vec::new();
+    ends.push(stream.end());
+    if stream.role() == Role::Legacy
+        && let Ok(context) = stream.context()
+    {
+        context.for_each_blocking(|other| ends.push(other.end()));
+    }
+    ends.retain(|end| !end.is_reached());
+    ends
+}

@@ -1,0 +1,72 @@
+//! What a stream can be told to do.
+
+use super::Target;
+use crate::abi::callout::{Callback, HostCall};
+use crate::driver::Driver;
+use crate::event::Event;
+use crate::launch::{self, Launch};
+use crate::memory::access::{Fill, Staged, Transfer, ValueWait, ValueWrite};
+use crate::memory::shared::SharedEvent;
+use std::sync::Arc;
+
+/// A copy of `depth` planes; the first is given.
+pub struct Transfer3d {
+    /// The planes, each a two-dimensional copy.
+    pub planes: Vec<Transfer>,
+}
+
+/// One operation of a stream.
+pub enum Op {
+    /// A kernel.
+    Launch(Box<Launch>),
+    /// A copy.
+    Copy(Transfer),
+    /// A copy of several planes.
+    Copy3d(Box<Transfer3d>),
+    /// A copy whose source was read at submission.
+    CopyStaged(Staged),
+    /// A memset.
+    Fill(Fill),
+    /// `cuLaunchHostFunc`
+    Host(HostCall),
+    /// `cuStreamAddCallback`
+    Callback(Box<Callback>),
+    /// A timed event's record with its number.
+    Record(&'static Event, u64),
+    /// Goes on when the place is reached.
+    Wait(Target),
+    /// An interprocess event's record with its ticket.
+    Announce(Arc<SharedEvent>, u64),
+    /// Goes on when another process's record is reached.
+    Await(Arc<SharedEvent>, u64),
+    /// `cuStreamWriteValue`
+    Write(ValueWrite),
+    /// `cuStreamWaitValue`
+    WaitValue(ValueWait),
+    /// `cuMemFreeAsync` of the allocation that begins there.
+    Free(usize),
+}
+
+impl Op {
+    /// Does it. A launch's record comes back for use again.
+    pub fn execute(self, driver: &'static Driver) -> Option<Box<Launch>> {
+        match self {
+            Op::Launch(launch) => return launch::execute(driver, launch),
+            Op::Copy(transfer) => transfer.run(),
+            Op::Copy3d(copy) => copy.planes.iter().for_each(Transfer::run),
+            Op::CopyStaged(staged) => staged.run(),
+            Op::Fill(fill) => fill.run(),
+            Op::Host(call) => call.run(),
+            Op::Callback(callback) => callback.run(),
+            Op::Record(event, number) => event.reached(number, driver.now()),
+            // The owner has seen that the place is reached.
+            Op::Wait(_) => {}
+            Op::Announce(event, ticket) => event.announce(ticket),
+            Op::Await(event, ticket) => event.wait(ticket),
+            Op::Write(write) => write.run(),
+            Op::WaitValue(wait) => wait.run(),
+            Op::Free(base) => driver.memory.forget(driver, base),
+        }
+        None
+    }
+}

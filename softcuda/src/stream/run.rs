@@ -1,0 +1,207 @@
+//! Executing and waiting.
+
+use super::{MAX_SPARE, Op, Role, Stream, Target, driver};
+use crate::driver::Driver;
+use crate::launch::Launch;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Looks at a stream that somebody else executes, before the thread sleeps.
+const SPINS: u32 = 20;
+/// Looks with a yield between them.
+const YIELDS: u32 = 20;
+/// A sleeper looks by itself after this long, in case a wake-up was lost.
+const RECHECK: Duration = Duration::from_millis(20);
+
+/// Streams that wait for one another and are looked through before a wait.
+const MAX_CHAIN: usize = 64;
+
+/// Why an owner stopped.
+pub(super) enum Halt {
+    /// As many operations are done as it wanted.
+    Reached,
+    /// There are none left.
+    Empty,
+    /// The next operation waits for another stream.
+    Blocked(Target),
+}
+
+/// The right to execute a stream's operations; given up when dropped.
+pub(super) struct Owned {
+    stream: &'static Stream,
+    /// Goes back to the stream's spare ones when its queue is locked next.
+    spare: Option<Box<Launch>>,
+}
+
+impl Stream {
+    pub(super) fn try_own(&'static self) -> Option<Owned> {
+        let taken = self.owned.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed);
+        taken.is_ok().then(|| Owned { stream: self, spare: None })
+    }
+
+    /// Sleeps until `number` operations are done or nobody owns the stream.
+    fn wait_progress(&self, number: u64) {
+        let settled = || self.completed.load(Ordering::SeqCst) >= number || !self.owned.load(Ordering::SeqCst);
+        for _ in 0..SPINS {
+            if settled() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        for _ in 0..YIELDS {
+            if settled() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        let mut gate = self.gate.lock();
+        let wanted = match self.wake_at.load(Ordering::SeqCst) {
+            0 => number,
+            other => other.min(number),
+        };
+        self.wake_at.store(wanted, Ordering::SeqCst);
+        if !settled() {
+            self.progress.wait_for(&mut gate, RECHECK);
+        }
+    }
+
+    /// This stream, the one that its next operation waits for, the one that that one's waits for, and so on.
+    pub(super) fn waits_for(&'static self) -> Vec<&'static Stream> {
+        let mut chain = vec![self];
+        let mut current = self;
+        while let Some(Op::Wait(target)) = current.queue.lock().operations.front()
+            && !target.is_reached()
+            && chain.len() < MAX_CHAIN
+        {
+            current = target.stream;
+            chain.push(current);
+        }
+        chain
+    }
+
+    fn tell_waiters(&self) {
+        let _gate = self.gate.lock();
+        self.wake_at.store(0, Ordering::SeqCst);
+        self.progress.notify_all();
+    }
+}
+
+impl Owned {
+    /// Executes until `number` operations of the stream's life are done.
+    pub(super) fn run_to(&mut self, number: u64) -> Halt {
+        let driver = driver();
+        let stream = self.stream;
+        loop {
+            let done = stream.completed.load(Ordering::Relaxed);
+            if done >= number {
+                return Halt::Reached;
+            }
+            let operation = match self.next() {
+                Ok(operation) => operation,
+                Err(halt) => return halt,
+            };
+            delay(driver, &operation);
+            self.spare = operation.execute(driver);
+            stream.completed.store(done + 1, Ordering::SeqCst);
+            let wanted = stream.wake_at.load(Ordering::SeqCst);
+            if wanted != 0 && done + 1 >= wanted {
+                stream.tell_waiters();
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<Op, Halt> {
+        let mut queue = self.stream.queue.lock();
+        if let Some(launch) = self.spare.take().filter(|_| queue.spare.len() < MAX_SPARE) {
+            queue.spare.push(launch);
+        }
+        if let Some(Op::Wait(target)) = queue.operations.front()
+            && !target.is_reached()
+        {
+            return Err(Halt::Blocked(*target));
+        }
+        queue.operations.pop_front().ok_or(Halt::Empty)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let stream = self.stream;
+        if let Some(launch) = self.spare.take() {
+            let mut queue = stream.queue.lock();
+            if queue.spare.len() < MAX_SPARE {
+                queue.spare.push(launch);
+            }
+        }
+        stream.owned.store(false, Ordering::SeqCst);
+        if stream.wake_at.load(Ordering::SeqCst) != 0 {
+            stream.tell_waiters();
+        }
+    }
+}
+
+fn delay(driver: &Driver, operation: &Op) {
+    if let Some(time) = driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_))) {
+        std::thread::sleep(time);
+    }
+}
+
+/// Brings `target` closer: executes its stream, or the one that it waits for (and so on), or waits for whoever does.
+pub(super) fn advance(target: Target) {
+    let mut current = target;
+    loop {
+        let Some(mut owned) = current.stream.try_own() else {
+            return current.stream.wait_progress(current.number);
+        };
+        match owned.run_to(current.number) {
+            Halt::Blocked(next) => {
+                drop(owned);
+                current = next;
+            }
+            Halt::Reached | Halt::Empty => {
+                drop(owned);
+                // What was submitted meanwhile, or lies beyond the target, is the worker's.
+                current.stream.nudge();
+                return;
+            }
+        }
+    }
+}
+
+/// Waits for a place in a stream; the calling thread executes what leads there.
+pub fn synchronize(target: Target) {
+    if target.is_reached() {
+        return;
+    }
+    driver().scheduler.wake_others(target.stream);
+    while !target.is_reached() {
+        advance(target);
+    }
+    target.stream.bury();
+}
+
+/// Waits for all that a stream was given; for the legacy stream, all blocking streams of its context as well.
+pub fn synchronize_stream(stream: &'static Stream) {
+    if stream.role() == Role::Legacy {
+        super::ends(stream).into_iter().for_each(synchronize);
+    } else {
+        synchronize(stream.end());
+    }
+}
+
+/// Waits for everything that the streams were given so far.
+pub fn synchronize_all(streams: &[&'static Stream]) {
+    let ends: Vec<Target> = streams.iter().map(|stream| stream.end()).filter(|end| !end.is_reached()).collect();
+    ends.into_iter().for_each(synchronize);
+}
+
+/// Waits without executing anything.
+pub(super) fn wait_for_others(target: Target) {
+    while !target.is_reached() {
+        target.stream.nudge();
+        target.stream.wait_progress(target.number);
+        if !target.is_reached() && !target.stream.owned.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+}

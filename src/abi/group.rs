@@ -1,0 +1,49 @@
+//! ncclGroupStart, ncclGroupEnd, ncclGroupSimulateEnd (spec §3.1, §4).
+
+use super::boundary::{EndOfGroup, invalid, unsupported};
+use super::exports;
+use super::read::versioned;
+use super::types::{ResultCode, SimInfo};
+use crate::comm::Outcome;
+use crate::comm::config::VERSION;
+use crate::error::Error;
+use crate::group;
+
+exports! {
+    /// Opens a group of calls.
+    fn ncclGroupStart = pncclGroupStart() -> ResultCode = group_start;
+    /// Closes a group; the outermost one carries out what was collected.
+    fn ncclGroupEnd = pncclGroupEnd() -> ResultCode = group_end;
+    /// Closes a group and only estimates its time.
+    fn ncclGroupSimulateEnd = pncclGroupSimulateEnd(info: *mut SimInfo) -> ResultCode = group_simulate_end;
+}
+
+fn group_start() -> Result<(), Error> {
+    group::start();
+    ::log::trace!(target: "CALL", "ncclGroupStart()");
+    Ok(())
+}
+
+fn group_end() -> EndOfGroup {
+    ::log::trace!(target: "CALL", "ncclGroupEnd()");
+    EndOfGroup(group::end())
+}
+
+/// The magic of an `ncclSimInfo_t`.
+const SIM_MAGIC: u32 = 0x7468_5283;
+
+/// NULL is ncclGroupEnd. There is no estimate yet, so the group is dropped and the call says so.
+unsafe fn group_simulate_end(info: *mut SimInfo) -> Result<Outcome, Error> {
+    if info.is_null() {
+        return group::end();
+    }
+    let initial = SimInfo { size: 0, magic: 0, version: VERSION, estimated_time: -1.0 };
+    // SAFETY: an ncclSimInfo_t begins with its size and is C numbers.
+    let read = unsafe { versioned(info.cast_const(), initial) };
+    let error = match read.magic {
+        SIM_MAGIC => unsupported("ncclGroupSimulateEnd"),
+        other => invalid(format!("ncclSimInfo_t argument not initialized via its INITIALIZER macro (got magic {other:#x})")),
+    };
+    group::note_error(&error);
+    group::end()
+}

@@ -1,0 +1,116 @@
+//! Questions about a communicator, reduction operators, buffer registration (spec §3.3 to §3.5).
+
+use super::boundary::{comm_of, invalid, not_null, ready, store, unsupported};
+use super::exports;
+use super::types::{Handle, ResultCode};
+use crate::comm::Comm;
+use crate::error::Error;
+use crate::plan::call::{DataType, Op};
+use std::ffi::{c_int, c_void};
+
+exports! {
+    /// The number of ranks.
+    fn ncclCommCount = pncclCommCount(comm: Handle, count: *mut c_int) -> ResultCode = comm_count;
+    /// The CUDA device of this rank.
+    fn ncclCommCuDevice = pncclCommCuDevice(comm: Handle, device: *mut c_int) -> ResultCode = cuda_device;
+    /// The number of this rank.
+    fn ncclCommUserRank = pncclCommUserRank(comm: Handle, rank: *mut c_int) -> ResultCode = user_rank;
+    /// The state of a communicator: success, in progress, or its error.
+    fn ncclCommGetAsyncError = pncclCommGetAsyncError(comm: Handle, error: *mut c_int) -> ResultCode = async_error;
+    /// Bytes of memory that a communicator uses.
+    fn ncclCommMemStats = pncclCommMemStats(comm: Handle, stat: c_int, value: *mut u64) -> ResultCode = mem_stats;
+    /// A hint that a buffer will be used often.
+    fn ncclCommRegister = pncclCommRegister(comm: Handle, buffer: *mut c_void, size: usize, handle: *mut *mut c_void) -> ResultCode = register;
+    /// Takes the hint back.
+    fn ncclCommDeregister = pncclCommDeregister(comm: Handle, handle: *mut c_void) -> ResultCode = deregister;
+    /// Makes an operator that multiplies before it adds.
+    fn ncclRedOpCreatePreMulSum = pncclRedOpCreatePreMulSum(op: *mut c_int, scalar: *mut c_void, datatype: c_int, residence: c_int, comm: Handle) -> ResultCode = create_op;
+    /// Frees such an operator.
+    fn ncclRedOpDestroy = pncclRedOpDestroy(op: c_int, comm: Handle) -> ResultCode = destroy_op;
+}
+
+/// The checks that the three simple questions have in common.
+unsafe fn ask(name: &str, argument: &str, comm: Handle, to: *mut c_int, what: fn(&Comm) -> i32) -> Result<(), Error> {
+    let comm = comm_of(name, comm)?;
+    not_null(name, argument, to)?;
+    comm.check_ready()?;
+    // SAFETY: NULL or valid for writing, by the C contract.
+    unsafe { store(name, argument, to, what(&comm)) }
+}
+
+unsafe fn comm_count(comm: Handle, to: *mut c_int) -> Result<(), Error> {
+    // SAFETY: the contract is the same.
+    unsafe { ask("CommCount", "count", comm, to, Comm::nranks) }
+}
+
+unsafe fn cuda_device(comm: Handle, to: *mut c_int) -> Result<(), Error> {
+    // SAFETY: the contract is the same.
+    unsafe { ask("CommCuDevice", "device", comm, to, Comm::cuda_device) }
+}
+
+unsafe fn user_rank(comm: Handle, to: *mut c_int) -> Result<(), Error> {
+    // SAFETY: the contract is the same.
+    unsafe { ask("CommUserRank", "rank", comm, to, Comm::rank) }
+}
+
+unsafe fn async_error(comm: Handle, to: *mut c_int) -> Result<(), Error> {
+    const NAME: &str = "ncclGetAsyncError";
+    let comm = comm_of(NAME, comm)?;
+    let code = comm.async_state();
+    // SAFETY: NULL or valid for writing, by the C contract.
+    unsafe { store(NAME, "asyncError", to, code as c_int) }
+}
+
+fn mem_stats(comm: Handle, stat: c_int, value: *mut u64) -> Result<(), Error> {
+    const NAME: &str = "ncclCommMemStats";
+    ready(NAME, comm)?;
+    not_null(NAME, "value", value)?;
+    if !(0..=3).contains(&stat) {
+        return Err(invalid(format!("{NAME} : invalid stat {stat}")));
+    }
+    Err(unsupported(NAME))
+}
+
+/// Registration is a hint; a NULL handle says that nothing came of it.
+unsafe fn register(comm: Handle, _buffer: *mut c_void, _size: usize, handle: *mut *mut c_void) -> Result<(), Error> {
+    comm_of("ncclCommRegister", comm)?;
+    if !handle.is_null() {
+        // SAFETY: not NULL, so valid for writing by the C contract.
+        unsafe { handle.write(std::ptr::null_mut()) };
+    }
+    Ok(())
+}
+
+fn deregister(comm: Handle, handle: *mut c_void) -> Result<(), Error> {
+    comm_of("ncclCommDeregister", comm)?;
+    match handle.is_null() {
+        true => Ok(()),
+        false => Err(Error::InvalidUsage(format!("Deregister: Could not find handle {handle:p}"))),
+    }
+}
+
+/// `ncclScalarHostImmediate`.
+const HOST_IMMEDIATE: c_int = 1;
+
+/// NCCL calls a wrong datatype its own bug (3) here; an argument error is what it is.
+fn create_op(_op: *mut c_int, _scalar: *mut c_void, datatype: c_int, residence: c_int, comm: Handle) -> Result<(), Error> {
+    const NAME: &str = "ncclRedOpCreatePreMulSum";
+    ready(NAME, comm)?;
+    if residence == HOST_IMMEDIATE && DataType::from_c(datatype).is_none() {
+        return Err(invalid(format!("{NAME} : invalid type {datatype}")));
+    }
+    Err(unsupported(NAME))
+}
+
+/// No operator was ever made, so that none can be destroyed.
+fn destroy_op(op: c_int, comm: Handle) -> Result<(), Error> {
+    const NAME: &str = "ncclRedOpDestroy";
+    if Op::from_c(op).is_some() {
+        return Err(invalid(format!("{NAME} : operator {} is a NCCL builtin", op)));
+    }
+    if op < 0 {
+        return Err(invalid(format!("{NAME} : operator {op} is garbage")));
+    }
+    comm_of(NAME, comm)?;
+    Err(invalid(format!("{NAME} : operator {op} unknown to this communicator")))
+}

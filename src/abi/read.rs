@@ -1,0 +1,162 @@
+//! Reading the versioned structs of the caller: never more than it says it has (spec §2.6.1).
+
+use super::types;
+use crate::comm::config::{CollConfig, CollRequest, Config, MAGIC, Request, UNDEF, VERSION};
+use crate::error::Error;
+use crate::params;
+use std::ffi::{CStr, c_char};
+
+/// Copies the first min(size, own size) bytes of a struct whose first field is its size over `initial`.
+///
+/// # Safety
+/// `from` is valid for reading 8 bytes and then as many as they say. `T` is a C struct of integers and
+/// pointers, so that any bytes are a value of it.
+pub(super) unsafe fn versioned<T: Copy>(from: *const T, initial: T) -> T {
+    let mut value = initial;
+    // SAFETY: every versioned struct begins with its size.
+    let size = unsafe { from.cast::<usize>().read_unaligned() }.min(size_of::<T>());
+    // SAFETY: the caller says that so many bytes are there; `value` has room for all of T.
+    unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut value).cast::<u8>(), size) };
+    value
+}
+
+/// A copy of a C string; None for NULL.
+///
+/// # Safety
+/// `text` is NULL or NUL-terminated.
+pub(super) unsafe fn text(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: it is not NULL, so it is NUL-terminated by the contract.
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// `NCCL_CONFIG_INITIALIZER`.
+const CONFIG: types::Config = types::Config {
+    size: size_of::<types::Config>(),
+    magic: MAGIC,
+    version: VERSION,
+    blocking: UNDEF,
+    cga_cluster_size: UNDEF,
+    min_ctas: UNDEF,
+    max_ctas: UNDEF,
+    net_name: std::ptr::null(),
+    split_share: UNDEF,
+    traffic_class: UNDEF,
+    comm_name: std::ptr::null(),
+    collnet_enable: UNDEF,
+    cta_policy: UNDEF,
+    shrink_share: UNDEF,
+    nvls_ctas: UNDEF,
+    channels_per_net_peer: UNDEF,
+    nvlink_centric_sched: UNDEF,
+    graph_usage_mode: UNDEF,
+    num_rma_ctx: UNDEF,
+    max_p2p_peers: UNDEF,
+    graph_stream_ordering: UNDEF,
+    launch_order_implicit: UNDEF,
+    num_rma_sig: UNDEF,
+    rma_eager_init: UNDEF,
+    host_cft_mode: UNDEF,
+    nvls_host_mode: UNDEF,
+};
+
+/// The configuration of a new communicator; NULL means the defaults.
+///
+/// # Safety
+/// `config` is NULL or points to an `ncclConfig_t` of any version; its strings are NULL or NUL-terminated.
+pub(super) unsafe fn config(config: *const types::Config) -> Result<Config, Error> {
+    // SAFETY: the contract is the same.
+    let request = unsafe { request(config) };
+    Config::resolve(request, &params::snapshot())
+}
+
+/// # Safety
+/// As [`config`].
+unsafe fn request(config: *const types::Config) -> Request {
+    if config.is_null() {
+        return Request::default();
+    }
+    // SAFETY: an ncclConfig_t begins with its size and is C integers and pointers.
+    let c = unsafe { versioned(config, CONFIG) };
+    // The strings are not looked at in a struct that is none, or that is older than the field.
+    let string = |field, exists: bool| match exists && c.magic == MAGIC {
+        // SAFETY: the field exists in this struct, so it is NULL or NUL-terminated.
+        true => unsafe { text(field) },
+        false => None,
+    };
+    Request {
+        magic: c.magic,
+        version: c.version,
+        blocking: c.blocking,
+        cga_cluster_size: c.cga_cluster_size,
+        min_ctas: c.min_ctas,
+        max_ctas: c.max_ctas,
+        net_name: string(c.net_name, Request::has_net_name(c.version)),
+        split_share: c.split_share,
+        traffic_class: c.traffic_class,
+        comm_name: string(c.comm_name, true),
+        collnet_enable: c.collnet_enable,
+        cta_policy: c.cta_policy,
+        shrink_share: c.shrink_share,
+        nvls_ctas: c.nvls_ctas,
+        channels_per_net_peer: c.channels_per_net_peer,
+        nvlink_centric_sched: c.nvlink_centric_sched,
+        graph_usage_mode: c.graph_usage_mode,
+        num_rma_ctx: c.num_rma_ctx,
+        max_p2p_peers: c.max_p2p_peers,
+        graph_stream_ordering: c.graph_stream_ordering,
+        launch_order_implicit: c.launch_order_implicit,
+        num_rma_sig: c.num_rma_sig,
+        rma_eager_init: c.rma_eager_init,
+        host_cft_mode: c.host_cft_mode,
+        nvls_host_mode: c.nvls_host_mode,
+    }
+}
+
+/// The configuration of one call; None for NULL. A struct that brings no magic is refused, whatever its
+/// size (delta §2.4).
+///
+/// # Safety
+/// `config` is NULL or points to an `ncclCollConfig_t` of any version; its string is NULL or NUL-terminated.
+pub(super) unsafe fn coll_config(config: *const types::CollConfig) -> Result<Option<CollConfig>, Error> {
+    if config.is_null() {
+        return Ok(None);
+    }
+    let initial = types::CollConfig {
+        size: 0,
+        magic: 0,
+        version: VERSION,
+        ext: std::ptr::null(),
+        min_ctas: UNDEF,
+        max_ctas: UNDEF,
+        nvls_ctas: UNDEF,
+        cga_cluster_size: UNDEF,
+        alg_selection: std::ptr::null(),
+        force_alg_selection: 1,
+        cta_policy: UNDEF,
+        user_profiler_tag: 0,
+        launch_completion_event: std::ptr::null_mut(),
+    };
+    // SAFETY: an ncclCollConfig_t begins with its size and is C integers and pointers.
+    let c = unsafe { versioned(config, initial) };
+    let selection = match c.magic == MAGIC {
+        // SAFETY: the struct is one, so its string is NULL or NUL-terminated.
+        true => unsafe { text(c.alg_selection) },
+        false => None,
+    };
+    let request = CollRequest {
+        magic: c.magic,
+        min_ctas: c.min_ctas,
+        max_ctas: c.max_ctas,
+        nvls_ctas: c.nvls_ctas,
+        cga_cluster_size: c.cga_cluster_size,
+        selection,
+        force_selection: c.force_alg_selection,
+        cta_policy: c.cta_policy,
+        profiler_tag: c.user_profiler_tag,
+        launch_completion_event: c.launch_completion_event as usize,
+    };
+    CollConfig::resolve(request).map(Some)
+}

@@ -1,0 +1,186 @@
+//! What a communicator takes from the environment, and what its ranks must agree on.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::bootstrap::{self, CommId, Family, InterfaceFilter, NetConfig, UniqueId};
+use crate::device;
+use crate::error::Error;
+use crate::params::{self, Key, Snapshot};
+use crate::transport::PeerFacts;
+
+use super::Config;
+
+/// Channels on a software device: its kernels share the processors with the ranks themselves.
+const CHANNELS_SOFTWARE: u32 = 1;
+/// Channels on a GPU.
+const CHANNELS_GPU: u32 = 8;
+/// The most channels: a launch's argument has room for 15 work items.
+const CHANNELS_MAX: u32 = 8;
+/// Slot bytes by default: 256 KiB measured best on host memory (`NCCL_BUFFSIZE` is 8 slots).
+const SLOT_BYTES: i64 = 256 << 10;
+/// The smallest and the largest slot in bytes.
+const SLOT_RANGE: (i64, i64) = (4 << 10, 64 << 20);
+/// Settings on which ranks should agree: a difference is a warning that names rank and variable.
+const AGREE: [Key; 7] = [
+    params::ALGO,
+    params::PROTO,
+    params::BUFFSIZE,
+    params::P2P_DISABLE,
+    params::SHM_DISABLE,
+    params::MIN_NCHANNELS,
+    params::MAX_NCHANNELS,
+];
+
+/// The settings that creation uses.
+pub(super) struct Settings {
+    pub net: NetConfig,
+    pub host_id: Option<String>,
+    pub p2p_disabled: bool,
+    pub shm_disabled: bool,
+    pub multi_rank_device: bool,
+    pub slot_bytes: u32,
+    pub agreement: Vec<(String, String)>,
+    channels: Range,
+}
+
+/// Limits from `NCCL_MIN_NCHANNELS` and `NCCL_MAX_NCHANNELS`, or their old names.
+struct Range {
+    low: u32,
+    high: u32,
+}
+
+/// What all ranks do alike, computed by each from the same facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// The number of channels.
+    pub channels: u32,
+    /// The size of a slot in bytes.
+    pub slot_bytes: u32,
+}
+
+impl Settings {
+    /// Reads the settings as they hold now.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an address that cannot be understood.
+    pub(super) fn read() -> Result<Settings, Error> {
+        let params = params::snapshot();
+        let slot = match params.int(params::BUFFSIZE) {
+            bytes if bytes > 0 => bytes / crate::plan::SLOTS as i64,
+            _ => SLOT_BYTES,
+        };
+        Ok(Settings {
+            net: net_config(&params)?,
+            host_id: params.text(params::HOSTID).map(str::to_string),
+            p2p_disabled: params.flag(params::P2P_DISABLE),
+            shm_disabled: params.flag(params::SHM_DISABLE),
+            multi_rank_device: params.flag(params::MULTI_RANK_GPU_ENABLE),
+            slot_bytes: (slot.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(4096),
+            agreement: AGREE
+                .iter()
+                .map(|key| (key.param().name.to_string(), params.text(*key).unwrap_or("").to_string()))
+                .collect(),
+            channels: Range::read(&params),
+        })
+    }
+
+    /// The number of channels that this rank would like.
+    pub(super) fn channels(&self, config: &Config, software: bool) -> u32 {
+        let preferred = if software { CHANNELS_SOFTWARE } else { CHANNELS_GPU };
+        let low = self.channels.low.max(u32::try_from(config.min_ctas).unwrap_or(1));
+        let high = self.channels.high.min(u32::try_from(config.max_ctas).unwrap_or(CHANNELS_MAX));
+        preferred.max(low).min(high).clamp(1, CHANNELS_MAX)
+    }
+}
+
+impl Range {
+    fn read(params: &Snapshot) -> Range {
+        let one = |new: Key, old: Key| params.set_int(new).or(params.set_int(old)).and_then(|number| u32::try_from(number).ok());
+        Range {
+            low: one(params::MIN_NCHANNELS, params::MIN_NRINGS).unwrap_or(1),
+            high: one(params::MAX_NCHANNELS, params::MAX_NRINGS).unwrap_or(CHANNELS_MAX),
+        }
+    }
+}
+
+fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
+    let (interfaces, warnings) = InterfaceFilter::parse(params.text(params::SOCKET_IFNAME).unwrap_or(""));
+    for warning in warnings {
+        log::warn!("NCCL_SOCKET_IFNAME: {warning}");
+    }
+    let seconds = |key: Key| u64::try_from(params.int(key)).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let defaults = NetConfig::default();
+    Ok(NetConfig {
+        interfaces,
+        family: params.text(params::SOCKET_FAMILY).and_then(Family::parse),
+        comm_id: params.text(params::COMM_ID).map(CommId::parse).transpose()?,
+        magic: params.set_int(params::SOCKET_MAGIC).map(|magic| magic as u64),
+        retry_count: u32::try_from(params.int(params::SOCKET_RETRY_CNT)).unwrap_or(defaults.retry_count),
+        retry_sleep: Duration::from_millis(u64::try_from(params.int(params::SOCKET_RETRY_SLEEP_MSEC)).unwrap_or(100)),
+        timeout: seconds(params::BOOTSTRAP_TIMEOUT),
+        progress: seconds(params::BOOTSTRAP_PROGRESS).unwrap_or(defaults.progress),
+        ..defaults
+    })
+}
+
+/// Makes an id and starts the root that ranks will meet at (`ncclGetUniqueId`).
+pub fn unique_id() -> Result<UniqueId, Error> {
+    bootstrap::create_id(&net_config(&params::snapshot())?)
+}
+
+/// Checks the devices of `ncclCommInitAll` (spec §3.2).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an ordinal that does not exist or an empty list,
+/// [`Error::InvalidUsage`] for one that is named twice.
+pub fn check_device_list(devices: &[i32]) -> Result<(), Error> {
+    let count = device::device_count()?;
+    if devices.is_empty() {
+        return Err(Error::InvalidArgument("Invalid device count requested : 0".to_string()));
+    }
+    let twice_allowed = params::snapshot().flag(params::MULTI_RANK_GPU_ENABLE);
+    for (place, device) in devices.iter().enumerate() {
+        if !(0..count).contains(device) {
+            return Err(Error::InvalidArgument(format!("Invalid device {device} (totalnDev={count})")));
+        }
+        if !twice_allowed && devices[..place].contains(device) {
+            return Err(Error::InvalidUsage(format!(
+                "ncclCommInitAll: device {device} is named twice; set NCCL_MULTI_RANK_GPU_ENABLE=1 to allow it"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A random number of this process, by which ranks know that they are threads of one process.
+pub(super) fn process_number() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(rand::random)
+}
+
+/// Refuses two ranks on one device, as NCCL does, unless the user allows it.
+pub(super) fn check_devices(peers: &[PeerFacts], me: u32, allowed: bool) -> Result<(), Error> {
+    if allowed {
+        return Ok(());
+    }
+    let mut seen = std::collections::HashMap::new();
+    for peer in peers {
+        let device = (&peer.host.name, &peer.host.boot_id, peer.uuid);
+        if let Some(first) = seen.insert(device, peer.rank) {
+            return Err(Error::InvalidUsage(format!(
+                "Duplicate GPU detected : rank {first} and rank {} both on CUDA device {:x} of {} (seen by rank {me}); give each rank its own device, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+                peer.rank, peer.bus_id, peer.host.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What all ranks will do: nobody gets more channels or larger slots than it asked for.
+pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
+    Agreed {
+        channels: peers.iter().map(|peer| peer.channels).min().unwrap_or(1),
+        slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES as u32),
+    }
+}

@@ -1,0 +1,180 @@
+//! The CUDA driver, found at run time: a table of the functions that this library calls.
+//!
+//! The library never links to CUDA. It takes the `libcuda.so.1` that is already in the process, where
+//! there is one, so that it always talks to the driver that the application talks to. Results are
+//! plain integers: a newer driver may return codes that no enum of ours knows.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+
+use crate::error::Error;
+
+/// The driver's soname; the only name that is tried, so that a toolkit's stub library never wins.
+const SONAME: &str = "libcuda.so.1";
+/// `CUDA_SUCCESS`.
+pub const SUCCESS: c_int = 0;
+/// `CUDA_ERROR_NOT_READY`: not an error, the queried work is still running.
+pub const NOT_READY: c_int = 600;
+/// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`: harmless.
+pub const PEER_ACCESS_ALREADY_ENABLED: c_int = 704;
+/// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`.
+pub const HOST_MEMORY_ALREADY_REGISTERED: c_int = 712;
+
+/// An inter-process memory handle (`CUipcMemHandle`): 64 opaque bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct IpcMemHandle(pub [u8; 64]);
+
+/// Declares the function table and how it is filled; a missing symbol is reported by its name.
+macro_rules! driver_table {
+    ($( fn $name:ident = $symbol:literal ( $($arg:ty),* ); )*) => {
+        /// The driver functions that this library calls, each a C function pointer.
+        pub(super) struct Table { $( pub(super) $name: unsafe extern "C" fn($($arg),*) -> c_int, )* }
+
+        impl Table {
+            fn load(library: &Library) -> Result<Table, Error> {
+                Ok(Table { $( $name: {
+                    // SAFETY: the driver API declares the symbol with this signature.
+                    let symbol = unsafe { library.get::<unsafe extern "C" fn($($arg),*) -> c_int>($symbol.as_bytes()) };
+                    *symbol.map_err(|_| Error::NoCuda(format!("the CUDA driver {SONAME} lacks {}", $symbol)))?
+                }, )* })
+            }
+        }
+    };
+}
+
+driver_table! {
+    fn init = "cuInit"(c_uint);
+    fn driver_version = "cuDriverGetVersion"(*mut c_int);
+    fn device_count = "cuDeviceGetCount"(*mut c_int);
+    fn device_uuid = "cuDeviceGetUuid"(*mut [u8; 16], c_int);
+    fn device_bus_id = "cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
+    fn device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
+    fn can_access_peer = "cuDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
+    fn primary_retain = "cuDevicePrimaryCtxRetain"(*mut *mut c_void, c_int);
+    fn primary_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
+    fn ctx_current = "cuCtxGetCurrent"(*mut *mut c_void);
+    fn ctx_push = "cuCtxPushCurrent_v2"(*mut c_void);
+    fn ctx_pop = "cuCtxPopCurrent_v2"(*mut *mut c_void);
+    fn ctx_device = "cuCtxGetDevice"(*mut c_int);
+    fn enable_peer = "cuCtxEnablePeerAccess"(*mut c_void, c_uint);
+    fn mem_alloc = "cuMemAlloc_v2"(*mut u64, usize);
+    fn mem_free = "cuMemFree_v2"(u64);
+    fn host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
+    fn host_free = "cuMemFreeHost"(*mut c_void);
+    fn host_register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+    fn host_unregister = "cuMemHostUnregister"(*mut c_void);
+    fn host_pointer = "cuMemHostGetDevicePointer_v2"(*mut u64, *mut c_void, c_uint);
+    fn copy_to_device = "cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, *mut c_void);
+    fn copy_async = "cuMemcpyDtoDAsync_v2"(u64, u64, usize, *mut c_void);
+    fn set_bytes = "cuMemsetD8Async"(u64, u8, usize, *mut c_void);
+    fn ipc_get = "cuIpcGetMemHandle"(*mut IpcMemHandle, u64);
+    fn ipc_open = "cuIpcOpenMemHandle_v2"(*mut u64, IpcMemHandle, c_uint);
+    fn ipc_close = "cuIpcCloseMemHandle"(u64);
+    fn pointer_attribute = "cuPointerGetAttribute"(*mut c_void, c_int, u64);
+    fn stream_wait = "cuStreamWaitEvent"(*mut c_void, *mut c_void, c_uint);
+    fn stream_capturing = "cuStreamIsCapturing"(*mut c_void, *mut c_int);
+    fn capture_mode = "cuThreadExchangeStreamCaptureMode"(*mut c_int);
+    fn stream_create = "cuStreamCreate"(*mut *mut c_void, c_uint);
+    fn stream_destroy = "cuStreamDestroy_v2"(*mut c_void);
+    fn stream_sync = "cuStreamSynchronize"(*mut c_void);
+    fn event_create = "cuEventCreate"(*mut *mut c_void, c_uint);
+    fn event_destroy = "cuEventDestroy_v2"(*mut c_void);
+    fn event_record = "cuEventRecord"(*mut c_void, *mut c_void);
+    fn event_query = "cuEventQuery"(*mut c_void);
+    fn event_sync = "cuEventSynchronize"(*mut c_void);
+    fn module_load = "cuModuleLoadData"(*mut *mut c_void, *const c_void);
+    fn module_unload = "cuModuleUnload"(*mut c_void);
+    fn module_function = "cuModuleGetFunction"(*mut *mut c_void, *mut c_void, *const c_char);
+    fn launch = "cuLaunchKernel"(*mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void, *mut *mut c_void);
+    fn error_string = "cuGetErrorString"(c_int, *mut *const c_char);
+}
+
+/// The software device's extra entry point: loads a host image in place of a fatbin.
+type LoadImage = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
+
+/// The loaded and initialised CUDA driver.
+pub struct Driver {
+    pub(super) table: Table,
+    load_image: Option<LoadImage>,
+    version: i32,
+    // Kept so that the table's functions stay mapped.
+    _library: Library,
+}
+
+impl Driver {
+    /// The process's driver. The first call loads and initialises it; a failure is not remembered,
+    /// since the application may load its driver later.
+    ///
+    /// # Errors
+    /// [`Error::NoCuda`] when there is no driver, [`Error::Cuda`] when `cuInit` fails.
+    pub fn get() -> Result<&'static Driver, Error> {
+        static DRIVER: OnceLock<Driver> = OnceLock::new();
+        if let Some(driver) = DRIVER.get() {
+            return Ok(driver);
+        }
+        let driver = Driver::load()?;
+        Ok(DRIVER.get_or_init(|| driver))
+    }
+
+    fn load() -> Result<Driver, Error> {
+        let library = open_library()?;
+        let table = Table::load(&library)?;
+        // SAFETY: softcuda.h declares the symbol with this signature; other drivers lack it.
+        let load_image = unsafe { library.get::<LoadImage>(b"softcudaModuleLoadImage") }.ok().map(|s| *s);
+        let mut driver = Driver { table, load_image, version: 0, _library: library };
+        // SAFETY: the only argument is a flag word that must be 0.
+        driver.check("cuInit", unsafe { (driver.table.init)(0) })?;
+        let mut version = 0;
+        // SAFETY: the pointer is to a live integer.
+        driver.check("cuDriverGetVersion", unsafe { (driver.table.driver_version)(&mut version) })?;
+        driver.version = version;
+        log::info!(target: "INIT", "cudaDriverVersion {version}");
+        Ok(driver)
+    }
+
+    /// The driver's CUDA version: major × 1000 + minor × 10.
+    pub fn version(&self) -> i32 {
+        self.version
+    }
+
+    /// Whether the driver is the software device, which runs host images.
+    pub fn is_software(&self) -> bool {
+        self.load_image.is_some()
+    }
+
+    pub(super) fn load_image(&self) -> Option<LoadImage> {
+        self.load_image
+    }
+
+    /// Maps a driver result to an error that names the call.
+    pub(super) fn check(&self, call: &'static str, code: c_int) -> Result<(), Error> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        let mut text: *const c_char = std::ptr::null();
+        // SAFETY: the driver writes a pointer to a static string, or NULL for a code it does not know.
+        let known = unsafe { (self.table.error_string)(code, &mut text) } == SUCCESS && !text.is_null();
+        let text = if known {
+            // SAFETY: the driver's string is static and NUL-terminated.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        } else {
+            "unrecognized error code".to_string()
+        };
+        Err(Error::Cuda { call, code, text })
+    }
+}
+
+/// The driver library: the copy that the process already has, else the loader's choice.
+fn open_library() -> Result<Library, Error> {
+    // SAFETY: RTLD_NOLOAD runs no initialiser; it finds a library that is already mapped.
+    let mapped = unsafe { Library::open(Some(SONAME), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) };
+    if let Ok(library) = mapped {
+        return Ok(library);
+    }
+    // SAFETY: loading the CUDA driver is what the caller asks for; its initialisers are the driver's own.
+    unsafe { Library::open(Some(SONAME), RTLD_LAZY | RTLD_LOCAL) }
+        .map_err(|error| Error::NoCuda(format!("no CUDA driver: {SONAME} cannot be loaded ({error})")))
+}

@@ -1,0 +1,131 @@
+//! The kernels: one image per device, loaded once and shared by its communicators.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::ptr::null_mut;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::context::Context;
+use crate::error::Error;
+
+/// The fatbin that nvcc made at build time; empty where it was not found.
+static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/device.fatbin"));
+
+// SAFETY: the declaration is that of kernels/entry.cu; the function takes nothing and cannot fail.
+unsafe extern "C" {
+    /// The host image for this processor (`kernels/entry.cu`).
+    fn oxccl_host_image() -> *const c_void;
+}
+
+/// A stream of the user's, as the C interface gives it. 0 is the default stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream(pub usize);
+
+impl Stream {
+    pub(super) fn raw(self) -> *mut c_void {
+        self.0 as *mut c_void
+    }
+}
+
+/// The loaded kernels of one device.
+pub struct Kernels {
+    context: Arc<Context>,
+    module: *mut c_void,
+    functions: Vec<*mut c_void>,
+}
+
+// SAFETY: modules and functions may be used from any thread.
+unsafe impl Send for Kernels {}
+// SAFETY: as above; nothing is changed after the load.
+unsafe impl Sync for Kernels {}
+
+impl Kernels {
+    /// The kernels of a device: those that are loaded already, else freshly loaded ones. `names` are
+    /// the entry points; the place of a name in the slice is its number in [`Kernels::launch`].
+    pub fn get(context: &Arc<Context>, names: &[String]) -> Result<Arc<Kernels>, Error> {
+        // One image per device and process: loading on a GPU takes tens of milliseconds.
+        static LOADED: Mutex<Option<HashMap<i32, Weak<Kernels>>>> = Mutex::new(None);
+        let mut guard = LOADED.lock();
+        let loaded = guard.get_or_insert_default();
+        if let Some(kernels) = loaded.get(&context.device()).and_then(Weak::upgrade) {
+            return Ok(kernels);
+        }
+        let kernels = Arc::new(Kernels::load(context, names)?);
+        loaded.insert(context.device(), Arc::downgrade(&kernels));
+        Ok(kernels)
+    }
+
+    fn load(context: &Arc<Context>, names: &[String]) -> Result<Kernels, Error> {
+        let _entered = context.enter()?;
+        let module = load_module(context)?;
+        let mut kernels = Kernels { context: context.clone(), module, functions: Vec::new() };
+        let driver = context.driver();
+        for name in names {
+            let symbol = CString::new(name.as_str()).map_err(|_| Error::Internal(format!("kernel name {name:?}")))?;
+            let mut function = null_mut();
+            // SAFETY: the module is loaded; the name is NUL-terminated; the pointer is live.
+            let code = unsafe { (driver.table.module_function)(&mut function, module, symbol.as_ptr()) };
+            driver.check("cuModuleGetFunction", code)?;
+            kernels.functions.push(function);
+        }
+        Ok(kernels)
+    }
+
+    /// Launches kernel number `index` with one argument of `bytes` bytes. The context must be current.
+    ///
+    /// # Safety
+    /// The argument must be what the kernel takes by value, and everything that it points to must
+    /// stay alive until the launch has ended.
+    pub unsafe fn launch<T>(&self, index: usize, blocks: u32, threads: u32, stream: Stream, argument: &T) -> Result<(), Error> {
+        let driver = self.context.driver();
+        let mut parameters = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
+        // SAFETY: the function belongs to the loaded module; the driver copies the argument before it returns.
+        let code = unsafe {
+            (driver.table.launch)(
+                self.functions[index],
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                stream.raw(),
+                parameters.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        driver.check("cuLaunchKernel", code)
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: the module is ours and no launch of it is under way.
+            unsafe { (self.context.driver().table.module_unload)(self.module) };
+        }
+    }
+}
+
+/// Loads the image that fits the driver. A context must be current.
+fn load_module(context: &Context) -> Result<*mut c_void, Error> {
+    let driver = context.driver();
+    let mut module = null_mut();
+    if let Some(load_image) = driver.load_image() {
+        // SAFETY: the host image is a static table of this library.
+        let code = unsafe { load_image(&mut module, oxccl_host_image()) };
+        driver.check("softcudaModuleLoadImage", code)?;
+        return Ok(module);
+    }
+    if FATBIN.is_empty() {
+        return Err(Error::NoCuda(
+            "this build of oxccl has no GPU code: it was built without nvcc; rebuild with NVCC or CUDA_HOME set".to_string(),
+        ));
+    }
+    // SAFETY: the fatbin is a static image that nvcc made.
+    driver.check("cuModuleLoadData", unsafe { (driver.table.module_load)(&mut module, FATBIN.as_ptr().cast()) })?;
+    Ok(module)
+}

@@ -1,0 +1,271 @@
+//! Memory that kernels use: on the device, on the host, and of a peer process.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+use super::context::{Context, current_device};
+use super::driver::{Driver, HOST_MEMORY_ALREADY_REGISTERED, IpcMemHandle};
+use crate::error::Error;
+
+/// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`, the same bits as for registration.
+const PORTABLE_MAPPED: c_uint = 1 | 2;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+const LAZY_PEER_ACCESS: c_uint = 1;
+
+/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+const ATTRIBUTE_DEVICE: c_int = 9;
+
+/// The contexts that memory of [`allocate`] lives in: such memory has no owner in this library, so its
+/// context must outlive everything.
+static HELD: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
+
+fn hold(device: i32) -> Result<Arc<Context>, Error> {
+    let mut held = HELD.lock();
+    if let Some(context) = held.iter().find(|context| context.device() == device) {
+        return Ok(context.clone());
+    }
+    held.push(Context::retain(device)?);
+    Ok(held[held.len() - 1].clone())
+}
+
+/// Allocates memory on the calling thread's current device, for the user (`ncclMemAlloc`). No bytes
+/// give address 0.
+pub fn allocate(bytes: usize) -> Result<u64, Error> {
+    let context = hold(current_device()?)?;
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let _entered = context.enter()?;
+    let driver = context.driver();
+    let mut address = 0;
+    // SAFETY: a context is current; the pointer is to a live variable.
+    driver.check("cuMemAlloc", unsafe { (driver.table.mem_alloc)(&mut address, bytes) })?;
+    Ok(address)
+}
+
+/// Frees memory of [`allocate`], from whatever device is current. Address 0 is nothing.
+pub fn free(address: u64) -> Result<(), Error> {
+    let driver = Driver::get()?;
+    if address == 0 {
+        return Ok(());
+    }
+    let mut device: c_int = 0;
+    // SAFETY: the pointer is to a live integer, which is what this attribute takes.
+    let code = unsafe { (driver.table.pointer_attribute)((&raw mut device).cast(), ATTRIBUTE_DEVICE, address) };
+    driver.check("cuPointerGetAttribute", code)?;
+    let context = hold(device)?;
+    let _entered = context.enter()?;
+    // SAFETY: the driver checks the address.
+    driver.check("cuMemFree", unsafe { (driver.table.mem_free)(address) })
+}
+
+/// Device memory of this process. Dropping it frees it.
+pub struct DeviceMemory {
+    context: Arc<Context>,
+    address: u64,
+    bytes: usize,
+}
+
+impl DeviceMemory {
+    /// Allocates and zeroes memory. The address is aligned to at least 256 bytes.
+    pub fn zeroed(context: &Arc<Context>, bytes: usize) -> Result<DeviceMemory, Error> {
+        let _entered = context.enter()?;
+        let driver = context.driver();
+        let mut address = 0;
+        // SAFETY: a context is current; the pointer is to a live variable.
+        driver.check("cuMemAlloc", unsafe { (driver.table.mem_alloc)(&mut address, bytes) })?;
+        let memory = DeviceMemory { context: context.clone(), address, bytes };
+        context.zero(address, bytes)?;
+        Ok(memory)
+    }
+
+    /// The device address.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies bytes from the host to an offset and waits for the copy.
+    pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
+        assert!(offset.checked_add(data.len()).is_some_and(|end| end <= self.bytes), "write past the end");
+        self.context.upload(self.address + offset as u64, data)
+    }
+
+    /// A handle by which another process of this host can map the memory.
+    pub fn export(&self) -> Result<IpcMemHandle, Error> {
+        let _entered = self.context.enter()?;
+        let driver = self.context.driver();
+        let mut handle = IpcMemHandle([0; 64]);
+        // SAFETY: the pointer is to a live handle; the address is an allocation's start.
+        driver.check("cuIpcGetMemHandle", unsafe { (driver.table.ipc_get)(&mut handle, self.address) })?;
+        Ok(handle)
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: the allocation is ours; its users have ended before its owner drops it.
+            unsafe { (self.context.driver().table.mem_free)(self.address) };
+        }
+    }
+}
+
+/// Device memory of another process, mapped here. Dropping it unmaps it.
+pub struct PeerMemory {
+    context: Arc<Context>,
+    address: u64,
+}
+
+impl PeerMemory {
+    /// Maps the allocation behind a handle that another process exported.
+    pub fn open(context: &Arc<Context>, handle: IpcMemHandle) -> Result<PeerMemory, Error> {
+        let _entered = context.enter()?;
+        let driver = context.driver();
+        let mut address = 0;
+        // SAFETY: the pointer is to a live variable; the driver checks the handle.
+        let code = unsafe { (driver.table.ipc_open)(&mut address, handle, LAZY_PEER_ACCESS) };
+        driver.check("cuIpcOpenMemHandle", code)?;
+        Ok(PeerMemory { context: context.clone(), address })
+    }
+
+    /// The address in this process.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for PeerMemory {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: the mapping is ours; its users have ended before its owner drops it.
+            unsafe { (self.context.driver().table.ipc_close)(self.address) };
+        }
+    }
+}
+
+/// Host memory of this process that a device may use, registered for the life of the object.
+pub struct RegisteredMemory {
+    context: Arc<Context>,
+    host: *mut c_void,
+    address: u64,
+    registered: bool,
+}
+
+// SAFETY: the pointer is only handed back to the driver, which may be called from any thread.
+unsafe impl Send for RegisteredMemory {}
+// SAFETY: as above.
+unsafe impl Sync for RegisteredMemory {}
+
+impl RegisteredMemory {
+    /// Registers `bytes` bytes at `host`.
+    ///
+    /// # Safety
+    /// The range must stay mapped as long as the object lives.
+    pub unsafe fn register(context: &Arc<Context>, host: *mut c_void, bytes: usize) -> Result<RegisteredMemory, Error> {
+        let _entered = context.enter()?;
+        let driver = context.driver();
+        // SAFETY: the caller vouches for the range.
+        let registered = match unsafe { (driver.table.host_register)(host, bytes, PORTABLE_MAPPED) } {
+            HOST_MEMORY_ALREADY_REGISTERED => false,
+            code => driver.check("cuMemHostRegister", code).map(|()| true)?,
+        };
+        let mut memory = RegisteredMemory { context: context.clone(), host, address: 0, registered };
+        // SAFETY: the pointer is to a live variable; the range is registered.
+        let code = unsafe { (driver.table.host_pointer)(&mut memory.address, host, 0) };
+        driver.check("cuMemHostGetDevicePointer", code)?;
+        Ok(memory)
+    }
+
+    /// The address by which the device reaches the memory.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for RegisteredMemory {
+    fn drop(&mut self) {
+        if !self.registered {
+            return;
+        }
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: this object registered the range.
+            unsafe { (self.context.driver().table.host_unregister)(self.host) };
+        }
+    }
+}
+
+/// Two words in pinned host memory that host and kernels both see: "leave now", and an error word.
+pub struct HostFlag {
+    context: Arc<Context>,
+    host: *mut AtomicU32,
+    address: u64,
+}
+
+// SAFETY: the words are atomics; the pointer is stable until drop.
+unsafe impl Send for HostFlag {}
+// SAFETY: as above.
+unsafe impl Sync for HostFlag {}
+
+impl HostFlag {
+    /// Bytes from the flag to the error word: a cache line of its own each.
+    pub const ERROR_OFFSET: u64 = 64;
+    const BYTES: usize = 128;
+
+    /// Allocates both words as zero.
+    pub fn create(context: &Arc<Context>) -> Result<HostFlag, Error> {
+        let _entered = context.enter()?;
+        let driver = context.driver();
+        let mut host = null_mut();
+        // SAFETY: a context is current; the pointer is to a live variable.
+        let code = unsafe { (driver.table.host_alloc)(&mut host, HostFlag::BYTES, PORTABLE_MAPPED) };
+        driver.check("cuMemHostAlloc", code)?;
+        let mut flag = HostFlag { context: context.clone(), host: host.cast(), address: 0 };
+        // SAFETY: the memory was just allocated with this size.
+        unsafe { std::ptr::write_bytes(host.cast::<u8>(), 0, HostFlag::BYTES) };
+        // SAFETY: the pointer is to a live variable; the memory is mapped for the device.
+        let code = unsafe { (driver.table.host_pointer)(&mut flag.address, host, 0) };
+        driver.check("cuMemHostGetDevicePointer", code)?;
+        Ok(flag)
+    }
+
+    /// Tells running kernels to leave.
+    pub fn raise(&self) {
+        // SAFETY: the first word is live and aligned.
+        unsafe { &*self.host }.store(1, Ordering::Release);
+    }
+
+    /// Whether the flag is up.
+    pub fn is_raised(&self) -> bool {
+        // SAFETY: the first word is live and aligned.
+        unsafe { &*self.host }.load(Ordering::Acquire) != 0
+    }
+
+    /// The error word that a kernel left; 0 means none.
+    pub fn error(&self) -> u32 {
+        // SAFETY: the second word lies inside the allocation, on its own line.
+        unsafe { &*self.host.add(HostFlag::ERROR_OFFSET as usize / 4) }.load(Ordering::Acquire)
+    }
+
+    /// The device address of the flag; the error word follows at [`HostFlag::ERROR_OFFSET`].
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for HostFlag {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: the allocation is ours; kernels that used it have ended.
+            unsafe { (self.context.driver().table.host_free)(self.host.cast()) };
+        }
+    }
+}

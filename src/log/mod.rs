@@ -1,0 +1,233 @@
+//! NCCL's log format on the `log` facade (spec §9, delta §3.8).
+//!
+//! The library logs with the macros of the `log` crate and names the subsystems as the target:
+//! `log::info!(target: "INIT,NET", "…")`. `log::warn!` is a WARN line, with the target `ATTN` an ATTN
+//! line; `log::trace!` with the target `CALL` is a call trace. Every WARN also becomes the text of
+//! `ncclGetLastError`, whether or not it is shown. Settings come from the environment at the first
+//! line and again after [`reset`].
+
+mod last_error;
+mod line;
+pub mod lines;
+mod settings;
+mod sink;
+mod stamp;
+#[cfg(test)]
+mod tests;
+
+pub use last_error::{last_error, last_error_text};
+pub use settings::{LEVELS, SUBSYSTEMS, Settings};
+
+use crate::error::{Code, Error};
+pub use line::Place;
+use line::{Origin, render};
+use parking_lot::{Mutex, RwLock};
+use settings::Kind;
+use sink::Sink;
+use std::cell::Cell;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// The text by which tools recognise the library file, and the version line of the log.
+pub const BANNER: &str = concat!("NCCL version 2.32.3+cuda13.0 (oxccl ", env!("CARGO_PKG_VERSION"), ")");
+
+/// The facade knows one logger per process, so this cannot be a field of anything.
+static LOGGER: Logger = Logger { state: RwLock::new(None), foreign: AtomicBool::new(false) };
+
+thread_local! {
+    /// The `[D]` of a line: the CUDA device that this thread uses.
+    static DEVICE: Cell<i32> = const { Cell::new(0) };
+}
+
+struct Logger {
+    state: RwLock<Option<State>>,
+    /// The program has its own logger: WARN lines are given to it.
+    foreign: AtomicBool,
+}
+
+/// What is read from the environment, and what was opened because of it.
+struct State {
+    settings: Settings,
+    /// NCCL_WARN_ENABLE_DEBUG_INFO has raised the level.
+    raised: AtomicBool,
+    sink: Sink,
+    host: String,
+    started: Instant,
+}
+
+/// Makes this library the process's logger. Every entry point calls it; only the first call works.
+pub fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if ::log::set_logger(&LOGGER).is_err() {
+            LOGGER.foreign.store(true, Ordering::Relaxed);
+        } else {
+            ::log::set_max_level(::log::LevelFilter::Trace);
+        }
+        LOGGER.with(|_| ());
+    });
+}
+
+/// Makes the next line read the environment again; an open log file is closed (ncclResetDebugInit).
+pub fn reset() {
+    *LOGGER.state.write() = None;
+    LOGGER.limit(::log::LevelFilter::Trace);
+}
+
+/// Sets the device number that lines of this thread carry.
+pub fn set_thread_device(device: i32) {
+    DEVICE.set(device);
+}
+
+/// Shows `error` as a WARN line from `place` and makes it the last error, whoever is the process's logger.
+pub fn failure(place: &Place<'_>, error: &Error) {
+    let text = error.to_string();
+    LOGGER.emit(Kind::Warn, u64::MAX, place, &text);
+    if LOGGER.foreign.load(Ordering::Relaxed) {
+        ::log::warn!("{}: {text}", place.function);
+    }
+}
+
+/// Whether a communicator has already told stderr about a failure. A field of the communicator.
+#[derive(Debug, Default)]
+pub struct FirstFailure(AtomicBool);
+
+/// The last failure that stderr was told of, so that none is told twice.
+static TOLD: Mutex<String> = Mutex::new(String::new());
+
+/// Prints one WARN line about `error` to stderr, whatever NCCL_DEBUG says, if `once` has not done so
+/// before. Nothing is printed where WARN lines already go to the same file as stderr.
+pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
+    if error.code() == Code::Success || once.0.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    tell_stderr(place, error);
+}
+
+/// The same for a communicator that was never made. A failure that stderr has just been told of by the
+/// communicator itself is not repeated.
+pub fn failed_creation(place: &Place<'_>, error: &Error) {
+    if *TOLD.lock() != error.to_string() {
+        tell_stderr(place, error);
+    }
+}
+
+fn tell_stderr(place: &Place<'_>, error: &Error) {
+    *TOLD.lock() = error.to_string();
+    LOGGER.with(|state| {
+        if !(state.shows(Kind::Warn) && state.sink.is_stderr()) {
+            let text = state.render(Kind::Warn, place, &error.to_string());
+            sink::to_stderr(text.trim_start_matches('\n'));
+        }
+    });
+}
+
+/// The version line of the process's first communicator: every process shows it at INFO, only the one
+/// of rank 0 at VERSION and WARN (spec §9.1). `library` finds the path of the loaded file.
+pub fn banner(rank: i32, library: fn() -> String) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let place = Place { file: "", line: 0, function: "" };
+        LOGGER.with(|state| {
+            if state.shows(Kind::Info) {
+                state.write(Kind::Info, &place, BANNER);
+                state.write(Kind::Info, &place, &format!("oxccl is loaded from {}", library()));
+            } else if rank == 0 && state.shows(Kind::Version) {
+                state.write(Kind::Version, &place, BANNER);
+            }
+        });
+    });
+}
+
+impl Logger {
+    /// Runs `f` on the state, which is read first where it is missing.
+    fn with<R>(&self, f: impl FnOnce(&State) -> R) -> R {
+        if let Some(state) = self.state.read().as_ref() {
+            return f(state);
+        }
+        let mut slot = self.state.write();
+        let state = slot.get_or_insert_with(State::from_environment);
+        self.limit(state.settings.max_level());
+        f(state)
+    }
+
+    fn limit(&self, level: ::log::LevelFilter) {
+        if !self.foreign.load(Ordering::Relaxed) {
+            ::log::set_max_level(level);
+        }
+    }
+
+    fn emit(&self, kind: Kind, subsystems: u64, place: &Place<'_>, text: &str) {
+        if kind == Kind::Warn {
+            last_error::set(text);
+        }
+        self.with(|state| {
+            if state.shows(kind) && state.settings.subsystems & subsystems != 0 {
+                state.write(kind, place, text);
+            }
+            if kind == Kind::Warn && state.settings.info_after_warn {
+                state.raised.store(true, Ordering::Relaxed);
+                self.limit(::log::LevelFilter::Info.max(state.settings.max_level()));
+            }
+        });
+    }
+}
+
+impl State {
+    fn from_environment() -> State {
+        let settings = Settings::read(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()));
+        let host = line::host_name();
+        let sink = Sink::open(settings.log_file(), &host);
+        State { settings, raised: AtomicBool::new(false), sink, host, started: Instant::now() }
+    }
+
+    fn shows(&self, kind: Kind) -> bool {
+        self.settings.shows(kind) || (kind == Kind::Info && self.raised.load(Ordering::Relaxed))
+    }
+
+    fn render(&self, kind: Kind, place: &Place<'_>, text: &str) -> String {
+        let stamp = match self.settings.stamps(kind) {
+            true => stamp::now(&self.settings.stamp_format),
+            false => String::new(),
+        };
+        let origin = Origin {
+            host: &self.host,
+            pid: std::process::id(),
+            thread: rustix::thread::gettid().as_raw_nonzero().get(),
+            device: DEVICE.get(),
+            uptime_ms: self.started.elapsed().as_secs_f64() * 1e3,
+        };
+        render(kind, &stamp, &origin, place, text)
+    }
+
+    fn write(&self, kind: Kind, place: &Place<'_>, text: &str) {
+        self.sink.write(&self.render(kind, place, text));
+    }
+}
+
+impl ::log::Log for Logger {
+    fn enabled(&self, metadata: &::log::Metadata<'_>) -> bool {
+        let Some((kind, subsystems)) = settings::classify(metadata) else {
+            return false;
+        };
+        kind == Kind::Warn || self.with(|s| s.shows(kind) && s.settings.subsystems & subsystems != 0)
+    }
+
+    fn log(&self, record: &::log::Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let Some((kind, subsystems)) = settings::classify(record.metadata()) else {
+            return;
+        };
+        let place = Place {
+            file: record.file().map_or("", line::short_file),
+            line: record.line().unwrap_or(0),
+            function: record.module_path().map_or("", line::short_module),
+        };
+        self.emit(kind, subsystems, &place, &record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,243 @@
+//! The layouts of `kernels/work.h`, for the host side. Little endian, fixed size, plain data.
+//!
+//! Pointers are kept as `u64`: they are device addresses, which this side stores and never follows. All
+//! types can be copied to device memory byte by byte; none has padding. `tests/layout.rs` compares size,
+//! alignment and every offset with the header.
+
+use zerocopy::{Immutable, IntoBytes};
+
+use super::call::DataType;
+
+/// Slots of a link.
+pub const SLOTS: usize = 8;
+/// The most links that one step receives from, and the most it sends to.
+pub const MAX_FAN: usize = 8;
+/// The most work items in one launch.
+pub const MAX_WORK: usize = 15;
+/// Size of a kernel's one argument, in bytes.
+pub const LAUNCH_BYTES: usize = 2048;
+
+/// The operator that kernels know, with the numbers of `ncclRedOp_t` (spec §2.4). An average is a sum with scalars.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum KernelOp {
+    /// Addition.
+    Sum = 0,
+    /// Multiplication.
+    Prod = 1,
+    /// The greater; a NaN loses.
+    Max = 2,
+    /// The smaller; a NaN loses.
+    Min = 3,
+}
+
+/// How a slot carries data and says that it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Proto {
+    /// Plain data; counters say what is there.
+    Simple = 0,
+}
+
+impl Proto {
+    /// The name of the kernel for this protocol and type, in the host image and in the fatbin alike.
+    pub fn kernel_name(self, datatype: DataType) -> String {
+        match self {
+            Proto::Simple => format!("oxccl_simple_{}", short_name(datatype)),
+        }
+    }
+}
+
+/// How a type is called in the names of kernels.
+fn short_name(datatype: DataType) -> &'static str {
+    match datatype {
+        DataType::Int8 => "i8",
+        DataType::Uint8 => "u8",
+        DataType::Int32 => "i32",
+        DataType::Uint32 => "u32",
+        DataType::Int64 => "i64",
+        DataType::Uint64 => "u64",
+        DataType::Float16 => "f16",
+        DataType::Float32 => "f32",
+        DataType::Float64 => "f64",
+        DataType::Bfloat16 => "bf16",
+        DataType::Float8e4m3 => "f8e4m3",
+        DataType::Float8e5m2 => "f8e5m2",
+    }
+}
+
+/// Flags of a [`Step`].
+pub mod step_flag {
+    /// The rank's own chunk of the input is a source.
+    pub const IN: u8 = 1;
+    /// The output is a destination.
+    pub const OUT: u8 = 2;
+    /// The own chunk is read from the output, where an earlier step put it, and is not scaled.
+    pub const FROM_OUT: u8 = 4;
+    /// The result is final: `post` is applied.
+    pub const POST: u8 = 8;
+    /// A signal only: counters move, no data does.
+    pub const NO_DATA: u8 = 16;
+    /// All flags that there are.
+    pub const ALL: u8 = 31;
+}
+
+/// Flags of a [`Work`].
+pub mod work_flag {
+    /// Multiply the own input by `pre` before it is reduced.
+    pub const PRE: u8 = 1;
+    /// Divide a final result by `post`, toward zero; integers only.
+    pub const POST: u8 = 2;
+}
+
+/// Values of the word that [`LaunchArgs::abort`] points to. Any other value also makes kernels leave, but
+/// without a report in the error word.
+pub mod abort {
+    /// Go on.
+    pub const NONE: u32 = 0;
+    /// Leave, and say so in the error word.
+    pub const REPORT: u32 = 1;
+}
+
+/// Values that kernels leave in the word that [`LaunchArgs::error`] points to; the first writer wins.
+pub mod kernel_error {
+    /// All is well.
+    pub const NONE: u32 = 0;
+    /// A kernel left because of [`super::abort::REPORT`]: outputs are not complete.
+    pub const ABORTED: u32 = 1;
+    /// A work item that the kernel cannot run: wrong type, operator or protocol.
+    pub const BAD_WORK: u32 = 2;
+}
+
+/// One step of a schedule: receive | reduce | copy | send, on chunk numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Immutable, IntoBytes)]
+#[repr(C)]
+pub struct Step {
+    /// [`step_flag`]s.
+    pub flags: u8,
+    /// How many of `recv` are used.
+    pub nrecv: u8,
+    /// How many of `send` are used.
+    pub nsend: u8,
+    /// Where among the sources the own chunk stands: the order of reduction.
+    pub place: u8,
+    /// How often the step runs, at least once.
+    pub repeat: u16,
+    /// What is added to both chunk numbers each time, modulo the number of chunks.
+    pub stride: i16,
+    /// The chunk that is read from the input.
+    pub in_chunk: u32,
+    /// The chunk that is written to the output.
+    pub out_chunk: u32,
+    /// Links to receive from: indices into the work item's links.
+    pub recv: [u8; MAX_FAN],
+    /// Links to send to.
+    pub send: [u8; MAX_FAN],
+}
+
+/// One counter of a link, on a cache line of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Counter {
+    /// Slots filled, or emptied, so far; one side writes it.
+    pub value: u64,
+    /// Nonzero while the other side may sleep on the low word of `value` (a hint).
+    pub waiters: u32,
+    /// Zero.
+    pub reserved: [u32; 13],
+}
+
+/// One end of a one-directional link, as its rank sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Immutable, IntoBytes)]
+#[repr(C, align(64))]
+pub struct LinkEnd {
+    /// Address of [`SLOTS`] slots of `slot_bytes`, in the receiver's memory; aligned to 64.
+    pub slots: u64,
+    /// Address of the [`Counter`] that the sender writes; it lives with the receiver.
+    pub posted: u64,
+    /// Address of the [`Counter`] that the receiver writes; it lives with the sender.
+    pub consumed: u64,
+    /// Address of the peer's user buffer that takes the place of the slots, or 0.
+    pub direct: u64,
+    /// Slots that this end has passed. Persists over launches; kernels write it.
+    pub pos: u64,
+    /// The other side's counter when it was last read; kernels write it.
+    pub seen: u64,
+    /// Bytes of one slot, a multiple of 64.
+    pub slot_bytes: u32,
+    /// Zero.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// One channel's part of one collective.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Work {
+    /// Address of the user's input; aligned to the element size.
+    pub input: u64,
+    /// Address of the user's output; may equal `input`.
+    pub output: u64,
+    /// Address of `nsteps` [`Step`]s.
+    pub steps: u64,
+    /// Address of `nlinks` [`LinkEnd`]s.
+    pub links: u64,
+    /// Elements in all.
+    pub count: u64,
+    /// Elements of a chunk; the last chunks can be short or empty.
+    pub block: u64,
+    /// Elements that travel in one slot.
+    pub piece: u64,
+    /// First element of this channel's part of every chunk, counted from the chunk's begin.
+    pub lo: u64,
+    /// End of this channel's part.
+    pub hi: u64,
+    /// Steps of the schedule.
+    pub nsteps: u32,
+    /// Chunks of the data.
+    pub nchunks: u32,
+    /// A [`DataType`].
+    pub datatype: u8,
+    /// A [`KernelOp`].
+    pub op: u8,
+    /// A [`Proto`].
+    pub proto: u8,
+    /// [`work_flag`]s.
+    pub flags: u8,
+    /// Links of the schedule.
+    pub nlinks: u32,
+    /// Scalar of [`work_flag::PRE`]: the bits of an element, in the low bytes.
+    pub pre: u64,
+    /// Scalar of [`work_flag::POST`]: the divisor.
+    pub post: u64,
+    /// Zero.
+    pub reserved: [u64; 3],
+}
+
+/// A kernel's one argument, by value. Block b runs `work[b]`, `work[b + nchannels]`, … below `nwork`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct LaunchArgs {
+    /// Work items that are used, at most [`MAX_WORK`].
+    pub nwork: u32,
+    /// Blocks of the launch, at least 1.
+    pub nchannels: u32,
+    /// Host image: pauses of a wait before it yields.
+    pub spin: u32,
+    /// Host image: yields of a wait before it sleeps. The abort word is looked at from the first on.
+    pub yields: u32,
+    /// Host image: the longest sleep, in nanoseconds.
+    pub futex_ns: u64,
+    /// Address of the [`mod@abort`] word, which host and kernels see, or 0.
+    pub abort: u64,
+    /// Address of the [`kernel_error`] word, or 0.
+    pub error: u64,
+    /// Zero.
+    pub reserved: [u64; 11],
+    /// The work items.
+    pub work: [Work; MAX_WORK],
+}
+
+const _: () = assert!(size_of::<Step>() == 32 && size_of::<Counter>() == 64 && size_of::<LinkEnd>() == 64);
+const _: () = assert!(size_of::<Work>() == 128 && size_of::<LaunchArgs>() == LAUNCH_BYTES);

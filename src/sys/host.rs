@@ -1,0 +1,66 @@
+//! Who this host is, and which of its namespaces the process lives in.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use serde::{Deserialize, Serialize};
+
+/// What decides whether two processes can share memory: the host and the namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// The full host name, or the text of `NCCL_HOSTID`.
+    pub name: String,
+    /// The kernel's boot id: two machines with one name differ in it.
+    pub boot_id: String,
+    /// Inode of the network namespace: abstract socket names are local to it.
+    pub network_namespace: u64,
+    /// Inode of the process-id namespace: process ids mean nothing outside it.
+    pub pid_namespace: u64,
+    /// The process.
+    pub pid: u32,
+}
+
+impl HostFacts {
+    /// Reads the facts of this process. `host_id` replaces name and boot id where the user set it.
+    pub fn read(host_id: Option<&str>) -> HostFacts {
+        let (name, boot_id) = match host_id {
+            Some(text) => (text.to_string(), String::new()),
+            None => (host_name(), boot_id()),
+        };
+        HostFacts { name, boot_id, network_namespace: namespace("net"), pid_namespace: namespace("pid"), pid: std::process::id() }
+    }
+
+    /// Whether two processes run under one kernel, as far as names tell.
+    pub fn same_host(&self, other: &HostFacts) -> bool {
+        self.name == other.name && self.boot_id == other.boot_id
+    }
+
+    /// Whether two processes can hand descriptors to each other.
+    pub fn can_pass_descriptors(&self, other: &HostFacts) -> bool {
+        self.same_host(other) && self.network_namespace == other.network_namespace
+    }
+
+    /// Whether two processes can look each other up by process id.
+    pub fn can_see_process(&self, other: &HostFacts) -> bool {
+        self.same_host(other) && self.pid_namespace == other.pid_namespace
+    }
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The boot id; empty where `/proc` does not tell, so that the name alone decides.
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_string()).unwrap_or_default()
+}
+
+/// The inode of a namespace of this process; 0 where `/proc` does not tell.
+fn namespace(kind: &str) -> u64 {
+    fs::metadata(format!("/proc/self/ns/{kind}")).map(|data| data.ino()).unwrap_or(0)
+}
+
+/// The number of processors that this thread may run on; at least 1.
+pub fn allowed_cpus() -> usize {
+    rustix::thread::sched_getaffinity(None).map(|set| set.count() as usize).unwrap_or(1).max(1)
+}

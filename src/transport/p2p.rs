@@ -1,0 +1,104 @@
+//! Peer memory: device memory of one rank that the device of another rank reaches.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::{Offer, PeerFacts, Segment, Setup, Transport, wrong_offer};
+use crate::device::{Context, DeviceMemory, IpcMemHandle, PeerMemory};
+use crate::error::Error;
+
+/// Both ranks are threads of one process: a pointer will do.
+pub(super) struct Direct;
+
+/// The ranks are processes of one host: the memory goes over by a CUDA inter-process handle.
+pub(super) struct Ipc;
+
+impl Segment for DeviceMemory {
+    fn address(&self) -> u64 {
+        DeviceMemory::address(self)
+    }
+}
+
+impl Segment for Arc<DeviceMemory> {
+    fn address(&self) -> u64 {
+        DeviceMemory::address(self)
+    }
+}
+
+impl Segment for PeerMemory {
+    fn address(&self) -> u64 {
+        PeerMemory::address(self)
+    }
+}
+
+fn devices_reach_each_other(a: &PeerFacts, b: &PeerFacts) -> bool {
+    !a.p2p_disabled && !b.p2p_disabled && a.reachable.contains(&b.uuid) && b.reachable.contains(&a.uuid)
+}
+
+/// Memory that ranks of this process offer each other, by number. The rank that made it and the peer
+/// that uses it each hold it alive, so that either may be destroyed first.
+static OFFERED: Mutex<Option<HashMap<u64, Weak<DeviceMemory>>>> = Mutex::new(None);
+
+fn publish(memory: &Arc<DeviceMemory>) -> u64 {
+    let mut guard = OFFERED.lock();
+    let offered = guard.get_or_insert_default();
+    offered.retain(|_, memory| memory.strong_count() > 0);
+    loop {
+        let number = rand::random();
+        if let std::collections::hash_map::Entry::Vacant(place) = offered.entry(number) {
+            place.insert(Arc::downgrade(memory));
+            return number;
+        }
+    }
+}
+
+impl Transport for Direct {
+    fn label(&self) -> &'static str {
+        "P2P/direct pointer"
+    }
+
+    fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
+        a.host == b.host && a.process == b.process && devices_reach_each_other(a, b)
+    }
+
+    fn offer(&self, setup: &mut Setup<'_>, _peer: &PeerFacts, bytes: usize) -> Result<(Box<dyn Segment>, Offer), Error> {
+        let memory = Arc::new(DeviceMemory::zeroed(setup.context, bytes)?);
+        let number = publish(&memory);
+        Ok((Box::new(memory), Offer::SameProcess(number)))
+    }
+
+    fn accept(&self, setup: &mut Setup<'_>, peer: &PeerFacts, offer: &Offer) -> Result<Box<dyn Segment>, Error> {
+        let Offer::SameProcess(number) = offer else { return Err(wrong_offer(peer, self.label())) };
+        let memory = OFFERED.lock().get_or_insert_default().get(number).and_then(Weak::upgrade);
+        let memory = memory.ok_or_else(|| Error::Remote {
+            rank: Some(peer.rank),
+            text: format!("rank {} of this process gave up before its memory was mapped", peer.rank),
+        })?;
+        setup.context.enable_peer(&*Context::retain(peer.device)?)?;
+        Ok(Box::new(memory))
+    }
+}
+
+impl Transport for Ipc {
+    fn label(&self) -> &'static str {
+        "P2P/IPC"
+    }
+
+    fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
+        a.process != b.process && a.host.can_see_process(&b.host) && devices_reach_each_other(a, b)
+    }
+
+    fn offer(&self, setup: &mut Setup<'_>, _peer: &PeerFacts, bytes: usize) -> Result<(Box<dyn Segment>, Offer), Error> {
+        let memory = DeviceMemory::zeroed(setup.context, bytes)?;
+        let handle = memory.export()?;
+        Ok((Box::new(memory), Offer::Ipc(handle.0.to_vec())))
+    }
+
+    fn accept(&self, setup: &mut Setup<'_>, peer: &PeerFacts, offer: &Offer) -> Result<Box<dyn Segment>, Error> {
+        let Offer::Ipc(bytes) = offer else { return Err(wrong_offer(peer, self.label())) };
+        let handle = <[u8; 64]>::try_from(bytes.as_slice()).map_err(|_| wrong_offer(peer, self.label()))?;
+        Ok(Box::new(PeerMemory::open(setup.context, IpcMemHandle(handle))?))
+    }
+}

@@ -1,0 +1,307 @@
+//! Typed bindings to the functions of `libnccl.so.2` that tests and `perf` use, loaded at run time.
+//!
+//! The prototypes are those of `nccl.h`; every call returns a `Result` with the call's name and the
+//! library's own texts.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+
+use libloading::Library;
+use libloading::os::unix::{Library as UnixLibrary, RTLD_LOCAL, RTLD_NOW};
+
+use super::oracle::{DataType, RedOp};
+
+/// `ncclUniqueId`: 128 bytes, handed over by value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct UniqueId(pub [u8; 128]);
+
+/// `ncclComm_t`: an opaque handle. It may move between threads; only one uses it at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Comm(pub *mut c_void);
+
+// SAFETY: NCCL allows to hand a communicator from thread to thread (spec §3.9).
+unsafe impl Send for Comm {}
+
+impl Comm {
+    /// `NCCL_COMM_NULL`.
+    pub const NULL: Comm = Comm(std::ptr::null_mut());
+}
+
+/// A call that did not return `ncclSuccess`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The function.
+    pub call: &'static str,
+    /// Its `ncclResult_t`.
+    pub code: i32,
+    /// `ncclGetErrorString` of the code and `ncclGetLastError`.
+    pub text: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} returned {}: {}", self.call, self.code, self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+type AllReduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
+
+/// The library and its functions. The library stays loaded for the life of the process.
+#[derive(Clone, Copy)]
+pub struct Nccl {
+    get_version: unsafe extern "C" fn(*mut c_int) -> c_int,
+    get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
+    init_rank: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int) -> c_int,
+    init_all: unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> c_int,
+    finalize: unsafe extern "C" fn(Comm) -> c_int,
+    destroy: unsafe extern "C" fn(Comm) -> c_int,
+    abort: unsafe extern "C" fn(Comm) -> c_int,
+    count: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    async_error: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    last_error: unsafe extern "C" fn(Comm) -> *const c_char,
+    group_start: unsafe extern "C" fn() -> c_int,
+    group_end: unsafe extern "C" fn() -> c_int,
+    all_reduce: AllReduce,
+    mem_alloc: unsafe extern "C" fn(*mut *mut c_void, usize) -> c_int,
+    mem_free: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+/// Opens a library for good and at once with all its symbols, as a linked program would have it.
+///
+/// # Errors
+/// The dynamic linker's text.
+pub fn open(name: impl AsRef<OsStr>) -> Result<&'static Library, String> {
+    // SAFETY: the libraries that tests open have no initialisers with preconditions.
+    let library = unsafe { UnixLibrary::open(Some(name.as_ref()), RTLD_NOW | RTLD_LOCAL) };
+    let library = library.map_err(|error| error.to_string())?;
+    Ok(Box::leak(Box::new(Library::from(library))))
+}
+
+/// A symbol as a function pointer.
+///
+/// # Errors
+/// If the library has no such symbol.
+///
+/// # Safety
+/// `T` must be the type of the function.
+pub unsafe fn symbol<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
+    // SAFETY: the caller vouches for the type.
+    unsafe { library.get::<T>(name.as_bytes()) }.map(|symbol| *symbol).map_err(|error| error.to_string())
+}
+
+impl Nccl {
+    /// Loads `libnccl.so.2`, or the file of this name.
+    ///
+    /// # Errors
+    /// If it cannot be loaded or lacks a function.
+    pub fn load(name: impl AsRef<OsStr>) -> Result<Nccl, String> {
+        let l = open(name)?;
+        // SAFETY: the types of the fields are the prototypes of nccl.h.
+        unsafe {
+            Ok(Nccl {
+                get_version: symbol(l, "ncclGetVersion")?,
+                get_unique_id: symbol(l, "ncclGetUniqueId")?,
+                init_rank: symbol(l, "ncclCommInitRank")?,
+                init_all: symbol(l, "ncclCommInitAll")?,
+                finalize: symbol(l, "ncclCommFinalize")?,
+                destroy: symbol(l, "ncclCommDestroy")?,
+                abort: symbol(l, "ncclCommAbort")?,
+                count: symbol(l, "ncclCommCount")?,
+                async_error: symbol(l, "ncclCommGetAsyncError")?,
+                error_string: symbol(l, "ncclGetErrorString")?,
+                last_error: symbol(l, "ncclGetLastError")?,
+                group_start: symbol(l, "ncclGroupStart")?,
+                group_end: symbol(l, "ncclGroupEnd")?,
+                all_reduce: symbol(l, "ncclAllReduce")?,
+                mem_alloc: symbol(l, "ncclMemAlloc")?,
+                mem_free: symbol(l, "ncclMemFree")?,
+            })
+        }
+    }
+
+    fn check(&self, call: &'static str, code: c_int) -> Result<(), Failure> {
+        if code == 0 {
+            return Ok(());
+        }
+        let text = format!("{}; {}", self.error_string(code), self.last_error());
+        Err(Failure { call, code, text })
+    }
+
+    /// `ncclGetErrorString`.
+    pub fn error_string(&self, code: i32) -> String {
+        // SAFETY: takes any number; the answer is a static C string.
+        unsafe { CStr::from_ptr((self.error_string)(code)) }.to_string_lossy().into_owned()
+    }
+
+    /// `ncclGetLastError(NULL)`.
+    pub fn last_error(&self) -> String {
+        // SAFETY: NULL is allowed; the answer is a C string of the library.
+        unsafe { CStr::from_ptr((self.last_error)(Comm::NULL)) }.to_string_lossy().into_owned()
+    }
+
+    /// `ncclGetVersion`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn version(&self) -> Result<i32, Failure> {
+        let mut version = 0;
+        // SAFETY: the pointer is to a live int.
+        self.check("ncclGetVersion", unsafe { (self.get_version)(&mut version) })?;
+        Ok(version)
+    }
+
+    /// `ncclGetUniqueId`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn unique_id(&self) -> Result<UniqueId, Failure> {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the pointer is to a live id.
+        self.check("ncclGetUniqueId", unsafe { (self.get_unique_id)(&mut id) })?;
+        Ok(id)
+    }
+
+    /// `ncclCommInitRank` on the current device; the handle is written to `comm`, which in a group happens
+    /// at [`Nccl::group_end`].
+    ///
+    /// # Errors
+    /// What the library returns.
+    ///
+    /// # Safety
+    /// In a group, `comm` must stay where it is until the group has ended.
+    pub unsafe fn init_rank(&self, comm: *mut Comm, nranks: usize, id: UniqueId, rank: usize) -> Result<(), Failure> {
+        // SAFETY: the caller vouches for `comm`.
+        self.check("ncclCommInitRank", unsafe { (self.init_rank)(comm, int(nranks), id, int(rank)) })
+    }
+
+    /// `ncclCommInitAll` on the devices 0 to n-1.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn init_all(&self, n: usize) -> Result<Vec<Comm>, Failure> {
+        let mut comms = vec![Comm::NULL; n];
+        // SAFETY: the array has room for n handles; NULL stands for the devices in order.
+        let code = unsafe { (self.init_all)(comms.as_mut_ptr(), int(n), std::ptr::null()) };
+        self.check("ncclCommInitAll", code)?;
+        Ok(comms)
+    }
+
+    /// `ncclCommCount`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn count(&self, comm: Comm) -> Result<i32, Failure> {
+        let mut n = 0;
+        // SAFETY: the library checks the handle; the pointer is to a live int.
+        self.check("ncclCommCount", unsafe { (self.count)(comm, &mut n) })?;
+        Ok(n)
+    }
+
+    /// `ncclCommGetAsyncError`: the communicator's state as a result code.
+    ///
+    /// # Errors
+    /// What the query itself returns.
+    pub fn async_error(&self, comm: Comm) -> Result<i32, Failure> {
+        let mut state = 0;
+        // SAFETY: the library checks the handle; the pointer is to a live int.
+        self.check("ncclCommGetAsyncError", unsafe { (self.async_error)(comm, &mut state) })?;
+        Ok(state)
+    }
+
+    /// `ncclCommFinalize`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn finalize(&self, comm: Comm) -> Result<(), Failure> {
+        // SAFETY: the library checks the handle.
+        self.check("ncclCommFinalize", unsafe { (self.finalize)(comm) })
+    }
+
+    /// `ncclCommDestroy`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn destroy(&self, comm: Comm) -> Result<(), Failure> {
+        // SAFETY: the library checks the handle.
+        self.check("ncclCommDestroy", unsafe { (self.destroy)(comm) })
+    }
+
+    /// `ncclCommAbort`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn abort(&self, comm: Comm) -> Result<(), Failure> {
+        // SAFETY: the library checks the handle.
+        self.check("ncclCommAbort", unsafe { (self.abort)(comm) })
+    }
+
+    /// `ncclGroupStart`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn group_start(&self) -> Result<(), Failure> {
+        // SAFETY: no arguments.
+        self.check("ncclGroupStart", unsafe { (self.group_start)() })
+    }
+
+    /// `ncclGroupEnd`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn group_end(&self) -> Result<(), Failure> {
+        // SAFETY: no arguments.
+        self.check("ncclGroupEnd", unsafe { (self.group_end)() })
+    }
+
+    /// `ncclAllReduce` of `count` elements. The pointers are device addresses.
+    ///
+    /// # Errors
+    /// What the library returns.
+    ///
+    /// # Safety
+    /// Both must be good for `count` elements until the stream has done the work.
+    pub unsafe fn all_reduce(
+        &self,
+        (send, recv): (u64, u64),
+        count: usize,
+        (dtype, op): (DataType, RedOp),
+        comm: Comm,
+        stream: *mut c_void,
+    ) -> Result<(), Failure> {
+        let (send, recv) = (send as *const c_void, recv as *mut c_void);
+        // SAFETY: the caller vouches for the buffers; the library checks the rest.
+        let code = unsafe { (self.all_reduce)(send, recv, count, dtype as c_int, op as c_int, comm.0, stream) };
+        self.check("ncclAllReduce", code)
+    }
+
+    /// `ncclMemAlloc`: a device address.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn mem_alloc(&self, bytes: usize) -> Result<u64, Failure> {
+        let mut pointer = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live pointer.
+        self.check("ncclMemAlloc", unsafe { (self.mem_alloc)(&mut pointer, bytes) })?;
+        Ok(pointer as u64)
+    }
+
+    /// `ncclMemFree`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    ///
+    /// # Safety
+    /// Nothing may use the memory any more.
+    pub unsafe fn mem_free(&self, pointer: u64) -> Result<(), Failure> {
+        // SAFETY: the caller vouches for the memory.
+        self.check("ncclMemFree", unsafe { (self.mem_free)(pointer as *mut c_void) })
+    }
+}
+
+fn int(n: usize) -> c_int {
+    c_int::try_from(n).unwrap_or(c_int::MAX)
+}

@@ -1,0 +1,77 @@
+//! The C examples, compiled by the system's compiler from their Makefile and run as a user would.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::launch::{Job, Outcome};
+use common::need;
+
+/// Ranks of a job; more than one, few enough for any machine.
+const RANKS: usize = 2;
+
+/// Builds one target of `examples/c/Makefile` in a folder of its own.
+fn build(target: &str, extra: &[String]) -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-{target}"));
+    fs::create_dir_all(&out).expect("the target folder can be written");
+    let mut make = Command::new("make");
+    make.current_dir(common::root().join("examples/c"))
+        .arg("-B")
+        .arg(if target == "all_reduce" { "all" } else { target })
+        .arg(format!("OUT={}", out.display()))
+        .arg(format!("NCCL_LIB={}", common::profile_dir().display()))
+        .args(extra);
+    let output = make.output().expect("make starts");
+    assert!(output.status.success(), "{make:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    out.join(target)
+}
+
+fn tools() -> Option<()> {
+    need::tool("make")?;
+    need::tool("cc").map(drop)
+}
+
+/// One line from each rank says that no sum is wrong.
+fn assert_right(outcome: &Outcome, ranks: usize) {
+    outcome.assert_ok();
+    let lines: Vec<&str> = outcome.ranks.iter().flat_map(|rank| rank.stdout.lines()).collect();
+    for rank in 0..ranks {
+        let line = format!("rank {rank} of {ranks}: 0 of 1048576 sums are wrong");
+        assert!(lines.contains(&line.as_str()), "`{line}` is missing\n{outcome}");
+    }
+}
+
+#[test]
+fn all_reduce_by_two_processes() {
+    let Some(()) = tools() else { return };
+    let program = build("all_reduce", &[]);
+    let mut job = Job::program(program, RANKS);
+    let id = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-id-{}", std::process::id()));
+    for rank in 0..RANKS {
+        job = job.args_of(rank, [rank.to_string(), RANKS.to_string(), id.display().to_string()]);
+    }
+    let outcome = job.run();
+    let _ = fs::remove_file(&id);
+    assert_right(&outcome, RANKS);
+}
+
+#[test]
+fn bad_usage_is_told() {
+    let Some(()) = tools() else { return };
+    let outcome = Job::program(build("all_reduce", &[]), 1).run();
+    assert_eq!(outcome.ranks[0].status.code(), Some(2));
+    assert!(outcome.ranks[0].stderr.contains("usage:"), "{outcome}");
+}
+
+#[test]
+fn all_reduce_by_an_mpi_job() {
+    let Some(()) = tools() else { return };
+    let how = "scripts/install-mpich.sh DIR installs MPICH there";
+    let Some(mpi) = need::path_in("OXCCL_MPI_HOME", how) else { return };
+    let mpicc = mpi.join("bin/mpicc");
+    let program = build("all_reduce_mpi", &[format!("MPICC={}", mpicc.display())]);
+    let outcome = Job::program(mpi.join("bin/mpiexec"), 1).args(["-n", &RANKS.to_string()]).args([program]).run();
+    assert_right(&outcome, RANKS);
+}

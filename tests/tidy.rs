@@ -1,0 +1,203 @@
+//! The house's rules, checked over its source: who may import whom, where `unsafe` may stand, how long
+//! functions and files may be, what must not be left in. Each rule is a test of its own; a finding is a
+//! line `file:line: rule: what`.
+//!
+//! The lists at the top are the rules; `ARCHITECTURE.md` says why. `tests/tidy/` has the machinery, and
+//! tests that each rule catches what it is for.
+
+#[path = "tidy/cpp.rs"]
+mod cpp;
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/rust.rs"]
+mod rust;
+#[path = "tidy/selftest.rs"]
+mod selftest;
+#[path = "tidy/tree.rs"]
+mod tree;
+
+use rules::{Finding, Purity};
+use tree::Source;
+
+/// The rooms of `src/`, top to bottom. A room may import itself and what stands below it.
+const ROOMS: [&str; 16] = [
+    "abi",
+    "group",
+    "launch",
+    "comm",
+    "health",
+    "transport",
+    "plugin",
+    "bootstrap",
+    "plan",
+    "topology",
+    "proxy",
+    "device",
+    "sys",
+    "params",
+    "log",
+    "error",
+];
+
+/// Files and folders (with a slash) that may contain `unsafe`.
+const UNSAFE_ALLOWED: [&str; 10] = [
+    "src/abi/",
+    "src/device/",
+    "src/sys/",
+    "src/plugin/",
+    "src/transport/",
+    "src/launch/",
+    // Handles are addresses in an arena that is never freed; the arena alone dereferences them.
+    "src/comm/arena.rs",
+    // softcuda: its C boundary (driver API, runtime API, the handshake) and its memory module.
+    "softcuda/src/abi/",
+    "softcuda/src/runtime/",
+    "softcuda/src/memory/",
+];
+
+/// Parts that get time, bytes, facts and settings as arguments: a test runs ten thousand ranks of them in
+/// one process.
+const PURE: [Purity; 4] = [
+    Purity { path: "src/plan/", except: &[], forbidden: &PURE_FORBIDS },
+    Purity { path: "src/topology/", except: &["src/topology/detect/"], forbidden: &PURE_FORBIDS },
+    Purity { path: "src/bootstrap/protocol/", except: &[], forbidden: &PURE_FORBIDS },
+    Purity { path: "src/bootstrap/", except: &[], forbidden: &BOOTSTRAP_FORBIDS },
+];
+
+/// Sockets, clocks, threads, processes, files, the environment, CUDA, and the rooms that have them.
+const PURE_FORBIDS: [&str; 21] = [
+    // Addresses are values; these are sockets, or ask a resolver.
+    "std::net::TcpStream",
+    "std::net::TcpListener",
+    "std::net::UdpSocket",
+    "std::net::ToSocketAddrs",
+    "std::thread",
+    "std::env",
+    "std::fs",
+    "std::process",
+    "std::os",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "cudarc",
+    "libc",
+    "libloading",
+    "rustix",
+    "socket2",
+    "rand::rng",
+    "crate::proxy",
+    "crate::device",
+    "crate::sys",
+    "crate::params",
+];
+
+/// The rendezvous knows no CUDA and reads no environment: its configuration carries every setting.
+const BOOTSTRAP_FORBIDS: [&str; 4] = ["std::env", "cudarc", "crate::device", "crate::params"];
+
+/// Most lines of a function, from `fn` to its last brace.
+const MAX_FUNCTION: usize = 70;
+/// Four fifths of the functions of a tree have at most this many lines.
+const SHORT_FUNCTION: usize = 30;
+/// Most lines of a file.
+const MAX_FILE: usize = 800;
+/// Headers whose length others decide.
+const LONG_HEADERS: [&str; 2] = ["include/nccl.h", "softcuda/include/cuda"];
+
+/// Everything that is compiled into the product; the rules about functions and `unsafe` hold here.
+const PRODUCT: [&str; 3] = ["src", "softcuda", "kernels"];
+/// Everything that is written by hand; the rules about files hold here.
+const EVERYTHING: [&str; 9] = ["src", "softcuda", "kernels", "include", "tests", "examples", "benches", "scripts", ".ci"];
+
+#[test]
+fn imports_point_downwards() {
+    let sources = tree::rust_sources(&["src"]);
+    let findings = sources.iter().flat_map(|source| rules::import_order(source, &ROOMS));
+    rules::report(findings.collect());
+}
+
+#[test]
+fn every_room_is_in_the_order() {
+    rules::report(rules::unknown_rooms(&tree::files(&["src"]), &ROOMS));
+}
+
+#[test]
+fn pure_parts_are_pure() {
+    let sources = tree::rust_sources(&["src"]);
+    rules::report(sources.iter().flat_map(|source| rules::purity(source, &PURE)).collect());
+}
+
+#[test]
+fn cuda_has_one_user() {
+    let rule = [Purity { path: "src/", except: &["src/device/"], forbidden: &["cudarc"] }];
+    let sources = tree::rust_sources(&["src"]);
+    rules::report(sources.iter().flat_map(|source| rules::purity(source, &rule)).collect());
+}
+
+#[test]
+fn softcuda_knows_nothing_of_oxccl() {
+    let rule = [Purity { path: "softcuda/", except: &[], forbidden: &["nccl", "oxccl", "crate::nccl"] }];
+    let sources = tree::rust_sources(&["softcuda"]);
+    rules::report(sources.iter().flat_map(|source| rules::purity(source, &rule)).collect());
+}
+
+#[test]
+fn unsafe_stays_in_its_rooms() {
+    let sources = tree::rust_sources(&["src", "softcuda/src"]);
+    let findings = sources.iter().flat_map(|source| rules::unsafe_rooms(source, &UNSAFE_ALLOWED));
+    rules::report(findings.collect());
+}
+
+#[test]
+fn unsafe_says_why_it_is_sound() {
+    let sources = tree::rust_sources(&["src", "softcuda/src"]);
+    rules::report(sources.iter().flat_map(rules::safety_comments).collect());
+}
+
+#[test]
+fn no_function_is_too_long() {
+    let findings = all_functions(&PRODUCT).into_iter().filter_map(|function| {
+        let text = format!("`{}` has {} lines (at most {MAX_FUNCTION})", function.name, function.lines);
+        (function.lines > MAX_FUNCTION).then(|| Finding::new(&function.file, function.line, "long function", text))
+    });
+    rules::report(findings.collect());
+}
+
+#[test]
+fn four_fifths_of_the_functions_are_short() {
+    for tree in PRODUCT {
+        let functions = all_functions(&[tree]).into_iter().filter(|function| !function.test);
+        rules::share_of_short(tree, functions.collect(), SHORT_FUNCTION);
+    }
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let files = tree::files(&EVERYTHING);
+    let files = files.iter().filter(|file| !LONG_HEADERS.iter().any(|header| file.path.starts_with(header)));
+    let long = files.filter(|file| file.is_code() && file.text.lines().count() > MAX_FILE).map(|file| {
+        let text = format!("{} lines (at most {MAX_FILE})", file.text.lines().count());
+        Finding::new(&file.path, MAX_FILE + 1, "long file", text)
+    });
+    rules::report(long.collect());
+}
+
+#[test]
+fn nothing_unfinished_is_left_in() {
+    let sources = tree::rust_sources(&["src", "softcuda"]);
+    rules::report(sources.iter().flat_map(rules::leftovers).collect());
+}
+
+#[test]
+fn no_path_of_one_machine() {
+    let mut roots = EVERYTHING.to_vec();
+    roots.extend(["README.md", "ARCHITECTURE.md", "Cargo.toml", "build.rs"]);
+    rules::report(tree::files(&roots).iter().flat_map(rules::machine_paths).collect());
+}
+
+/// The functions of Rust and C++ files below some folders.
+fn all_functions(roots: &[&str]) -> Vec<rules::Function> {
+    let rust = tree::rust_sources(roots);
+    let rust = rust.iter().flat_map(|source: &Source| source.functions.clone());
+    let files = tree::files(roots);
+    let cpp = files.iter().filter(|file| file.is_cpp()).flat_map(cpp::functions);
+    rust.chain(cpp).collect()
+}

@@ -1,0 +1,218 @@
+//! The rules, each a function from a file to findings.
+
+use std::collections::BTreeSet;
+
+use crate::rust::{PathUse, Source, Unsafe, UnsafeUse};
+use crate::tree::File;
+
+/// Fewer functions than this make no share.
+const FEW: usize = 10;
+
+/// A function with a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    pub file: String,
+    pub line: usize,
+    pub name: String,
+    /// From its first line to its last brace.
+    pub lines: usize,
+    pub test: bool,
+}
+
+/// A broken rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    pub file: String,
+    pub line: usize,
+    pub rule: &'static str,
+    pub text: String,
+}
+
+impl Finding {
+    pub fn new(file: &str, line: usize, rule: &'static str, text: impl Into<String>) -> Finding {
+        Finding { file: file.to_string(), line, rule, text: text.into() }
+    }
+}
+
+/// A part of the tree that must not use some paths.
+pub struct Purity {
+    pub path: &'static str,
+    pub except: &'static [&'static str],
+    pub forbidden: &'static [&'static str],
+}
+
+/// Fails with all findings.
+pub fn report(findings: Vec<Finding>) {
+    let findings: BTreeSet<Finding> = findings.into_iter().collect();
+    let lines: Vec<String> = findings.iter().map(|f| format!("{}:{}: {}: {}", f.file, f.line, f.rule, f.text)).collect();
+    assert!(lines.is_empty(), "{} findings\n{}", lines.len(), lines.join("\n"));
+}
+
+/// The room that a path leads to, or `None` where it stays in its own or leaves the crate.
+fn target_room(path: &PathUse) -> Option<&str> {
+    let mut segments = path.segments.iter().map(String::as_str);
+    match segments.next()? {
+        "crate" => segments.next(),
+        "super" => {
+            let mut depth = path.module.len().checked_sub(1)?;
+            for segment in segments {
+                match segment {
+                    "super" => depth = depth.checked_sub(1)?,
+                    name => return (depth == 0).then_some(name),
+                }
+            }
+            None
+        }
+        _ => None,
+    }
+}
+
+fn broken(source: &Source) -> Option<Finding> {
+    let why = source.broken.as_ref()?;
+    Some(Finding::new(&source.path, 1, "unreadable", why.clone()))
+}
+
+/// Imports point downwards in the list of rooms.
+pub fn import_order(source: &Source, rooms: &[&str]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = broken(source).into_iter().collect();
+    let inside = source.path.trim_start_matches("src/");
+    let own = inside.split('/').next().unwrap_or("").trim_end_matches(".rs");
+    let Some(place) = rooms.iter().position(|room| *room == own) else { return findings };
+    for path in source.paths.iter().filter(|path| !path.test) {
+        let target = target_room(path).and_then(|name| rooms.iter().position(|room| *room == name));
+        if let Some(target) = target.filter(|target| *target < place) {
+            let text = format!("{own} imports {}, which stands above it: {}", rooms[target], path.segments.join("::"));
+            findings.push(Finding::new(&source.path, path.line, "import order", text));
+        }
+    }
+    findings
+}
+
+/// Every file and folder at the top of `src/` has a place in the order.
+pub fn unknown_rooms(files: &[File], rooms: &[&str]) -> Vec<Finding> {
+    let check = |file: &File| {
+        let name = file.path.strip_prefix("src/")?.split('/').next()?.trim_end_matches(".rs").to_string();
+        let known = name == "lib" || rooms.contains(&name.as_str());
+        (!known).then(|| Finding::new(&file.path, 1, "room", format!("`{name}` is not in the order of rooms")))
+    };
+    files.iter().filter(|file| file.is_rust()).filter_map(check).collect()
+}
+
+/// Paths that a part of the tree must not use.
+pub fn purity(source: &Source, rules: &[Purity]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for rule in rules {
+        let excepted = rule.except.iter().any(|path| source.path.starts_with(path));
+        if !source.path.starts_with(rule.path) || excepted {
+            continue;
+        }
+        for path in source.paths.iter().filter(|path| !path.test) {
+            let full = absolute(path);
+            let hit = rule.forbidden.iter().find(|bad| is_prefix(bad, &full));
+            if let Some(bad) = hit {
+                let text = format!("{} must not use {bad}: {full}", rule.path);
+                findings.push(Finding::new(&source.path, path.line, "purity", text));
+            }
+        }
+    }
+    findings
+}
+
+fn absolute(path: &PathUse) -> String {
+    match target_room(path) {
+        Some(room) if path.segments[0] == "super" => format!("crate::{room}"),
+        _ => path.segments.join("::"),
+    }
+}
+
+fn is_prefix(prefix: &str, path: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+/// `unsafe` only where it is allowed.
+pub fn unsafe_rooms(source: &Source, allowed: &[&str]) -> Vec<Finding> {
+    let here = |place: &str| match place.strip_suffix('/') {
+        Some(folder) => source.path.starts_with(place) || source.path == format!("{folder}.rs"),
+        None => source.path == place,
+    };
+    if allowed.iter().any(|place| here(place)) {
+        return Vec::new();
+    }
+    let outside = source.unsafes.iter().filter(|found| !found.test);
+    outside.map(|found| Finding::new(&source.path, found.line, "unsafe room", "`unsafe` outside of its rooms")).collect()
+}
+
+/// Every `unsafe` has a comment directly above it, or above the statement that it is part of.
+pub fn safety_comments(source: &Source) -> Vec<Finding> {
+    let bare = source.unsafes.iter().filter(|found| !is_explained(source, found));
+    bare.map(|found| {
+        let text = match found.what {
+            Unsafe::Function => "needs a `# Safety` section, directly above or at the top of the file",
+            _ => "needs a `// SAFETY:` comment directly above",
+        };
+        Finding::new(&source.path, found.line, "SAFETY", text)
+    })
+    .collect()
+}
+
+fn is_explained(source: &Source, found: &UnsafeUse) -> bool {
+    let mut starts = found.statements.iter().copied().chain([found.line]);
+    match found.what {
+        Unsafe::Attribute => true,
+        Unsafe::Block | Unsafe::Item => starts.any(|line| comment_above(source, line, &["SAFETY:"])),
+        // Where all functions of a file share one contract (that of the C interface), its top may state it.
+        Unsafe::Function => {
+            starts.any(|line| comment_above(source, line, &["SAFETY:", "# Safety"]))
+                || source.lines.iter().any(|line| line.starts_with("//!") && line.contains("# Safety"))
+        }
+    }
+}
+
+/// Whether the comment lines directly above a line (attributes may stand between) hold one of the words.
+fn comment_above(source: &Source, line: usize, words: &[&str]) -> bool {
+    let above = source.lines[..line - 1].iter().rev().map(|text| text.trim_start());
+    above
+        .take_while(|text| text.starts_with("//") || text.starts_with("#["))
+        .any(|text| text.starts_with("//") && words.iter().any(|word| text.contains(word)))
+}
+
+/// Macros that say that something is unfinished or was for looking only.
+pub fn leftovers(source: &Source) -> Vec<Finding> {
+    let bad = ["todo", "unimplemented", "dbg"];
+    let found = source.macros.iter().filter(|used| bad.contains(&used.name.as_str()));
+    found.map(|used| Finding::new(&source.path, used.line, "leftover", format!("`{}!`", used.name))).collect()
+}
+
+/// Folders of one person's machine.
+pub fn machine_paths(file: &File) -> Vec<Finding> {
+    let folders = ["home", "root", "work", "Users"].map(|name| format!("/{name}/"));
+    let starts = |line: &str, at: usize| {
+        let before = line[..at].chars().next_back();
+        before.is_none_or(|c| !c.is_alphanumeric() && !"_-.}*)$<>%".contains(c))
+    };
+    let mut findings = Vec::new();
+    for (number, line) in file.text.lines().enumerate() {
+        for folder in &folders {
+            if line.match_indices(folder.as_str()).any(|(at, _)| starts(line, at)) {
+                findings.push(Finding::new(&file.path, number + 1, "machine path", line.trim()));
+            }
+        }
+    }
+    findings
+}
+
+/// Fails unless four fifths of the functions are short.
+pub fn share_of_short(tree: &str, mut functions: Vec<Function>, limit: usize) {
+    let total = functions.len();
+    functions.retain(|function| function.lines > limit);
+    functions.sort_by_key(|function| std::cmp::Reverse(function.lines));
+    let long = functions.len();
+    let list: Vec<String> =
+        functions.iter().take(40).map(|f| format!("{}:{}: {} has {} lines", f.file, f.line, f.name, f.lines)).collect();
+    println!("{tree}: {long} of {total} functions have more than {limit} lines");
+    assert!(
+        total < FEW || long * 5 <= total,
+        "{tree}: {long} of {total} functions have more than {limit} lines (a fifth at most)\n{}",
+        list.join("\n")
+    );
+}

@@ -1,0 +1,171 @@
+//! Each rule catches what it is for, and lets pass what it should.
+
+use crate::rules::{self, Finding, Purity};
+use crate::rust::scan;
+use crate::tree::{File, mark_tests};
+use crate::{ROOMS, cpp};
+
+/// The lines that have findings.
+fn lines(findings: &[Finding]) -> Vec<usize> {
+    let mut lines: Vec<usize> = findings.iter().map(|finding| finding.line).collect();
+    lines.dedup();
+    lines
+}
+
+#[test]
+fn imports_upwards_are_found() {
+    let text = "use crate::error::Error;\n\
+        use crate::{params::Params, launch::{self, Plan}};\n\
+        fn f() { let x = crate::abi::call(); }\n\
+        macro_rules! m { () => { crate::group::start() } }\n\
+        use super::launch::X;\n\
+        use super::super::launch::X;\n\
+        #[cfg(test)]\nmod tests { use crate::abi::Y; }\n\
+        use log::info;\n";
+    let in_mod = scan("src/comm/mod.rs", text);
+    assert_eq!(lines(&rules::import_order(&in_mod, &ROOMS)), [2, 3, 4, 5]);
+    let deeper = scan("src/comm/init.rs", text);
+    assert_eq!(lines(&rules::import_order(&deeper, &ROOMS)), [2, 3, 4, 6]);
+    let below = scan("src/abi/mod.rs", text);
+    assert!(rules::import_order(&below, &ROOMS).is_empty());
+}
+
+#[test]
+fn a_super_in_an_inline_module_is_resolved() {
+    let source = scan("src/log.rs", "mod inner { use super::super::comm::Comm; use super::X; }");
+    assert_eq!(rules::import_order(&source, &ROOMS).len(), 1);
+}
+
+#[test]
+fn modules_for_tests_are_skipped() {
+    let mut sources = [
+        scan("src/log/mod.rs", "#[cfg(test)]\nmod tests;\nmod line;"),
+        scan("src/log/tests.rs", "use crate::abi::X;"),
+        scan("src/log/tests/deep.rs", "use crate::abi::X;"),
+        scan("src/log/line.rs", "#[cfg(all(test, unix))] mod checks;\nuse crate::abi::X;"),
+        scan("src/log/line/checks.rs", "use crate::abi::X;"),
+    ];
+    mark_tests(&mut sources);
+    let bad = sources.iter().flat_map(|source| rules::import_order(source, &ROOMS));
+    let files: Vec<String> = bad.map(|finding| finding.file).collect();
+    assert_eq!(files, ["src/log/line.rs"]);
+}
+
+#[test]
+fn code_that_is_not_for_tests_is_not_skipped() {
+    let text = "#[cfg(not(test))]\nuse crate::abi::X;\n#[cfg(test)]\nuse crate::abi::Y;\nuse crate::abi::Z;";
+    assert_eq!(lines(&rules::import_order(&scan("src/log.rs", text), &ROOMS)), [2, 5]);
+}
+
+#[test]
+fn unknown_rooms_are_found() {
+    let file = |path: &str| File { path: path.to_string(), text: String::new() };
+    let files = [file("src/attic/mod.rs"), file("src/comm/x.rs"), file("src/lib.rs"), file("src/log.rs")];
+    let found = rules::unknown_rooms(&files, &ROOMS);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].file, "src/attic/mod.rs");
+}
+
+#[test]
+fn impurity_is_found() {
+    let rule = [Purity { path: "src/plan/", except: &["src/plan/io/"], forbidden: &["std::net", "crate::sys"] }];
+    let text = "use std::{fmt, net::TcpStream};\nuse std::nets;\nuse super::super::sys::x;\nfn f() { crate::sys::g() }";
+    assert_eq!(lines(&rules::purity(&scan("src/plan/ring.rs", text), &rule)), [1, 3, 4]);
+    assert!(rules::purity(&scan("src/plan/io/x.rs", text), &rule).is_empty());
+    assert!(rules::purity(&scan("src/comm/x.rs", text), &rule).is_empty());
+}
+
+#[test]
+fn unsafe_outside_of_its_rooms_is_found() {
+    let allowed = ["src/sys/", "src/comm/arena.rs"];
+    let text = "fn f() { unsafe { g() } }\n#[unsafe(no_mangle)] fn x() {}\ntype T = unsafe extern \"C\" fn(i32);\n\
+        macro_rules! m { () => { unsafe { g() } } }\n#[cfg(test)] mod t { fn f() { unsafe { g() } } }\n\
+        unsafe impl Send for X {}\nunsafe extern \"C\" { fn c(); }";
+    let count = |path: &str| lines(&rules::unsafe_rooms(&scan(path, text), &allowed));
+    assert_eq!(count("src/comm/init.rs"), [1, 2, 4, 6, 7]);
+    for path in ["src/sys/x.rs", "src/sys.rs", "src/comm/arena.rs"] {
+        assert!(count(path).is_empty(), "{path}");
+    }
+}
+
+fn bare(text: &str) -> Vec<usize> {
+    lines(&rules::safety_comments(&scan("src/sys/x.rs", text)))
+}
+
+#[test]
+fn unsafe_without_a_reason_is_found() {
+    assert_eq!(bare("fn f() {\n    unsafe { g() }\n}"), [2]);
+    assert_eq!(bare("fn f() {\n    // fast\n    let x = unsafe { g() };\n}"), [3]);
+    assert_eq!(bare("// SAFETY: far away.\n\nfn f() {\n    unsafe { g() }\n}"), [4]);
+    assert_eq!(bare("fn f() {\n    // SAFETY: yes.\n    unsafe { g() };\n    unsafe { h() }\n}"), [4]);
+    assert_eq!(bare("unsafe impl Send for X {}"), [1]);
+    assert_eq!(bare("/// Does.\npub unsafe fn f() {}"), [2]);
+    assert_eq!(bare("m! {\n    unsafe { g() }\n}"), [2]);
+    assert_eq!(bare("#[cfg(test)]\nmod tests {\n    fn f() {\n        unsafe { g() }\n    }\n}"), [4]);
+}
+
+#[test]
+fn unsafe_with_a_reason_passes() {
+    for text in [
+        "fn f() {\n    // SAFETY: it is.\n    unsafe { g() }\n}",
+        "fn f() {\n    // SAFETY: it is,\n    // for two reasons.\n    let x =\n        a(unsafe { g() }, unsafe { h() });\n}",
+        "fn f() {\n    match x {\n        // SAFETY: it is.\n        1 => unsafe { g() },\n        _ => {}\n    }\n}",
+        "// SAFETY: it is.\n#[allow(x)]\nunsafe impl Send for X {}",
+        "/// Does.\n///\n/// # Safety\n/// Do not.\n#[inline]\npub unsafe fn f() {}",
+        "//! Calls.\n//!\n//! # Safety\n//! As the C interface says.\npub unsafe extern \"C\" fn f() {}\nunsafe fn g() {}",
+        "struct S {\n    f: unsafe extern \"C\" fn(i32) -> i32,\n}",
+        "#[unsafe(no_mangle)]\npub extern \"C\" fn f() {}",
+    ] {
+        assert_eq!(bare(text), [], "{text}");
+    }
+}
+
+#[test]
+fn leftovers_are_found() {
+    let text = "fn f() { todo!() }\nfn g() { let s = \"todo!()\"; } // todo!()\nfn h() { std::dbg!(1); unimplemented![] }";
+    assert_eq!(lines(&rules::leftovers(&scan("src/log.rs", text))), [1, 3]);
+}
+
+#[test]
+fn functions_are_measured() {
+    let text = "fn a() {\n\n}\nimpl X {\n    fn b(\n        x: i32,\n    ) -> i32\n    where\n        X: Y,\n    {\n        1\n    }\n}\n\
+        trait T { fn c(); }\nm! { fn d() {\n } }\n#[test]\nfn e() {}\nfn f() {}";
+    let found = scan("src/log.rs", text).functions;
+    let measured: Vec<(&str, usize, bool)> = found.iter().map(|f| (f.name.as_str(), f.lines, f.test)).collect();
+    assert_eq!(measured, [("a", 3, false), ("b", 8, false), ("d", 2, false), ("e", 1, true), ("f", 1, false)]);
+}
+
+#[test]
+fn c_and_cpp_functions_are_measured() {
+    let text = "#define TWO(x) \\\n  do { x; } while (0)\nextern \"C\" {\nint a(void) { return '{'; }\n}\n\
+        namespace n {\nstruct alignas(64) S {\n  int x = 3; // }\n  S() : x(1) {\n  }\n  int get() const { return x; }\n};\n\
+        template <class T>\nauto b(T t) -> int {\n  if (t) {\n    return 1'000;\n  }\n  const char *s = \"}\";\n  return 0;\n}\n}\n\
+        static const int table[] = {1, 2};\nenum E { A, B };\n__device__ static void c(\n    int x)\n{\n}\n";
+    let file = File { path: "kernels/x.cu".into(), text: text.into() };
+    let found: Vec<(String, usize, usize)> = cpp::functions(&file).into_iter().map(|f| (f.name, f.line, f.lines)).collect();
+    let expected = [("TWO", 1, 2), ("a", 4, 1), ("S", 9, 2), ("get", 11, 1), ("b", 13, 8), ("c", 24, 4)];
+    assert_eq!(found, expected.map(|(name, line, lines)| (name.to_string(), line, lines)));
+}
+
+#[test]
+fn a_tree_of_long_functions_fails() {
+    let function = |lines| rules::Function { file: "f".into(), line: 1, name: "f".into(), lines, test: false };
+    let mostly_short: Vec<rules::Function> = (1..=20).map(|n| function(if n % 5 == 0 { 31 } else { 30 })).collect();
+    rules::share_of_short("good", mostly_short.clone(), 30);
+    let mut worse = mostly_short;
+    worse.push(function(31));
+    assert!(std::panic::catch_unwind(|| rules::share_of_short("bad", worse, 30)).is_err());
+}
+
+#[test]
+fn machine_paths_are_found() {
+    let folder = ["", "home", "ann", "x"].join("/");
+    let text = format!("a = \"{folder}\"\nb = src/home/x\nhttp://host/work\n$HOME/work/x\n{folder}");
+    let file = File { path: "scripts/x.sh".into(), text };
+    assert_eq!(lines(&rules::machine_paths(&file)), [1, 5]);
+}
+
+#[test]
+fn a_file_that_is_not_rust_is_told() {
+    assert_eq!(rules::import_order(&scan("src/log.rs", "fn f( {"), &ROOMS).len(), 1);
+}
