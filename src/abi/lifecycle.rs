@@ -96,7 +96,7 @@ unsafe fn init(
     config: *const Config,
 ) -> Result<Outcome, Error> {
     prepare();
-    comm::check_cuda()?;
+    comm::check_cuda().inspect_err(|error| never_made(function, error))?;
     log::banner(rank, library_path);
     noted((|| {
         // SAFETY: NULL or valid for writing by the contract.
@@ -114,11 +114,17 @@ unsafe fn init(
         // SAFETY: `newcomm` is not NULL and stays valid by the contract.
         group::init_rank(request, move |handle| unsafe { (to as *mut Handle).write(handle as Handle) })
     })())
+    .inspect_err(|error| never_made(function, error))
+}
+
+/// stderr is told why a communicator was not made, whatever NCCL_DEBUG says.
+fn never_made(function: &str, error: &Error) {
+    log::failed_creation(&log::Place { file: "abi/lifecycle.rs", line: line!(), function }, error);
 }
 
 unsafe fn init_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Result<(), Error> {
     prepare();
-    comm::check_cuda()?;
+    comm::check_cuda().inspect_err(|error| never_made("ncclCommInitAll", error))?;
     not_null("CommInitAll", "comms", comms)?;
     let count = usize::try_from(ndev).map_err(|_| invalid(format!("Invalid device count requested : {ndev}")))?;
     log::banner(0, library_path);
