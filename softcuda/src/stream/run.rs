@@ -36,7 +36,8 @@ pub(super) struct Owned {
 impl Stream {
     pub(super) fn try_own(&'static self) -> Option<Owned> {
         let taken = self.owned.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed);
-        taken.is_ok().then_some(Owned { stream: self, spare: None })
+        // Made only if taken: its drop gives the stream up.
+        taken.is_ok().then(|| Owned { stream: self, spare: None })
     }
 
     /// Sleeps until `number` operations are done or nobody owns the stream.
