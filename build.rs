@@ -13,6 +13,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::thread;
 
 fn main() {
     let out = PathBuf::from(variable("OUT_DIR"));
@@ -35,30 +36,36 @@ fn variable(name: &str) -> String {
 
 // --- host image ---------------------------------------------------------------------------------------
 
-/// Compiles the kernels once per instruction set, and the function that picks one.
+/// Compiles the kernels once per instruction set, side by side, and the function that picks a build.
 fn host_image() {
     let x86 = variable("CARGO_CFG_TARGET_ARCH") == "x86_64";
-    // The wide build first: what picks the image refers to it.
     let mut pick = compiler();
     pick.file("kernels/host_image.cc");
+    // Whoever refers to another library must be named before it.
+    let mut libraries = vec![("oxccl_host_image", pick), ("oxccl_image_baseline", isa_build("oxccl_image_baseline"))];
     if x86 {
-        pick.define("OXCCL_IMAGE_V3", None);
+        libraries[0].1.define("OXCCL_IMAGE_V3", None);
+        let mut wide = isa_build("oxccl_image_v3");
+        wide.flag("-march=x86-64-v3");
+        libraries.push(("oxccl_image_v3", wide));
     }
-    pick.compile("oxccl_host_image");
-    if x86 {
-        isa_build("oxccl_image_v3", "-march=x86-64-v3");
+    thread::scope(|scope| {
+        for (name, build) in &libraries {
+            scope.spawn(move || build.compile(name));
+        }
+    });
+    println!("cargo::rustc-link-search=native={}", variable("OUT_DIR"));
+    for (name, _) in &libraries {
+        println!("cargo::rustc-link-lib=static={name}");
     }
-    isa_build("oxccl_image_baseline", "");
 }
 
-/// One build of the kernels. `march` is empty for the plainest CPU of the target.
-fn isa_build(symbol: &str, march: &str) {
+/// One build of the kernels, for the plainest CPU of the target unless told otherwise. The name is that of
+/// its table of functions.
+fn isa_build(table: &str) -> cc::Build {
     let mut cc = compiler();
-    cc.define("OXCCL_IMAGE", symbol).flag("-x").flag("c++").file("kernels/entry.cu");
-    if !march.is_empty() {
-        cc.flag(march);
-    }
-    cc.compile(symbol);
+    cc.define("OXCCL_IMAGE", table).flag("-x").flag("c++").file("kernels/entry.cu");
+    cc
 }
 
 /// The C++ compiler as the kernels need it: optimised in every profile, floats computed as written, and
@@ -69,7 +76,10 @@ fn compiler() -> cc::Build {
     for flag in ["-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"] {
         cc.flag(flag);
     }
-    cc.flag_if_supported("-Wno-psabi");
+    cc.flag_if_supported("-Wno-psabi").cargo_metadata(false);
+    for name in ["CXX", "CXXFLAGS"] {
+        println!("cargo::rerun-if-env-changed={name}");
+    }
     cc
 }
 

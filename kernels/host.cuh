@@ -228,7 +228,7 @@ constexpr bool RUNTIME_OPERATOR = false;
 // Packs may lie anywhere.
 constexpr bool NEEDS_ALIGNMENT = false;
 // Packs in flight.
-constexpr int FLIGHT_COPY = 8, FLIGHT_REDUCE = 4, FLIGHT_SCALE = 2;
+template<Type T, bool SCALE, bool COPY> constexpr int flight = SCALE ? 2 : COPY ? 8 : Small<T>::viaHalf ? 1 : 4;
 
 // Bytes of a type's pack: small floats are widened to float, and that is what must fit a register.
 template<Type T> constexpr int packBytes = isSmall<T> ? REGISTER / 4 * sizeOf<T> : REGISTER;
@@ -277,7 +277,7 @@ template<int OP, class V> FN V apply(V a, V b) {
   else return (V)((a < b) | (b != b) ? a : b);
 }
 
-template<Type T, int OP, int B> FN Pack<B> combine(int, Pack<B> a, Pack<B> b) {
+template<Type T, int OP, int B> FN Pack<B> applyPack(Pack<B> a, Pack<B> b) {
   if constexpr (isSmall<T>) {
     typedef Widened<T, B> X;
     return X::to(apply<OP>(X::from(a), X::from(b)));
@@ -290,10 +290,16 @@ template<Type T, int OP, int B> FN Pack<B> combine(int, Pack<B> a, Pack<B> b) {
   }
 }
 
-template<Type T, int B> FN Pack<B> splat(u64 bits) {
+// sum = sum op x, for all packs in flight. OP is never -1 here.
+template<Type T, int OP, int B, int U> FN void combine(u32, Pack<B> (&sum)[U], const Pack<B> (&x)[U]) {
+  UNROLL for (int u = 0; u < U; u++) sum[u] = applyPack<T, OP, B>(sum[u], x[u]);
+}
+
+// a times the scalar with these bits.
+template<Type T, int B> FN Pack<B> scaled(Pack<B> a, u64 bits) {
   Element<T> e;
   __builtin_memcpy(&e, &bits, sizeof e);
-  return (Pack<B>)(Vector<Element<T>, B>{} + e);
+  return applyPack<T, PROD, B>(a, (Pack<B>)(Vector<Element<T>, B>{} + e));
 }
 // Integer division; C++ truncates toward zero as nccl-abi §5.3 wants it. Bytes divide as int: there can be
 // more ranks than a byte counts.

@@ -60,9 +60,8 @@ struct Brain {
   }
 };
 
-// How a type computes. `Via` is the precision that a result takes before it is stored: fp8 goes by way
-// of fp16 (nccl-abi §5.2), whose own rounding must show.
-template<Type T> struct Small;
+// How a small type computes. fp8 results go by way of fp16 (nccl-abi §5.1), whose own rounding must show.
+template<Type T> struct Small { static constexpr bool viaHalf = false; };
 template<> struct Small<F16> { typedef Half Format; static constexpr bool viaHalf = false; };
 template<> struct Small<BF16> { typedef Brain Format; static constexpr bool viaHalf = false; };
 template<> struct Small<F8E4M3> { typedef E4m3 Format; static constexpr bool viaHalf = true; };

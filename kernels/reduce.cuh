@@ -23,7 +23,7 @@ template<Type T_, int OP_, bool SCALE_, int NSRC_, int NDST_> struct Job {
   static constexpr Type T = T_;
   static constexpr int OP = OP_, NSRC = NSRC_, NDST = NDST_;
   static constexpr bool SCALE = SCALE_;
-  static constexpr int FLIGHT = SCALE ? FLIGHT_SCALE : NSRC == 1 ? FLIGHT_COPY : FLIGHT_REDUCE;
+  static constexpr int FLIGHT = flight<T, SCALE, NSRC == 1>;
 };
 
 // N pointers held in registers, or (N = 0) left where they are.
@@ -43,7 +43,7 @@ template<class P> struct Pointers<P, 0> {
 template<class J, int B> FN Pack<B> fetch(const Turn& t, const char* from, u32 source) {
   Pack<B> v = load<B>(from);
   if constexpr (J::SCALE)
-    if ((t.scale & WORK_PRE) && source == t.place) v = combine<J::T, PROD, B>(PROD, v, splat<J::T, B>(t.pre));
+    if ((t.scale & WORK_PRE) && source == t.place) v = scaled<J::T, B>(v, t.pre);
   return v;
 }
 
@@ -59,7 +59,7 @@ template<class J, int B, int U> FN void sweep(const Turn& t, Walk& w) {
       const char* from = src[s] + w.at;
       Pack<B> x[U];
       UNROLL for (int u = 0; u < U; u++) x[u] = fetch<J, B>(t, from + u * w.hop, s);
-      UNROLL for (int u = 0; u < U; u++) sum[u] = combine<J::T, J::OP, B>(op, sum[u], x[u]);
+      combine<J::T, J::OP, B, U>(op, sum, x);
     }
     if constexpr (J::SCALE && isInteger<J::T>)
       if (t.scale & WORK_POST) UNROLL for (int u = 0; u < U; u++) sum[u] = divide<J::T, B>(sum[u], t.post);
@@ -77,17 +77,19 @@ template<int B> FN bool aligned(const Turn& t) {
   return bits % B == 0;
 }
 
+// What does not fill all packs in flight: single packs, then single elements. One function for all shapes.
+template<Type T, int OP, bool SCALE> RARE void rest(const Turn& t, Walk packs, Walk elements) {
+  typedef Job<T, OP, SCALE, 0, 0> J;
+  if (J::FLIGHT > 1) sweep<J, packBytes<T>, 1>(t, packs);
+  sweep<J, sizeOf<T>, 1>(t, elements);
+}
+
 template<class J> FN void run(const Block& b, const Turn& t) {
-  constexpr int B = packBytes<J::T>, E = sizeOf<J::T>;
-  u64 packed = 0;
-  if (!NEEDS_ALIGNMENT || aligned<B>(t)) {
-    packed = t.bytes / B * B;
-    Walk w = walk<B>(b, 0, packed);
-    sweep<J, B, J::FLIGHT>(t, w);
-    if (J::FLIGHT > 1) sweep<J, B, 1>(t, w);
-  }
-  Walk rest = walk<E>(b, packed, t.bytes);
-  sweep<J, E, 1>(t, rest);
+  constexpr int B = packBytes<J::T>;
+  const u64 packed = NEEDS_ALIGNMENT && !aligned<B>(t) ? 0 : t.bytes / B * B;
+  Walk packs = walk<B>(b, 0, packed);
+  sweep<J, B, J::FLIGHT>(t, packs);
+  rest<J::T, J::OP, J::SCALE>(t, packs, walk<sizeOf<J::T>>(b, packed, t.bytes));
 }
 
 template<Type T, int OP, bool SCALE> FN void runShape(const Block& b, const Turn& t) {

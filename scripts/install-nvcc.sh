@@ -1,0 +1,45 @@
+#!/bin/sh
+# Installs NVIDIA's compiler from its Python wheels into a folder, without root and without a GPU.
+# Usage: install-nvcc.sh FOLDER. Prints the value for CUDA_HOME, and nothing else, on standard output:
+#   export CUDA_HOME=$(scripts/install-nvcc.sh .tools/cuda)
+# A folder that has a working nvcc already is left as it is.
+set -eu
+
+if [ $# -ne 1 ]; then
+  echo "usage: $0 FOLDER" >&2
+  exit 2
+fi
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+python=${PYTHON:-python3}
+
+# The wheels put everything below nvidia/cu<major>/.
+cuda_home() {
+  for nvcc in "$folder"/nvidia/cu*/bin/nvcc; do
+    if [ -f "$nvcc" ]; then
+      dirname "$(dirname "$nvcc")"
+      return
+    fi
+  done
+  return 1
+}
+
+works() {
+  home=$(cuda_home) || return 1
+  probe=$(mktemp -d)
+  echo '__global__ void probe() {}' >"$probe/probe.cu"
+  rc=0
+  "$home/bin/nvcc" -fatbin -o "$probe/probe.fatbin" "$probe/probe.cu" >&2 || rc=1
+  rm -rf "$probe"
+  return $rc
+}
+
+if ! works; then
+  PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$python" -m pip install --quiet --upgrade --target "$folder" \
+    nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm >&2
+  # Wheels do not always keep the permission to execute.
+  home=$(cuda_home) || { echo "$0: the wheels have no nvcc below $folder/nvidia" >&2; exit 1; }
+  chmod +x "$home"/bin/* "$home"/nvvm/bin/* 2>/dev/null || true
+  works || { echo "$0: $home/bin/nvcc does not compile" >&2; exit 1; }
+fi
+cuda_home

@@ -1,0 +1,138 @@
+// Ranks, links and ring schedules in C++, to drive the host image without the rest of the library.
+// Written apart from src/plan, so that a mistake there does not hide here.
+#pragma once
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <vector>
+
+#include "image.h"
+#include "work.h"
+
+namespace oxccl {
+
+// Zeroed memory that processes forked later share.
+static char* sharedMemory(size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) {
+    perror("mmap");
+    exit(2);
+  }
+  return (char*)p;
+}
+
+struct Policy {
+  u32 spin = 20, yields = 200;
+  u64 futex_ns = 1000000;
+};
+
+// One rank of a ring: link 0 receives from the rank before, link 1 sends to the next.
+struct RingRank {
+  Step steps[5];
+  u32 nsteps;
+  LinkEnd* ends;
+  LaunchArgs args;
+};
+
+static Step ringStep(u8 flags, u8 nrecv, u8 nsend, u8 place, u32 repeat, u32 chunk) {
+  Step s = {};
+  s.flags = flags;
+  s.nrecv = nrecv;
+  s.nsend = nsend;
+  s.place = place;
+  s.repeat = (u16)repeat;
+  s.stride = -1;
+  s.in_chunk = s.out_chunk = chunk;
+  s.recv[0] = 0;
+  s.send[0] = 1;
+  return s;
+}
+
+static u32 ringSteps(u32 n, u32 r, Step* s) {
+  u32 k = 0;
+  s[k++] = ringStep(STEP_IN, 0, 1, 0, 1, (r + n - 1) % n);
+  if (n > 2) s[k++] = ringStep(STEP_IN, 1, 1, 1, n - 2, (r + n - 2) % n);
+  s[k++] = ringStep(STEP_IN | STEP_OUT | STEP_POST, 1, 1, 1, 1, r);
+  if (n > 2) s[k++] = ringStep(STEP_OUT, 1, 1, 0, n - 2, (r + n - 1) % n);
+  s[k++] = ringStep(STEP_OUT, 1, 0, 0, 1, (r + 1) % n);
+  return k;
+}
+
+// All ranks and the links between them. Links carry on from one launch to the next.
+struct Ring {
+  u32 n, slot_bytes;
+  std::vector<RingRank> ranks;
+  u32* words;   // abort, error
+
+  Ring(u32 n, u32 slot_bytes, Policy policy = {}) : n(n), slot_bytes(slot_bytes), ranks(n) {
+    const size_t slots = (size_t)SLOTS * slot_bytes;
+    char* data = sharedMemory(n * slots);
+    Counter* counters = (Counter*)sharedMemory(2 * n * sizeof(Counter));
+    words = (u32*)sharedMemory(4096);
+    for (u32 r = 0; r < n; r++) {
+      RingRank& rank = ranks[r];
+      const u32 before = (r + n - 1) % n;
+      rank.ends = (LinkEnd*)sharedMemory(2 * sizeof(LinkEnd));
+      rank.ends[0] = {data + before * slots, &counters[2 * before], &counters[2 * before + 1], nullptr, 0, 0, slot_bytes, 0, 0};
+      rank.ends[1] = {data + r * slots, &counters[2 * r], &counters[2 * r + 1], nullptr, 0, 0, slot_bytes, 0, 0};
+      rank.nsteps = ringSteps(n, r, rank.steps);
+      rank.args = {};
+      rank.args.nwork = rank.args.nchannels = 1;
+      rank.args.spin = policy.spin;
+      rank.args.yields = policy.yields;
+      rank.args.futex_ns = policy.futex_ns;
+      rank.args.abort = words;
+      rank.args.error = words + 1;
+    }
+  }
+
+  // Prepares an AllReduce of `count` floats (sum).
+  void allReduce(u32 r, const float* in, float* out, u64 count) {
+    RingRank& rank = ranks[r];
+    Work& w = rank.args.work[0];
+    w = {};
+    w.in = (const char*)in;
+    w.out = (char*)out;
+    w.steps = rank.steps;
+    w.links = rank.ends;
+    w.count = count;
+    w.block = (count + n - 1) / n;
+    if (w.block >= 16) w.block = (w.block + 15) / 16 * 16;
+    w.piece = slot_bytes / sizeof(float);
+    w.hi = w.block;
+    w.nsteps = rank.nsteps;
+    w.nchunks = n;
+    w.type = F32;
+    w.op = SUM;
+    w.proto = SIMPLE;
+    w.nlinks = 2;
+  }
+};
+
+static const softcudaFunction& kernel(const softcudaImage* image, const char* name) {
+  for (u32 i = 0; i < image->nfunctions; i++)
+    if (!strcmp(image->functions[i].name, name)) return image->functions[i];
+  fprintf(stderr, "no kernel %s\n", name);
+  exit(2);
+}
+
+// Runs one thread of one block.
+struct BlockMemory {
+  alignas(64) char shared[4096];
+  alignas(64) char barrier[256];
+};
+static void runThread(const softcudaFunction& f, LaunchArgs& args, BlockMemory& m, u32 threads, u32 thread) {
+  softcudaBlock b = {};
+  for (int i = 0; i < 3; i++) b.gridDim[i] = b.blockDim[i] = 1;
+  b.blockDim[0] = threads;
+  b.threadIdx[0] = thread;
+  b.shared = m.shared;
+  b.barrier = m.barrier;
+  void* params[] = {&args};
+  f.entry(&b, params);
+}
+
+}  // namespace oxccl
