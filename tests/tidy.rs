@@ -50,7 +50,7 @@ const UNSAFE_ALLOWED: [&str; 10] = [
     // Handles are addresses in an arena that is never freed; the arena alone dereferences them.
     "src/comm/arena.rs",
     // softcuda: its C boundary (driver API, runtime API, the handshake) and its memory module.
-    "softcuda/src/api/",
+    "softcuda/src/abi/",
     "softcuda/src/runtime/",
     "softcuda/src/memory/",
 ];

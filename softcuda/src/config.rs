@@ -72,10 +72,14 @@ fn clamp(name: &str, text: &str, default: u64, low: u64, high: u64) -> u64 {
 /// The rules of `CUDA_VISIBLE_DEVICES`: indices or UUIDs (prefixes allowed); the first invalid entry ends the list, a
 /// device named twice makes all invisible.
 fn visible(devices: u32, list: Option<&str>) -> Vec<u32> {
-    let Some(list) = list else { return (0..devices).collect() };
+    let Some(list) = list else {
+        return (0..devices).collect();
+    };
     let mut found = Vec::new();
     for entry in list.split(',').map(str::trim) {
-        let Some(ordinal) = identify(devices, entry) else { break };
+        let Some(ordinal) = identify(devices, entry) else {
+            break;
+        };
         if found.contains(&ordinal) {
             return Vec::new();
         }

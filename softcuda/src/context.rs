@@ -160,7 +160,8 @@ impl Context {
         crate::event::destroy_all(driver, handle);
         crate::module::unload_all(driver, handle);
         driver.memory.free_context(driver, handle);
-        *self.settings.lock() = Settings { flags: self.settings.lock().flags, ..Settings::default() };
+        let mut settings = self.settings.lock();
+        *settings = Settings { flags: settings.flags, ..Settings::default() };
         Ok(())
     }
 

@@ -127,7 +127,9 @@ impl<T> Table<T> {
     pub fn for_each(&self, mut visit: impl FnMut(u64, &T)) {
         let made = self.free.lock().made;
         for index in 0..made {
-            let Some(slot) = self.slot(index) else { continue };
+            let Some(slot) = self.slot(index) else {
+                continue;
+            };
             let generation = slot.generation.load(Ordering::Acquire);
             if generation & 1 == 1 {
                 visit(self.handle(index, generation), &slot.value);

@@ -52,7 +52,9 @@ fn volume(size: [u32; 3]) -> u64 {
 
 /// Runs a launch to its end. The record comes back for use again.
 pub fn execute(driver: &'static Driver, mut launch: Box<Launch>) -> Option<Box<Launch>> {
-    let Some(device) = driver.devices.get(launch.device) else { return Some(launch) };
+    let Some(device) = driver.devices.get(launch.device) else {
+        return Some(launch);
+    };
     if volume(launch.grid) == 1 && volume(launch.block) == 1 {
         device.sms.start_single();
         let place = launch.coordinates(0, 0);

@@ -19,8 +19,12 @@ fn compile(source: &str, headers: Headers) -> Option<PathBuf> {
     let program = support::scratch(&format!("{name}-{headers:?}"));
     let mut command = support::compiler(&source);
     command.args(headers.arguments()?).args(["-D_GNU_SOURCE", "-O1", "-g", "-pthread"]);
+    if headers == Headers::Nvidia {
+        // Linked to NVIDIA's runtime, as a program from elsewhere is: it asks for versioned symbols.
+        command.arg(format!("-L{}", support::nvidia_home()?.join("lib").display()));
+    }
     command.arg("-o").arg(&program).arg(&source).arg(format!("-L{}", support::library_dir().display()));
-    support::output(command.args(["-lcudart", "-l:libcuda.so.1"]));
+    support::output(command.args(["-l:libcudart.so.13", "-l:libcuda.so.1"]));
     Some(program)
 }
 

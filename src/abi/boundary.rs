@@ -5,6 +5,7 @@ use crate::comm::{self, Comm, Outcome};
 use crate::error::{Code, Error};
 use crate::log::{self, Place};
 use crate::{group, params};
+use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -74,13 +75,19 @@ impl Answer<ResultCode> for Result<(), Error> {
     }
 }
 
-/// A result whose error may be one that was shown before, by the call that caused it.
-pub(super) struct Again(pub Result<Outcome, Error>);
+thread_local! {
+    /// The last error that a call in this thread's open group has shown.
+    static SHOWN: RefCell<Option<Error>> = const { RefCell::new(None) };
+}
 
-impl Answer<ResultCode> for Again {
+/// A result of the end of a group: an error that a call in the group has shown is not shown again.
+pub(super) struct EndOfGroup(pub Result<Outcome, Error>);
+
+impl Answer<ResultCode> for EndOfGroup {
     fn answer(self, call: &Place<'_>) -> ResultCode {
+        let shown = if group::is_open() { None } else { SHOWN.take() };
         match self.0 {
-            Err(error) if error.to_string() == log::last_error_text() => error.code().into(),
+            Err(error) if Some(&error) == shown.as_ref() => error.code().into(),
             result => result.answer(call),
         }
     }
@@ -161,5 +168,10 @@ pub(super) unsafe fn store<T>(name: &str, argument: &str, to: *mut T, value: T) 
 
 /// Passes a result on; an error is remembered by the thread's open group (spec §4.2).
 pub(super) fn noted<T>(result: Result<T, Error>) -> Result<T, Error> {
-    result.inspect_err(group::note_error)
+    result.inspect_err(|error| {
+        group::note_error(error);
+        if group::is_open() {
+            SHOWN.set(Some(error.clone()));
+        }
+    })
 }

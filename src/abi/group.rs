@@ -1,6 +1,6 @@
 //! ncclGroupStart, ncclGroupEnd, ncclGroupSimulateEnd (spec §3.1, §4).
 
-use super::boundary::{Again, invalid, unsupported};
+use super::boundary::{EndOfGroup, invalid, unsupported};
 use super::exports;
 use super::read::versioned;
 use super::types::{ResultCode, SimInfo};
@@ -24,9 +24,9 @@ fn group_start() -> Result<(), Error> {
     Ok(())
 }
 
-fn group_end() -> Again {
+fn group_end() -> EndOfGroup {
     ::log::trace!(target: "CALL", "ncclGroupEnd()");
-    Again(group::end())
+    EndOfGroup(group::end())
 }
 
 /// The magic of an `ncclSimInfo_t`.

@@ -45,7 +45,7 @@ exports! {
 
 unsafe fn init_rank(newcomm: *mut Handle, nranks: c_int, id: UniqueId, rank: c_int) -> Result<Outcome, Error> {
     // SAFETY: the caller keeps the C contract.
-    noted(unsafe { init("ncclCommInitRank", newcomm, nranks, &id, rank, std::ptr::null()) })
+    unsafe { init("ncclCommInitRank", newcomm, nranks, || Ok(id), rank, std::ptr::null()) }
 }
 
 unsafe fn init_rank_config(
@@ -56,7 +56,7 @@ unsafe fn init_rank_config(
     config: *mut Config,
 ) -> Result<Outcome, Error> {
     // SAFETY: the caller keeps the C contract.
-    noted(unsafe { init("ncclCommInitRankConfig", newcomm, nranks, &id, rank, config) })
+    unsafe { init("ncclCommInitRankConfig", newcomm, nranks, || Ok(id), rank, config) }
 }
 
 /// The first id alone is used: it names the communicator (spec §3.2), and one root serves thousands of ranks.
@@ -70,8 +70,6 @@ unsafe fn init_rank_scalable(
 ) -> Result<Outcome, Error> {
     const NAME: &str = "ncclCommInitRankScalable";
     let id = || {
-        prepare();
-        comm::check_cuda()?;
         if nids <= 0 || nids > nranks {
             return Err(invalid(format!("{NAME} : invalid nId {nids} (it should be in the 1..{nranks} range)")));
         }
@@ -80,11 +78,11 @@ unsafe fn init_rank_scalable(
         Ok(unsafe { ids.read() })
     };
     // SAFETY: the caller keeps the C contract.
-    noted(id().and_then(|id| unsafe { init(NAME, newcomm, nranks, &id, rank, config) }))
+    unsafe { init(NAME, newcomm, nranks, id, rank, config) }
 }
 
 /// What the three ways of making one rank's communicator have in common. A missing driver is told before
-/// anything else, as by NCCL.
+/// anything else and not remembered by a group, as by NCCL; what goes wrong afterwards is.
 ///
 /// # Safety
 /// `newcomm` is NULL or valid for writing until the call (in a group: the group, without blocking: the
@@ -93,40 +91,42 @@ unsafe fn init(
     function: &'static str,
     newcomm: *mut Handle,
     nranks: c_int,
-    id: &UniqueId,
+    id: impl FnOnce() -> Result<UniqueId, Error>,
     rank: c_int,
     config: *const Config,
 ) -> Result<Outcome, Error> {
     prepare();
-    comm::check_cuda()?;
+    comm::check_cuda().inspect_err(|error| never_made(function, error))?;
     log::banner(rank, library_path);
-    ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.internal[..8]);
-    // SAFETY: NULL or valid for writing by the contract.
-    unsafe { store(function, "newcomm", newcomm, std::ptr::null_mut()) }?;
-    if nranks < 1 || rank < 0 || rank >= nranks {
-        return Err(invalid(format!("Invalid rank requested : {rank}/{nranks} ({function})")));
-    }
-    // SAFETY: the contract is the same.
-    let config = unsafe { read::config(config) }?;
-    let request = InitRequest {
-        function,
-        nranks,
-        rank,
-        id: bootstrap::UniqueId(id.internal),
-        config,
-        always_blocking: function == "ncclCommInitRank",
-        device: None,
-    };
-    let to = newcomm as usize;
-    // SAFETY: `newcomm` is not NULL and stays valid by the contract.
-    group::init_rank(request, move |handle| unsafe { (to as *mut Handle).write(handle as Handle) })
+    noted((|| {
+        // SAFETY: NULL or valid for writing by the contract.
+        unsafe { store(function, "newcomm", newcomm, std::ptr::null_mut()) }?;
+        if nranks < 1 || rank < 0 || rank >= nranks {
+            return Err(invalid(format!("Invalid rank requested : {rank}/{nranks} ({function})")));
+        }
+        let id = bootstrap::UniqueId(id()?.internal);
+        ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.0[..8]);
+        // SAFETY: the contract is the same.
+        let config = unsafe { read::config(config) }?;
+        let always_blocking = function == "ncclCommInitRank";
+        let request = InitRequest { function, nranks, rank, id, config, always_blocking, device: None };
+        let to = newcomm as usize;
+        // SAFETY: `newcomm` is not NULL and stays valid by the contract.
+        group::init_rank(request, move |handle| unsafe { (to as *mut Handle).write(handle as Handle) })
+    })())
+    .inspect_err(|error| never_made(function, error))
+}
+
+/// stderr is told why a communicator was not made, whatever NCCL_DEBUG says.
+fn never_made(function: &str, error: &Error) {
+    log::failed_creation(&log::Place { file: "abi/lifecycle.rs", line: line!(), function }, error);
 }
 
 unsafe fn init_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Result<(), Error> {
     prepare();
+    comm::check_cuda().inspect_err(|error| never_made("ncclCommInitAll", error))?;
     not_null("CommInitAll", "comms", comms)?;
     let count = usize::try_from(ndev).map_err(|_| invalid(format!("Invalid device count requested : {ndev}")))?;
-    comm::check_cuda()?;
     log::banner(0, library_path);
     // SAFETY: NULL stands for the default configuration.
     let config = unsafe { read::config(std::ptr::null()) }?;
@@ -203,24 +203,22 @@ unsafe fn grow(
     config: *mut Config,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommGrow";
-    noted((|| {
-        // SAFETY: NULL or valid for writing by the C contract.
-        unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
-        if nranks <= 0 {
-            return Err(invalid(format!("{NAME} : invalid nRanks {nranks}")));
+    // SAFETY: NULL or valid for writing by the C contract.
+    unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
+    if nranks <= 0 {
+        return Err(invalid(format!("{NAME} : invalid nRanks {nranks}")));
+    }
+    match comm.is_null() {
+        true if rank < 0 || rank >= nranks => {
+            return Err(invalid(format!("{NAME} : invalid rank {rank}/{nranks}")));
         }
-        match comm.is_null() {
-            true if rank < 0 || rank >= nranks => {
-                return Err(invalid(format!("{NAME} : invalid rank {rank}/{nranks}")));
-            }
-            true if id.is_null() => return Err(null(NAME, "uniqueId")),
-            true => {}
-            false => check_grown(&*comm_of(NAME, comm)?, nranks, rank)?,
-        }
-        // SAFETY: NULL or an ncclConfig_t by the C contract.
-        unsafe { read::config(config) }?;
-        Err(unsupported(NAME))
-    })())
+        true if id.is_null() => return Err(null(NAME, "uniqueId")),
+        true => {}
+        false => check_grown(&*comm_of(NAME, comm)?, nranks, rank)?,
+    }
+    // SAFETY: NULL or an ncclConfig_t by the C contract.
+    unsafe { read::config(config) }?;
+    Err(unsupported(NAME))
 }
 
 /// What a rank that exists may ask of a grow.
@@ -269,10 +267,12 @@ fn revoke(comm: Handle, flags: c_int) -> Result<(), Error> {
 
 fn suspend(comm: Handle, _flags: c_int) -> Result<(), Error> {
     const NAME: &str = "ncclCommSuspend";
-    noted(ready(NAME, comm).and_then(|_| Err(unsupported(NAME))))
+    ready(NAME, comm)?;
+    Err(unsupported(NAME))
 }
 
 fn resume(comm: Handle) -> Result<(), Error> {
     const NAME: &str = "ncclCommResume";
-    noted(ready(NAME, comm).and_then(|_| Err(unsupported(NAME))))
+    ready(NAME, comm)?;
+    Err(unsupported(NAME))
 }

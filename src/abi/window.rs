@@ -3,7 +3,7 @@
 //! No communicator supports symmetric memory yet, so a registration succeeds with a NULL window, and every
 //! window that is not NULL is unknown.
 
-use super::boundary::{comm_of, invalid, not_null, noted, ready, store};
+use super::boundary::{comm_of, invalid, not_null, ready, store};
 use super::exports;
 use super::types::{Handle, ResultCode, Team};
 use crate::error::Error;
@@ -38,20 +38,18 @@ const GIN_ONLY: c_int = 4;
 
 unsafe fn register(comm: Handle, buffer: *mut c_void, size: usize, window: *mut Handle, flags: c_int) -> Result<(), Error> {
     const NAME: &str = "ncclCommWindowRegister";
-    noted((|| {
-        let comm = comm_of(NAME, comm)?;
-        // SAFETY: NULL or valid for writing by the C contract.
-        unsafe { store(NAME, "win", window, std::ptr::null_mut()) }?;
-        if buffer.is_null() || size == 0 {
-            return Err(invalid(format!("{NAME} : invalid buffer {buffer:p} of size {size}")));
-        }
-        comm.check_ready()?;
-        if flags & SYMMETRIC != 0 && flags & GIN_ONLY != 0 {
-            let text = "NCCL_WIN_COLL_SYMMETRIC cannot be combined with window capability-restriction flags";
-            return Err(invalid(format!("{text} (flags {flags:#x})")));
-        }
-        Ok(())
-    })())
+    let comm = comm_of(NAME, comm)?;
+    // SAFETY: NULL or valid for writing by the C contract.
+    unsafe { store(NAME, "win", window, std::ptr::null_mut()) }?;
+    if buffer.is_null() || size == 0 {
+        return Err(invalid(format!("{NAME} : invalid buffer {buffer:p} of size {size}")));
+    }
+    comm.check_ready()?;
+    if flags & SYMMETRIC != 0 && flags & GIN_ONLY != 0 {
+        let text = "NCCL_WIN_COLL_SYMMETRIC cannot be combined with window capability-restriction flags";
+        return Err(invalid(format!("{text} (flags {flags:#x})")));
+    }
+    Ok(())
 }
 
 fn deregister(comm: Handle, window: Handle) -> Result<(), Error> {

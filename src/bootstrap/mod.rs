@@ -8,7 +8,7 @@
 //! `complete`, every failure of a rank (an error that it reports by [`Bootstrap::fail`], or its death)
 //! ends the waits of all others with an error that names it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
@@ -16,6 +16,9 @@ pub mod config;
 pub mod id;
 pub mod net;
 pub mod protocol;
+
+#[cfg(test)]
+mod tests;
 
 pub use config::{CommId, Family, InterfaceFilter, NetConfig};
 pub use id::UniqueId;
@@ -105,43 +108,35 @@ impl Bootstrap {
     /// together (the text names rank and values) or the id is of another library; `Remote` for a rank or a
     /// root that is gone; `Timeout` with the missing ranks; `Aborted` if it was cancelled; `System`.
     pub fn join(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Bootstrap, Error> {
-        check(&join)?;
-        let parts = IdParts::decode(id)?;
-        let clock = std::time::Instant::now();
-        if parts.fixed && join.rank == 0 {
-            let listener = net::root::listen_fixed(parts.root)?;
-            net::root::start(config, listener, parts.magic, rand::random(), true)?;
-        }
-        let route = interface::route_to(parts.root);
-        let subnet = parts.fixed.then_some(parts.root.ip());
-        let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
-        let interface = interface::choose(&interface::list()?, wish)?;
-        log_interface(&interface);
-        let listener = socket::listen(interface.at(0), config.ports, "other ranks")?;
-        let address = socket::local_address(&listener)?;
-        let entry = Entry { address, interface: interface.name.clone(), facts: join.facts };
-        let driver = Driver::new(Some(listener), join.cancel, Buffers::from(config))?;
+        let clock = Instant::now();
+        let (driver, settings) = prepare(config, id, join)?;
         let create = clock.elapsed();
-        let settings = MemberConfig {
-            rank: join.rank,
-            nranks: join.nranks,
-            magic: parts.magic,
-            root: parts.root,
-            fixed: parts.fixed,
-            version: join.version,
-            process: process(),
-            settings: join.settings,
-            entry,
-            timeout: config.timeout,
-            retry: Retry { count: config.retry_count, sleep: config.retry_sleep },
-        };
+        let (rank, nranks) = (settings.rank, settings.nranks);
         let member = Member::new(settings, driver.now());
-        let mut bootstrap =
-            Bootstrap { driver, member, rank: join.rank, nranks: join.nranks, timings: Timings { create, join: Duration::ZERO } };
+        let timings = Timings { create, join: Duration::ZERO };
+        let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings };
         bootstrap.run(|member| member.joined())?;
         bootstrap.timings.join = clock.elapsed() - create;
         bootstrap.log_timings();
         Ok(bootstrap)
+    }
+
+    /// For a rank that has failed before it could join (no memory, no device): checks in only to end the
+    /// initialisation of all other ranks with an error that names this one. Takes two seconds at most
+    /// if the root is there, and as long as a join if it is not.
+    ///
+    /// # Errors
+    /// As [`Bootstrap::join`], if the root cannot be told.
+    pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
+        let (driver, settings) = prepare(config, id, join)?;
+        let (rank, nranks) = (settings.rank, settings.nranks);
+        let member = Member::reporting(settings, failure, driver.now());
+        let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings: Timings::default() };
+        match bootstrap.run(|_| false) {
+            // The root has sent the news to all: this rank hears it too.
+            Err(Error::Remote { rank: Some(culprit), .. }) if culprit == rank => Ok(()),
+            other => other,
+        }
     }
 
     fn log_timings(&self) {
@@ -171,7 +166,7 @@ impl Bootstrap {
 
     /// What a rank brought as [`Join::facts`].
     pub fn facts(&self, rank: u32) -> &[u8] {
-        self.member.entry(rank).map_or(&[], |entry| &entry.facts)
+        self.member.facts(rank)
     }
 
     /// Where a rank listens, for messages.
@@ -274,6 +269,38 @@ impl Drop for Bootstrap {
         self.member.leave();
         self.driver.farewell(&mut self.member);
     }
+}
+
+/// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
+fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, MemberConfig), Error> {
+    check(&join)?;
+    let parts = IdParts::decode(id)?;
+    let route = interface::route_to(parts.root);
+    let subnet = parts.fixed.then_some(parts.root.ip());
+    let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
+    let interface = interface::choose(&interface::list()?, wish)?;
+    log_interface(&interface);
+    if parts.fixed && join.rank == 0 {
+        let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
+        net::root::start(config, listener, parts.magic, rand::random(), true)?;
+    }
+    let listener = socket::listen(interface.at(0), config.ports, "other ranks")?;
+    let address = socket::local_address(&listener)?;
+    let driver = Driver::new(Some(listener), join.cancel, Buffers::from(config))?;
+    let settings = MemberConfig {
+        rank: join.rank,
+        nranks: join.nranks,
+        magic: parts.magic,
+        root: parts.root,
+        fixed: parts.fixed,
+        version: join.version,
+        process: process(),
+        settings: join.settings,
+        entry: Entry { address, interface: interface.name, facts: join.facts },
+        timeout: config.timeout,
+        retry: Retry { count: config.retry_count, sleep: config.retry_sleep },
+    };
+    Ok((driver, settings))
 }
 
 /// What can be wrong with a rank's own arguments.

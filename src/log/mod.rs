@@ -21,7 +21,7 @@ pub use settings::{LEVELS, SUBSYSTEMS, Settings};
 use crate::error::{Code, Error};
 pub use line::Place;
 use line::{Origin, render};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use settings::Kind;
 use sink::Sink;
 use std::cell::Cell;
@@ -93,12 +93,28 @@ pub fn failure(place: &Place<'_>, error: &Error) {
 #[derive(Debug, Default)]
 pub struct FirstFailure(AtomicBool);
 
+/// The last failure that stderr was told of, so that none is told twice.
+static TOLD: Mutex<String> = Mutex::new(String::new());
+
 /// Prints one WARN line about `error` to stderr, whatever NCCL_DEBUG says, if `once` has not done so
 /// before. Nothing is printed where WARN lines already go to the same file as stderr.
 pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
     if error.code() == Code::Success || once.0.swap(true, Ordering::Relaxed) {
         return;
     }
+    tell_stderr(place, error);
+}
+
+/// The same for a communicator that was never made. A failure that stderr has just been told of by the
+/// communicator itself is not repeated.
+pub fn failed_creation(place: &Place<'_>, error: &Error) {
+    if *TOLD.lock() != error.to_string() {
+        tell_stderr(place, error);
+    }
+}
+
+fn tell_stderr(place: &Place<'_>, error: &Error) {
+    *TOLD.lock() = error.to_string();
     LOGGER.with(|state| {
         if !(state.shows(Kind::Warn) && state.sink.is_stderr()) {
             let text = state.render(Kind::Warn, place, &error.to_string());

@@ -55,7 +55,9 @@ pub fn load(environment: &mut dyn Environment) {
         return;
     }
     let (origins, mut notes) = conf::apply(environment);
-    crate::log::reset();
+    if origins.keys().any(|name| name.starts_with("NCCL_DEBUG") || name == "NCCL_WARN_ENABLE_DEBUG_INFO") {
+        crate::log::reset();
+    }
     let get = |name: &str| environment.get(name);
     let values = read_all(&get, &mut notes, &origins);
     notes.iter().for_each(|note| ::log::info!(target: "ENV", "{note}"));

@@ -147,7 +147,7 @@ const USED: &[Param] = &[
     text("NCCL_HOSTID", "automatic", "string that identifies the host; ranks with the same one share memory").fresh(),
     text("NCCL_SOCKET_IFNAME", "automatic", "network interfaces: prefixes, = exact names, ^ all but these").fresh(),
     text("NCCL_SOCKET_FAMILY", "any", "AF_INET or AF_INET6").fresh(),
-    text("NCCL_SOCKET_MAGIC", "built in", "64-bit number by which the sockets of a job know each other").fresh(),
+    over("NCCL_SOCKET_MAGIC", 0, i64::MAX, "63-bit number by which the sockets of a job know each other"),
     int("NCCL_SOCKET_RETRY_CNT", 34, 0, 10_000, "retries of a refused or timed-out connect").fresh(),
     int("NCCL_SOCKET_RETRY_SLEEP_MSEC", 100, 0, 600_000, "milliseconds before the first retry; the k-th waits k times this")
         .fresh(),

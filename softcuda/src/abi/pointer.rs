@@ -37,7 +37,9 @@ fn place(range: &Range, address: usize, attribute: c_int) -> Outcome<Option<Valu
     Ok(Some(match attribute {
         3 => Value::Wide(address as u64),
         // As on a GPU, the host has no address for device memory.
-        4 if range.kind.is_device() && range.kind != Kind::Managed => return Err(CudaError::INVALID_VALUE),
+        4 if range.kind.is_device() && range.kind != Kind::Managed => {
+            return Err(CudaError::INVALID_VALUE);
+        }
         4 => Value::Wide(address as u64),
         11 | 19 => Value::Wide(range.base as u64),
         12 => Value::Wide(range.size as u64),

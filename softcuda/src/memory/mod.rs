@@ -51,7 +51,9 @@ impl Memory {
     /// Whether all of the bytes lie in one known range, and whether that is device memory; `None`: pageable memory.
     pub fn classify(&self, address: usize, bytes: usize) -> Outcome<Option<bool>> {
         let ranges = self.ranges.read();
-        let Some((_, range)) = ranges.range(..=address).next_back() else { return Ok(None) };
+        let Some((_, range)) = ranges.range(..=address).next_back() else {
+            return Ok(None);
+        };
         let offset = address - range.base;
         if offset >= range.size {
             return Ok(None);

@@ -56,6 +56,7 @@ pub(super) struct LaunchConfig {
     pub(super) nattributes: u32,
 }
 
+// SAFETY: the prototypes are those of cuda.h, which tests/headers.rs holds against NVIDIA's.
 unsafe extern "C" {
     pub(super) safe fn cuInit(flags: c_uint) -> Status;
     pub(super) safe fn cuDriverGetVersion(version: Out<c_int>) -> Status;
@@ -124,6 +125,18 @@ unsafe extern "C" {
     pub(super) safe fn cuIpcCloseMemHandle(ptr: Address) -> Status;
     pub(super) safe fn cuIpcGetEventHandle(handle: Out<IpcHandle>, event: Handle) -> Status;
     pub(super) safe fn cuIpcOpenEventHandle(event: Out<Handle>, handle: IpcHandle) -> Status;
+
+    pub(super) safe fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: c_int) -> Status;
+    pub(super) safe fn cuDeviceGetMemPool(pool: Out<Handle>, device: c_int) -> Status;
+    pub(super) safe fn cuDeviceSetMemPool(device: c_int, pool: Handle) -> Status;
+    pub(super) fn cuMemPoolCreate(pool: Out<Handle>, properties: *const c_void) -> Status;
+    pub(super) safe fn cuMemPoolDestroy(pool: Handle) -> Status;
+    pub(super) safe fn cuMemPoolTrimTo(pool: Handle, keep: usize) -> Status;
+    pub(super) fn cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: *mut c_void) -> Status;
+    pub(super) fn cuMemPoolSetAttribute(pool: Handle, attribute: c_int, value: *mut c_void) -> Status;
+    pub(super) fn cuMemPoolGetAccess(flags: Out<c_int>, pool: Handle, location: *mut c_void) -> Status;
+    pub(super) fn cuMemPoolSetAccess(pool: Handle, access: *const c_void, count: usize) -> Status;
+    pub(super) safe fn cuMemAllocFromPoolAsync(ptr: Out<Address>, size: usize, pool: Handle, stream: Handle) -> Status;
 
     pub(super) fn cuMemcpy(dst: Address, src: Address, bytes: usize) -> Status;
     pub(super) fn cuMemcpyHtoD_v2(dst: Address, src: Address, bytes: usize) -> Status;

@@ -13,7 +13,11 @@ extern "C" fn malloc(ptr: Out<Address>, size: usize) -> Code {
 }
 
 /// The runtime allows a size of 0: success and a NULL pointer. The driver does not.
-fn allocate(ptr: Out<Address>, size: usize, driver_call: impl FnOnce(Out<Address>, usize) -> driver::Status) -> Result<(), Code> {
+pub(super) fn allocate(
+    ptr: Out<Address>,
+    size: usize,
+    driver_call: impl FnOnce(Out<Address>, usize) -> driver::Status,
+) -> Result<(), Code> {
     let ptr = ptr.ok_or(INVALID_VALUE)?;
     ptr.write(0);
     if size == 0 { Ok(()) } else { check(driver_call(Some(ptr), size)) }

@@ -23,6 +23,7 @@ mod error;
 mod event;
 mod kernel;
 mod memory;
+mod pool;
 mod properties;
 mod registry;
 mod stream;

@@ -272,7 +272,9 @@ impl Stream {
             Role::NonBlocking => {}
             Role::Blocking => {
                 let legacy = self.context().ok().and_then(Context::legacy_if_used);
-                let Some(end) = legacy.map(Stream::end) else { return };
+                let Some(end) = legacy.map(Stream::end) else {
+                    return;
+                };
                 if end.number > queue.legacy_waited && !end.is_reached() {
                     queue.legacy_waited = end.number;
                     self.push(queue, Op::Wait(end));
@@ -308,7 +310,9 @@ struct ThreadStreams(Vec<(u64, u64)>);
 
 impl Drop for ThreadStreams {
     fn drop(&mut self) {
-        let Some(driver) = Driver::running() else { return };
+        let Some(driver) = Driver::running() else {
+            return;
+        };
         for (_, handle) in &self.0 {
             let _ = Stream::destroy(driver, *handle);
         }

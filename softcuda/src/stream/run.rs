@@ -13,6 +13,9 @@ const YIELDS: u32 = 20;
 /// A sleeper looks by itself after this long, in case a wake-up was lost.
 const RECHECK: Duration = Duration::from_millis(20);
 
+/// Streams that wait for one another and are looked through before a wait.
+const MAX_CHAIN: usize = 64;
+
 /// Why an owner stopped.
 pub(super) enum Halt {
     /// As many operations are done as it wanted.
@@ -33,7 +36,8 @@ pub(super) struct Owned {
 impl Stream {
     pub(super) fn try_own(&'static self) -> Option<Owned> {
         let taken = self.owned.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed);
-        taken.is_ok().then_some(Owned { stream: self, spare: None })
+        // Made only if taken: its drop gives the stream up.
+        taken.is_ok().then(|| Owned { stream: self, spare: None })
     }
 
     /// Sleeps until `number` operations are done or nobody owns the stream.
@@ -60,6 +64,20 @@ impl Stream {
         if !settled() {
             self.progress.wait_for(&mut gate, RECHECK);
         }
+    }
+
+    /// This stream, the one that its next operation waits for, the one that that one's waits for, and so on.
+    pub(super) fn waits_for(&'static self) -> Vec<&'static Stream> {
+        let mut chain = vec![self];
+        let mut current = self;
+        while let Some(Op::Wait(target)) = current.queue.lock().operations.front()
+            && !target.is_reached()
+            && chain.len() < MAX_CHAIN
+        {
+            current = target.stream;
+            chain.push(current);
+        }
+        chain
     }
 
     fn tell_waiters(&self) {

@@ -87,15 +87,18 @@ impl Scheduler {
     }
 
     /// Before a thread executes `busy` itself: starts the workers of all other streams that have work, since what it
-    /// executes may wait for them.
+    /// executes may wait for them. Not of those that the thread will come to first because `busy` waits for them.
     pub(super) fn wake_others(&self, busy: &'static Stream) {
-        if self.count.load(Ordering::SeqCst) > 1 {
-            let waiting: Vec<&'static Stream> = {
-                let list = self.list.lock();
-                list.iter().map(|entry| entry.stream).filter(|s| !std::ptr::eq(*s, busy) && s.is_waiting()).collect()
-            };
-            waiting.into_iter().for_each(Stream::nudge);
+        if self.count.load(Ordering::SeqCst) <= 1 {
+            return;
         }
+        let chain = busy.waits_for();
+        let spared = |stream: &Stream| chain.iter().any(|own| std::ptr::eq(*own, stream));
+        let waiting: Vec<&'static Stream> = {
+            let list = self.list.lock();
+            list.iter().map(|entry| entry.stream).filter(|s| s.is_waiting() && !spared(s)).collect()
+        };
+        waiting.into_iter().for_each(Stream::nudge);
     }
 
     fn kick(&self) {

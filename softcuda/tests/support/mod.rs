@@ -30,10 +30,10 @@ pub fn scratch(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// The folder of NVIDIA's headers, or `None` with a message. `OXCCL_REQUIRE=all` makes that a failure.
-pub fn nvidia_include_dir() -> Option<PathBuf> {
+/// The folder with NVIDIA's include/ and lib/, or `None` with a message. `OXCCL_REQUIRE=all` makes that a failure.
+pub fn nvidia_home() -> Option<PathBuf> {
     let home = env::var_os("OXCCL_CUDA_HOME").map(PathBuf::from);
-    let found = home.map(|h| h.join("include")).filter(|i| i.join("cuda.h").exists());
+    let found = home.filter(|h| h.join("include/cuda.h").exists());
     if found.is_none() {
         let why = "OXCCL_CUDA_HOME does not lead to NVIDIA's headers (see scripts/install-cuda-headers.sh)";
         assert!(env::var("OXCCL_REQUIRE").as_deref() != Ok("all"), "{why}");
@@ -59,7 +59,7 @@ impl Headers {
         match self {
             Headers::Ours => args.extend(["-pedantic".into(), format!("-I{}", include_dir().display())]),
             Headers::Nvidia => {
-                let nvidia = nvidia_include_dir()?;
+                let nvidia = nvidia_home()?.join("include");
                 let own = scratch("softcuda-header");
                 fs::create_dir_all(&own).expect("the scratch folder is writable");
                 publish(&include_dir().join("softcuda.h"), &own.join("softcuda.h"));

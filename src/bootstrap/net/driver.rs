@@ -26,6 +26,8 @@ const READ: usize = 256 << 10;
 const ACCEPTS: usize = 256;
 /// How long accepting pauses when there are no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long accepting may fail before that is an error.
+const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
 /// Events taken at once.
 const EVENTS: usize = 256;
 /// How long closing connections may take to deliver what is queued.
@@ -54,7 +56,10 @@ pub struct Driver {
     conns: BTreeMap<Conn, Io>,
     /// Connections with bytes that the system has not taken.
     unsent: usize,
+    /// Accepting pauses until then.
     accept_at: Option<Duration>,
+    /// Accepting has failed since then.
+    accept_failing: Option<Duration>,
     start: Instant,
     scratch: Vec<u8>,
 }
@@ -96,6 +101,7 @@ impl Driver {
             conns: BTreeMap::new(),
             unsent: 0,
             accept_at: None,
+            accept_failing: None,
             start: Instant::now(),
             scratch: vec![0; READ],
         })
@@ -165,7 +171,7 @@ impl Driver {
         }
         for event in &events {
             match event.data.u64() {
-                LISTENER => self.accept(machine),
+                LISTENER => self.accept(machine)?,
                 CANCEL => {}
                 conn => self.ready(machine, conn, event.flags),
             }
@@ -175,7 +181,7 @@ impl Driver {
         if self.accept_at.is_some_and(|at| now >= at) {
             self.accept_at = None;
             self.watch_listener(EventFlags::IN);
-            self.accept(machine);
+            self.accept(machine)?;
         }
         if machine.deadline().is_some_and(|deadline| now >= deadline) {
             machine.tick(now);
@@ -183,35 +189,53 @@ impl Driver {
         Ok(())
     }
 
-    fn accept<M: Machine>(&mut self, machine: &mut M) {
+    fn accept<M: Machine>(&mut self, machine: &mut M) -> Result<(), Error> {
         for _ in 0..ACCEPTS {
             let Some(listener) = &self.listener else {
-                return;
+                return Ok(());
             };
             match socket::accept(listener, self.buffers) {
-                Ok(None) => return,
+                Ok(None) => {
+                    self.accept_failing = None;
+                    return Ok(());
+                }
                 Ok(Some((socket, peer))) => {
+                    self.accept_failing = None;
                     let conn = machine.accepted(self.start.elapsed(), peer);
                     self.adopt(machine, conn, socket, false);
                 }
                 Err(error) => return self.accept_failed(&error),
             }
         }
+        Ok(())
     }
 
-    /// No descriptors or memory: more descriptors if the system gives them, else a pause; the connection waits in the backlog.
-    fn accept_failed(&mut self, error: &io::Error) {
-        let full = error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
-        if full && raise_descriptor_limit() {
-            self.accept_at = Some(self.now());
-            return;
+    /// No descriptors or memory: more descriptors if the system gives them, else a pause, in which the
+    /// connection waits in the backlog, and after some seconds an error.
+    fn accept_failed(&mut self, error: &io::Error) -> Result<(), Error> {
+        let now = self.now();
+        let exhausted = error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
+        if exhausted && raise_descriptor_limit() {
+            self.accept_at = Some(now);
+            return Ok(());
         }
-        if self.accept_at.is_none() {
-            log::warn!(target: "BOOTSTRAP", "Bootstrap: cannot accept a connection: {} (open connections here: {}); trying again", socket::text(error), self.conns.len());
+        let text = socket::text(error);
+        let open = self.conns.len();
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(0);
+        let text = format!(
+            "cannot accept connections: {text} ({open} connections open here, limit of open files of this process {limit}: ulimit -n)"
+        );
+        let since = *self.accept_failing.get_or_insert(now);
+        if now >= since + ACCEPT_PATIENCE {
+            return Err(Error::Resource(text));
         }
-        self.accept_at = Some(self.now() + ACCEPT_PAUSE);
+        if since == now {
+            log::warn!(target: "BOOTSTRAP", "Bootstrap: {text}; trying again");
+        }
+        self.accept_at = Some(now + ACCEPT_PAUSE);
         // Level-triggered: without this every wait would return at once.
         self.watch_listener(EventFlags::empty());
+        Ok(())
     }
 
     fn watch_listener(&self, flags: EventFlags) {
@@ -379,7 +403,7 @@ impl Io {
 }
 
 /// Raises the soft limit of open descriptors to the hard one; whether there was room.
-fn raise_descriptor_limit() -> bool {
+pub(super) fn raise_descriptor_limit() -> bool {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
+use super::cancel::Cancel;
 use super::driver::{Driver, Stop};
 use super::socket::{self, Buffers};
 use crate::bootstrap::config::{CommId, NetConfig};
@@ -47,8 +48,8 @@ pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed
 /// A listener on the address of `NCCL_COMM_ID`. The root of an earlier run may still be closing there.
 ///
 /// # Errors
-/// `System` if the address is not one of this host, or stays in use.
-pub fn listen_fixed(address: SocketAddr) -> Result<Socket, Error> {
+/// `InvalidUsage` if the address is not one of this host, `Resource` if it stays in use, `Aborted`, `System`.
+pub fn listen_fixed(address: SocketAddr, cancel: Option<&Cancel>) -> Result<Socket, Error> {
     let first = Instant::now();
     loop {
         let error = match socket::listen(address, None, "the ranks (root, NCCL_COMM_ID)") {
@@ -72,6 +73,9 @@ pub fn listen_fixed(address: SocketAddr) -> Result<Socket, Error> {
                 "NCCL_COMM_ID names {}, and another process listens there: an earlier run that has not ended?",
                 show(address)
             )));
+        }
+        if cancel.is_some_and(Cancel::fired) {
+            return Err(Error::Aborted);
         }
         std::thread::sleep(FIXED_BIND_PAUSE);
     }

@@ -148,7 +148,12 @@ pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError>
             Err(error) => Err(error),
         }
     };
-    begin().map_err(|error| connect_error(&error))
+    let exhausted = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
+    let outcome = match begin() {
+        Err(error) if exhausted(&error) && super::driver::raise_descriptor_limit() => begin(),
+        outcome => outcome,
+    };
+    outcome.map_err(|error| connect_error(&error))
 }
 
 /// The outcome of a connect that has become writable. A connection of a socket with itself, which happens

@@ -36,6 +36,13 @@ impl Entry {
         encoder.address(self.address).text(&self.interface).bytes(&self.facts)
     }
 
+    /// Reads only the facts of an entry.
+    pub fn decode_facts<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], Malformed> {
+        decoder.address()?;
+        decoder.bytes(wire::MAX_TEXT)?;
+        decoder.bytes(MAX_FACTS)
+    }
+
     /// Reads an entry.
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Entry, Malformed> {
         Ok(Entry { address: decoder.address()?, interface: decoder.text()?, facts: decoder.bytes(MAX_FACTS)?.to_vec() })

@@ -66,8 +66,14 @@ impl Dial {
 pub(super) struct Dials(Vec<Dial>);
 
 impl Dials {
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
+    /// Forgets all; returns the connects under way.
+    pub(super) fn clear(&mut self) -> Vec<Conn> {
+        let dials = std::mem::take(&mut self.0);
+        let under_way = dials.iter().filter_map(|dial| match dial.step {
+            Step::Connecting(conn, _) => Some(conn),
+            Step::Answering(..) | Step::Pausing(_) => None,
+        });
+        under_way.collect()
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
@@ -94,7 +100,7 @@ impl Member {
 
     /// Connects to another rank, whose address must be known.
     pub(super) fn dial(&mut self, now: Duration, rank: u32, purpose: Purpose) -> Result<(), Malformed> {
-        let address = self.roster.get(&rank).map(|entry| entry.address);
+        let address = self.roster.get(rank).map(|entry| entry.address);
         let address = address.ok_or_else(|| Malformed(format!("no address of rank {rank}")))?;
         self.dial_address(now, Target::Peer(rank, purpose), address);
         Ok(())
@@ -135,6 +141,10 @@ impl Member {
         self.links.insert(conn, Link { role, address, reader: Reader::default(), bye: false });
         let first = [greeting.encode().as_slice(), &hello].concat();
         self.send(conn, first.into());
+        if let (Target::Root, Some(verdict)) = (target, &self.verdict) {
+            let bytes = verdict.encode();
+            self.send(conn, bytes);
+        }
     }
 
     fn check_in(&self) -> std::sync::Arc<[u8]> {

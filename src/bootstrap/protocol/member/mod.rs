@@ -9,26 +9,27 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::checkin::{CheckIn, Entry, Roster, Settings, Welcome};
+use super::checkin::{CheckIn, Entry, Settings, Welcome};
 use super::failure::Failure;
-use super::stranger::{self, Visitor};
 use super::tree::{self, Place};
-use super::wire::{Decoder, Encoder, Frame, Kind, PREAMBLE, PROTOCOL, Preamble, Reader, Service};
+use super::wire::{Decoder, Encoder, Frame, Kind, Malformed, Reader};
 use super::{Action, Cause, Conn, ConnectError, HANDSHAKE, Level, MAX_BLOCK, MAX_PENDING, Machine};
 use crate::bootstrap::id::show;
 use crate::error::Error;
 
+mod book;
 mod dial;
+mod door;
 mod gather;
+mod join;
 mod messages;
 
+use book::Book;
 use dial::Dials;
 pub use dial::Retry;
 use gather::Gather;
 use messages::Messages;
 
-/// Bytes of a hello frame: header, purpose, from, to.
-const HELLO: usize = super::wire::HEADER + 9;
 /// The most bytes of a connection that has not said who it is: preamble, hello, and a failure's text.
 const MAX_EARLY: usize = 8 << 10;
 
@@ -125,6 +126,8 @@ pub struct Member {
     place: Place,
     phase: Phase,
     failure: Option<Error>,
+    /// This rank comes only to tell the others that it has failed.
+    verdict: Option<Failure>,
     links: BTreeMap<Conn, Link>,
     next_conn: Conn,
     dials: Dials,
@@ -135,7 +138,7 @@ pub struct Member {
     /// One for each range of `place.children`.
     children: Vec<Option<Conn>>,
     /// What is known about the other ranks.
-    roster: BTreeMap<u32, Entry>,
+    roster: Book,
     gather: Gather,
     messages: Messages,
     /// When the operation in progress must be over.
@@ -155,13 +158,14 @@ impl Member {
             place,
             phase: Phase::Root,
             failure: None,
+            verdict: None,
             links: BTreeMap::new(),
             next_conn: 1,
             dials: Dials::default(),
             token: None,
             root: None,
             parent: None,
-            roster: BTreeMap::new(),
+            roster: Book::new(config.nranks),
             messages: Messages::default(),
             actions: VecDeque::new(),
             config,
@@ -170,9 +174,26 @@ impl Member {
         member
     }
 
+    /// A member that has failed already, and checks in only to end the initialisation of the others.
+    /// It is over when [`Member::error`] is there: the root sends the news to all.
+    pub fn reporting(config: MemberConfig, error: &Error, now: Duration) -> Member {
+        let verdict = Failure::of(config.rank, error);
+        Member { verdict: Some(verdict), ..Member::new(config, now) }
+    }
+
+    /// Whether the root knows this rank, or will as soon as what was sent arrives.
+    pub fn checked_in(&self) -> bool {
+        self.root.is_some() || self.phase != Phase::Root
+    }
+
     /// The first error, if there was one.
     pub fn error(&self) -> Option<&Error> {
         self.failure.as_ref()
+    }
+
+    /// How many ranks there are.
+    pub fn nranks(&self) -> u32 {
+        self.config.nranks
     }
 
     /// Whether the rendezvous is over and the tree connected.
@@ -180,9 +201,14 @@ impl Member {
         self.phase == Phase::Ready
     }
 
+    /// A rank's facts; empty if they are not known.
+    pub fn facts(&self, rank: u32) -> &[u8] {
+        self.roster.facts(rank)
+    }
+
     /// What is known about a rank; everything once [`Member::joined`].
-    pub fn entry(&self, rank: u32) -> Option<&Entry> {
-        self.roster.get(&rank)
+    pub fn entry(&self, rank: u32) -> Option<Entry> {
+        self.roster.get(rank)
     }
 
     /// Tells the root that this rank's initialisation is complete, and parts from it.
@@ -228,8 +254,16 @@ impl Member {
         for conn in told {
             self.send(conn, bytes.clone());
         }
+        // Whoever comes now must not wait for an answer.
+        let unknown: Vec<Conn> = self.links.iter().filter(|(_, link)| !is_told(link.role)).map(|(conn, _)| *conn).collect();
+        for conn in unknown {
+            self.close(conn);
+        }
+        self.actions.push_back(Action::StopListening);
+        for conn in self.dials.clear() {
+            self.actions.push_back(Action::Close { conn });
+        }
         self.failure = Some(error);
-        self.dials.clear();
         self.limit = None;
     }
 
@@ -246,18 +280,9 @@ impl Member {
         self.actions.push_back(Action::Close { conn });
     }
 
-    fn drop_stranger(&mut self, conn: Conn, why: &str) {
-        let Some(link) = self.links.get(&conn) else {
-            return;
-        };
-        let text = format!("Bootstrap: rank {} dropped a connection from {}: {why}", self.config.rank, show(link.address));
-        self.close(conn);
-        self.log(Level::Info, text);
-    }
-
     /// A rank with its address and interface.
     fn name(&self, rank: u32) -> String {
-        match self.roster.get(&rank) {
+        match self.roster.get(rank) {
             Some(entry) => format!("rank {rank} ({}:{})", entry.interface, show(entry.address)),
             None => format!("rank {rank}"),
         }
@@ -281,121 +306,6 @@ impl Member {
                 return;
             }
         }
-    }
-
-    /// The preamble and hello of an accepted connection.
-    fn identify(&mut self, now: Duration, conn: Conn) -> bool {
-        // Before the welcome nobody can be told apart; a child that was quicker waits.
-        let (Some(token), Some(link)) = (self.token, self.links.get_mut(&conn)) else {
-            return false;
-        };
-        match stranger::identify(link.reader.rest(), token, Service::Peer) {
-            Visitor::Unknown => false,
-            Visitor::Expected if link.reader.rest().len() < PREAMBLE + HELLO => false,
-            Visitor::Expected => {
-                link.reader.preamble();
-                match link.reader.frame(HELLO) {
-                    Ok(Some(Frame { kind: Kind::Hello, payload })) => self.hello(now, conn, &payload),
-                    _ => {
-                        self.drop_stranger(conn, "it does not say who it is");
-                        false
-                    }
-                }
-            }
-            Visitor::OtherProtocol(protocol) => {
-                self.drop_stranger(conn, &format!("it speaks version {protocol} of the protocol and not {PROTOCOL}"));
-                false
-            }
-            Visitor::Nvidia(_) => {
-                self.drop_stranger(conn, "it runs NVIDIA's NCCL");
-                false
-            }
-            Visitor::Stranger(what) => {
-                self.drop_stranger(conn, &format!("not a rank of this communicator ({what})"));
-                false
-            }
-        }
-    }
-
-    /// Who a connection comes from and what it is for.
-    fn hello(&mut self, now: Duration, conn: Conn, payload: &[u8]) -> bool {
-        let Some((from, purpose)) = read_hello(payload, self.config.rank, self.config.nranks) else {
-            self.drop_stranger(conn, "its hello is malformed");
-            return false;
-        };
-        let taken = match purpose {
-            Purpose::Tree => self.take_child(conn, from),
-            Purpose::Ring => from == (self.config.rank + self.config.nranks - 1) % self.config.nranks,
-            Purpose::Messages => true,
-        };
-        if !taken {
-            self.drop_stranger(conn, &format!("rank {from} is not a neighbour of rank {}", self.config.rank));
-            return false;
-        }
-        if let Some(link) = self.links.get_mut(&conn) {
-            link.role = Role::In(from, purpose);
-        }
-        let answer = Preamble::new(self.token.unwrap_or_default(), Service::PeerAnswer).encode();
-        self.send(conn, answer.to_vec().into());
-        self.links_complete(now);
-        true
-    }
-
-    fn take_child(&mut self, conn: Conn, from: u32) -> bool {
-        let Some(index) = self.place.children.iter().position(|span| span.start == from) else {
-            return false;
-        };
-        // A child that connects again has lost its first connection before the answer.
-        self.children[index] = Some(conn);
-        true
-    }
-
-    /// The preamble that answers ours.
-    fn answer(&mut self, now: Duration, conn: Conn) -> bool {
-        let Some(link) = self.links.get_mut(&conn) else {
-            return false;
-        };
-        let (magic, service) = match link.role {
-            Role::Root(_) => (self.config.magic, Service::RootAnswer),
-            _ => (self.token.unwrap_or_default(), Service::PeerAnswer),
-        };
-        if link.reader.rest().len() < PREAMBLE {
-            return false;
-        }
-        let answer = link.reader.preamble();
-        let expected = Preamble::new(magic, service);
-        if answer != Some(expected) {
-            self.wrong_answer(conn);
-            return false;
-        }
-        match &mut link.role {
-            Role::Root(answered) | Role::Out(_, _, answered) => *answered = true,
-            Role::Unknown(_) | Role::In(..) => {}
-        }
-        let role = link.role;
-        self.dials.answered(conn);
-        match role {
-            Role::Out(_, Purpose::Ring, _) => self.ring_flush(),
-            Role::Out(rank, Purpose::Messages, _) => self.flush_messages(rank),
-            _ => self.links_complete(now),
-        }
-        true
-    }
-
-    fn wrong_answer(&mut self, conn: Conn) {
-        let Some(link) = self.links.get(&conn) else {
-            return;
-        };
-        let (rank, who) = match link.role {
-            Role::Out(rank, ..) => (Some(rank), self.name(rank)),
-            _ => (None, "the root".to_string()),
-        };
-        let text = format!(
-            "something that is not oxccl answers rank {} at {}, where {who} should listen",
-            self.config.rank,
-            show(link.address)
-        );
-        self.fail_with(&Failure::remote(rank, text));
     }
 
     fn next_frame(&mut self, now: Duration, conn: Conn, most: usize) -> bool {
@@ -434,87 +344,11 @@ impl Member {
             (Role::Out(_, Purpose::Tree, _), Kind::Down) => self.down(now, payload),
             (Role::In(_, Purpose::Ring), Kind::Ring) => self.ring_piece(now, payload),
             (Role::In(from, Purpose::Messages), Kind::Message) => self.message(from, &payload),
-            (_, kind) => Err(super::wire::Malformed(format!("an unexpected {kind:?}"))),
+            (_, kind) => Err(Malformed(format!("an unexpected {kind:?}"))),
         };
         if let Err(bad) = outcome {
             self.broken(now, conn, &format!("it sent {bad}"));
         }
-    }
-
-    fn welcome(&mut self, now: Duration, welcome: Welcome) -> Result<(), super::wire::Malformed> {
-        let (rank, nranks) = (self.config.rank, self.config.nranks);
-        match welcome.roster {
-            Roster::Full(entries) => {
-                if entries.len() != nranks as usize {
-                    return Err(super::wire::Malformed(format!("a welcome with {} ranks", entries.len())));
-                }
-                self.roster = (0..nranks).zip(entries).collect();
-            }
-            Roster::Links { parent, next } => {
-                self.roster.insert((rank + 1) % nranks, next);
-                if let (Some(parent_rank), Some(parent)) = (self.place.parent, parent) {
-                    self.roster.insert(parent_rank, parent);
-                }
-            }
-        }
-        self.token = Some(welcome.token);
-        self.phase = Phase::Links;
-        if let Some(parent) = self.place.parent {
-            self.dial(now, parent, Purpose::Tree)?;
-        }
-        let waiting: Vec<Conn> =
-            self.links.iter().filter(|(_, link)| matches!(link.role, Role::Unknown(_))).map(|(conn, _)| *conn).collect();
-        for conn in waiting {
-            if let Some(Link { role: Role::Unknown(since), .. }) = self.links.get_mut(&conn) {
-                *since = now;
-            }
-            self.advance(now, conn);
-        }
-        self.links_complete(now);
-        Ok(())
-    }
-
-    /// The rendezvous goes on once the parent has answered and all children are there.
-    fn links_complete(&mut self, now: Duration) {
-        if self.phase != Phase::Links || self.children.iter().any(Option::is_none) {
-            return;
-        }
-        let answered = |conn: Conn| matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. }));
-        if self.place.parent.is_some() && !self.parent.is_some_and(answered) {
-            return;
-        }
-        if self.roster.len() == self.config.nranks as usize {
-            self.phase = Phase::Ready;
-            self.limit = None;
-            return;
-        }
-        self.phase = Phase::Roster;
-        let own = self.config.entry.clone();
-        let block = own.encode(Encoder::new(Kind::Join, own.bytes())).finish();
-        self.begin_gather(now, &block[super::wire::HEADER..]);
-        self.roster_complete();
-    }
-
-    /// The first all-gather brings the roster, where the root did not.
-    fn roster_complete(&mut self) {
-        if self.phase != Phase::Roster {
-            return;
-        }
-        let Some(blocks) = self.gather.take() else {
-            return;
-        };
-        for (rank, block) in (0..self.config.nranks).zip(blocks) {
-            match Entry::decode(&mut Decoder(&block)) {
-                Ok(entry) => {
-                    self.roster.insert(rank, entry);
-                }
-                Err(bad) => {
-                    return self.fail_with(&Failure::remote(Some(rank), format!("the entry of rank {rank} is malformed: {bad}")));
-                }
-            }
-        }
-        self.phase = Phase::Ready;
-        self.limit = None;
     }
 
     /// A connection that sends nonsense: closed, and as good as ended.
@@ -538,18 +372,18 @@ impl Member {
                 );
                 self.log(Level::Info, text);
             }
-            Role::Root(false) | Role::Out(_, Purpose::Tree | Purpose::Ring, false) => {
-                self.dial_again(now, conn, Cause::Refused, why)
-            }
+            Role::Root(false) | Role::Out(_, _, false) => self.dial_again(now, conn, Cause::Refused, why),
             Role::Root(true) => self.root_lost(why),
-            Role::Out(rank, ..) | Role::In(rank, _) => self.peer_lost(rank, why, bye),
+            Role::Out(rank, purpose, _) => self.peer_lost(rank, purpose, true, why, bye),
+            Role::In(rank, purpose) => self.peer_lost(rank, purpose, false, why, bye),
         }
     }
 
-    /// The root went away. After the welcome it is only one of two ways for bad news.
+    /// The root went away. It stays until all ranks are complete, so that this is a death; but a rank that is
+    /// connected with its neighbours hears of all that matters to it from them.
     fn root_lost(&mut self, why: &str) {
         self.root = None;
-        if self.phase != Phase::Root {
+        if self.phase == Phase::Ready {
             return;
         }
         let text = format!(
@@ -560,13 +394,28 @@ impl Member {
         self.fail_with(&Failure::remote(None, text));
     }
 
-    /// A neighbour went away: an error only where an operation needs it.
-    fn peer_lost(&mut self, rank: u32, why: &str, bye: bool) {
-        let busy = self.gather.active() || self.phase != Phase::Ready || self.messages.waits_for(rank);
+    /// A connection with another rank is gone: an error only where an operation needs it. A rank that is
+    /// through may leave while others still wait for ranks elsewhere.
+    fn peer_lost(&mut self, rank: u32, purpose: Purpose, outgoing: bool, why: &str, bye: bool) {
+        let needed = match (purpose, outgoing) {
+            (Purpose::Tree, _) => self.phase != Phase::Ready || self.gather.needs_tree(bye),
+            (Purpose::Ring, true) => self.gather.next_lost(why, bye),
+            (Purpose::Ring, false) => self.gather.previous_lost(why, bye),
+            (Purpose::Messages, true) => {
+                // What the rank has sent comes by its own connection, in order before its end.
+                self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank))
+            }
+            (Purpose::Messages, false) => self.messages.waits_for(rank),
+        };
         self.messages.gone(rank, why, bye);
-        if busy {
+        if needed {
             self.fail_with(&self.absence(rank, why, bye));
         }
+    }
+
+    /// Whether a rank has a connection to this one for its messages.
+    fn receives_from(&self, rank: u32) -> bool {
+        self.links.values().any(|link| link.role == Role::In(rank, Purpose::Messages))
     }
 
     /// The failure for a rank that is not there any more.
@@ -578,21 +427,6 @@ impl Member {
             format!("{name} is gone ({why}); its process has probably died")
         };
         Failure::remote(Some(rank), text)
-    }
-
-    fn tick_links(&mut self, now: Duration) {
-        if self.token.is_none() {
-            return;
-        }
-        let late: Vec<Conn> = self
-            .links
-            .iter()
-            .filter(|(_, link)| matches!(link.role, Role::Unknown(since) if now >= since + HANDSHAKE))
-            .map(|(conn, _)| *conn)
-            .collect();
-        for conn in late {
-            self.drop_stranger(conn, &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()));
-        }
     }
 
     fn tick_limit(&mut self, now: Duration) {
@@ -612,30 +446,11 @@ impl Member {
         };
         self.fail_with(&failure);
     }
-
-    fn links_late(&self, seconds: f32) -> Failure {
-        let children =
-            self.place.children.iter().zip(&self.children).filter(|(_, conn)| conn.is_none()).map(|(span, _)| span.start);
-        let parent = self.place.parent.filter(|_| self.parent.is_none());
-        let missing: Vec<u32> = parent.into_iter().chain(children).collect();
-        let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
-        let text = format!("after {seconds} s rank {} has no connection with {}", self.config.rank, super::ranks::name(&missing));
-        Failure::timeout(culprit, text)
-    }
 }
 
 /// Who is told about a failure directly.
 fn is_told(role: Role) -> bool {
     !matches!(role, Role::Unknown(_))
-}
-
-/// Sender and purpose of a hello that is meant for `rank`.
-fn read_hello(payload: &[u8], rank: u32, nranks: u32) -> Option<(u32, Purpose)> {
-    let mut decoder = Decoder(payload);
-    let purpose = Purpose::from_byte(decoder.u8().ok()?)?;
-    let (from, to) = (decoder.u32().ok()?, decoder.u32().ok()?);
-    decoder.end().ok()?;
-    (from < nranks && to == rank).then_some((from, purpose))
 }
 
 impl Machine for Member {

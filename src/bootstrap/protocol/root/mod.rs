@@ -1,18 +1,18 @@
 //! The root of a rendezvous: collects the ranks, compares what they bring, answers all at once, and
 //! carries bad news until every rank's initialisation is complete.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::checkin::{CheckIn, MAX_CHECKIN, Settings, Welcome};
-use super::failure::{Failure, Sort};
+use super::checkin::{CheckIn, MAX_CHECKIN, Welcome};
+use super::failure::Failure;
 use super::stranger::{self, Visitor};
 use super::wire::{Encoder, Kind, PROTOCOL, Preamble, Reader, Service};
-use super::{
-    Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, MAX_RANKS, Machine, ranks, tree,
-};
-use crate::bootstrap::id::{show, show_ip};
+use super::{Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree};
+use crate::bootstrap::id::show;
+
+mod checks;
 
 /// How long the root waits for the rank number of a rank that runs NVIDIA's library.
 const NVIDIA_RECORD: Duration = Duration::from_millis(200);
@@ -59,6 +59,17 @@ enum State {
     Told,
 }
 
+impl State {
+    /// When the visitor must have said who it is.
+    fn deadline(&self) -> Option<Duration> {
+        match self {
+            State::New(since) | State::Greeted(since) => Some(*since + HANDSHAKE),
+            State::Nvidia(until) => Some(*until),
+            State::Seated(_) | State::Told => None,
+        }
+    }
+}
+
 struct Visit {
     from: SocketAddr,
     reader: Reader,
@@ -81,6 +92,8 @@ pub struct Root {
     config: RootConfig,
     phase: Phase,
     visits: BTreeMap<Conn, Visit>,
+    /// Visitors that must still say who they are, and until when.
+    pending: BTreeSet<(Duration, Conn)>,
     next_conn: Conn,
     /// By rank; sized by the first check-in.
     seats: Vec<Option<Seat>>,
@@ -102,6 +115,7 @@ impl Root {
             config,
             phase: Phase::Collecting,
             visits: BTreeMap::new(),
+            pending: BTreeSet::new(),
             next_conn: 1,
             seats: Vec::new(),
             seated: 0,
@@ -125,12 +139,12 @@ impl Root {
         }
         self.log(Level::Warn, format!("Bootstrap: the initialisation has failed: {}", failure.text));
         let bytes = failure.encode();
-        for seat in self.seats.iter().flatten().filter(|seat| !seat.done) {
-            self.actions.push_back(Action::Send { conn: seat.conn, bytes: bytes.clone() });
+        let members = self.seats.iter().flatten().filter(|seat| !seat.done);
+        let members: Vec<Conn> = members.map(|seat| seat.conn).collect();
+        for conn in members {
+            self.actions.push_back(Action::Send { conn, bytes: bytes.clone() });
             self.told += 1;
-            if let Some(visit) = self.visits.get_mut(&seat.conn) {
-                visit.state = State::Told;
-            }
+            self.set_state(conn, State::Told);
         }
         if self.config.fixed || matches!(self.phase, Phase::Running(_)) {
             self.actions.push_back(Action::StopListening);
@@ -143,8 +157,29 @@ impl Root {
         self.actions.push_back(Action::Log(level, text));
     }
 
+    fn set_state(&mut self, conn: Conn, state: State) {
+        let Some(visit) = self.visits.get_mut(&conn) else {
+            return;
+        };
+        if let Some(limit) = visit.state.deadline() {
+            self.pending.remove(&(limit, conn));
+        }
+        visit.state = state;
+        if let Some(limit) = visit.state.deadline() {
+            self.pending.insert((limit, conn));
+        }
+    }
+
+    fn take_visit(&mut self, conn: Conn) -> Option<Visit> {
+        let visit = self.visits.remove(&conn)?;
+        if let Some(limit) = visit.state.deadline() {
+            self.pending.remove(&(limit, conn));
+        }
+        Some(visit)
+    }
+
     fn drop_visit(&mut self, conn: Conn, why: &str) {
-        if let Some(visit) = self.visits.remove(&conn) {
+        if let Some(visit) = self.take_visit(conn) {
             self.actions.push_back(Action::Close { conn });
             self.log(Level::Info, format!("Bootstrap: dropped a connection from {}: {why}", show(visit.from)));
         }
@@ -153,13 +188,7 @@ impl Root {
     /// Tells one visitor alone, and waits for it to hang up.
     fn turn_away(&mut self, conn: Conn, failure: &Failure) {
         self.actions.push_back(Action::Send { conn, bytes: failure.encode() });
-        if let Some(visit) = self.visits.get_mut(&conn) {
-            visit.state = State::Told;
-        }
-    }
-
-    fn missing(&self) -> Vec<u32> {
-        (0u32..).zip(&self.seats).filter(|(_, seat)| seat.is_none()).map(|(rank, _)| rank).collect()
+        self.set_state(conn, State::Told);
     }
 
     fn advance(&mut self, now: Duration, conn: Conn) {
@@ -172,7 +201,7 @@ impl Root {
                     Visitor::Unknown => return,
                     Visitor::Expected => {
                         visit.reader.preamble();
-                        visit.state = State::Greeted(now);
+                        self.set_state(conn, State::Greeted(now));
                         let answer = Preamble::new(self.config.magic, Service::RootAnswer).encode();
                         self.actions.push_back(Action::Send { conn, bytes: answer.to_vec().into() });
                     }
@@ -199,9 +228,7 @@ impl Root {
         match visitor {
             Visitor::Nvidia(Some(who)) => self.nvidia(now, conn, Some(who)),
             Visitor::Nvidia(None) => {
-                if let Some(visit) = self.visits.get_mut(&conn) {
-                    visit.state = State::Nvidia(now + NVIDIA_RECORD);
-                }
+                self.set_state(conn, State::Nvidia(now + NVIDIA_RECORD));
             }
             Visitor::OtherProtocol(protocol) => {
                 let from = self.visits.get(&conn).map_or(String::new(), |visit| show(visit.from));
@@ -244,7 +271,7 @@ impl Root {
 
     /// A rank that was in is gone before it was done.
     fn lost(&mut self, now: Duration, conn: Conn, rank: u32, why: &str) {
-        self.visits.remove(&conn);
+        self.take_visit(conn);
         let name = self.name(rank);
         let text = format!("{name} is gone before its initialisation was complete ({why}); its process has probably died");
         if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
@@ -279,7 +306,7 @@ impl Root {
         if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
             seat.done = true;
         }
-        self.visits.remove(&conn);
+        self.take_visit(conn);
         self.actions.push_back(Action::Close { conn });
         match &mut self.phase {
             Phase::Running(left) => *left -= 1,
@@ -320,48 +347,11 @@ impl Root {
         }
     }
 
-    /// Why a check-in does not fit the ones before it.
-    fn objection(&self, conn: Conn, record: &CheckIn) -> Option<Failure> {
-        let from = self.visits.get(&conn).map_or(String::new(), |visit| show_ip(visit.from.ip()));
-        let rank = record.rank;
-        let who = format!("rank {rank} ({}, {from})", record.process);
-        if record.nranks == 0 || record.nranks > MAX_RANKS || rank >= record.nranks {
-            let text = format!("{who} is out of range: it says that there are {} ranks", record.nranks);
-            return Some(Failure::usage(Some(rank), text));
-        }
-        let first = self.seats.iter().flatten().next()?;
-        if record.nranks as usize != self.seats.len() {
-            let text = format!(
-                "the ranks do not agree how many they are: {} expects {} ranks, {who} expects {}",
-                self.name(first.record.rank),
-                self.seats.len(),
-                record.nranks
-            );
-            return Some(Failure::usage(Some(rank), text));
-        }
-        if let Some(other) = &self.seats[rank as usize] {
-            let text = format!(
-                "rank {rank} has joined twice: from {} ({}) and from {} ({from}); two processes have the same rank, or one ncclUniqueId is used for two communicators",
-                other.record.process,
-                show_ip(other.from.ip()),
-                record.process
-            );
-            return Some(Failure::usage(Some(rank), text));
-        }
-        (record.version != first.record.version).then(|| {
-            let (other, theirs) = (first.record.rank, first.record.version);
-            let ours = record.version;
-            Failure::usage(
-                Some(rank),
-                format!("Mismatched NCCL version detected : rank {rank} version {ours} rank {other} version {theirs}"),
-            )
-        })
-    }
-
     fn seat(&mut self, now: Duration, conn: Conn, record: CheckIn) {
-        let Some(visit) = self.visits.get_mut(&conn) else {
+        let Some(visit) = self.visits.get(&conn) else {
             return;
         };
+        let from = visit.from;
         if self.first.is_none() {
             self.first = Some(now);
             self.next_progress = now + self.config.progress;
@@ -371,9 +361,9 @@ impl Root {
             let limit = Duration::from_millis(record.timeout_ms);
             self.timeout = Some(self.timeout.map_or(limit, |known| known.min(limit)));
         }
-        visit.state = State::Seated(record.rank);
+        self.set_state(conn, State::Seated(record.rank));
         let rank = record.rank as usize;
-        self.seats[rank] = Some(Seat { conn, from: visit.from, record, done: false });
+        self.seats[rank] = Some(Seat { conn, from, record, done: false });
         self.seated += 1;
         if self.seated as usize == self.seats.len() {
             self.everybody_is_in(now);
@@ -402,50 +392,6 @@ impl Root {
             let next = entries[((rank + 1) % self.seated) as usize];
             self.actions.push_back(Action::Send { conn: seat.conn, bytes: Welcome::encode_links(token, parent, next) });
         }
-    }
-
-    /// A rank that listens on the loopback address of another host cannot be reached (user case A1).
-    fn loopback_across_hosts(&self) -> Option<Failure> {
-        let mut seats = self.seats.iter().flatten();
-        let local = seats.clone().find(|seat| seat.record.entry.address.ip().is_loopback())?;
-        let remote = seats.find(|seat| !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip())?;
-        let (rank, entry) = (local.record.rank, &local.record.entry);
-        let text = format!(
-            "{} advertises {} on interface {}, which {} cannot reach: set NCCL_SOCKET_IFNAME on that rank to an interface that all hosts share",
-            self.name(rank),
-            show(entry.address),
-            entry.interface,
-            self.name(remote.record.rank)
-        );
-        Some(Failure::usage(Some(rank), text))
-    }
-
-    /// One warning per setting that is not the same everywhere (user case A15).
-    fn warn_about_settings(&mut self) {
-        let mut groups: BTreeMap<&Settings, Vec<u32>> = BTreeMap::new();
-        for seat in self.seats.iter().flatten() {
-            groups.entry(&seat.record.settings).or_default().push(seat.record.rank);
-        }
-        if groups.len() < 2 {
-            return;
-        }
-        for text in differences(&groups) {
-            self.log(Level::Warn, text);
-        }
-    }
-
-    /// A rank with what is known about it.
-    fn name(&self, rank: u32) -> String {
-        match self.seats.get(rank as usize).and_then(Option::as_ref) {
-            Some(seat) => format!("rank {rank} ({}, {})", seat.record.process, show_ip(seat.from.ip())),
-            None => format!("rank {rank}"),
-        }
-    }
-
-    /// Who is in and who is not.
-    fn attendance(&self) -> String {
-        let missing = self.missing();
-        format!("{} of {} ranks have joined, missing: {}", self.seated, self.seats.len(), ranks::name(&missing))
     }
 
     fn tick_collecting(&mut self, now: Duration) {
@@ -482,14 +428,11 @@ impl Root {
 
     /// Visitors that have not said in time who they are.
     fn tick_visits(&mut self, now: Duration) {
-        let late: Vec<Conn> = self
-            .visits
-            .iter()
-            .filter(|(_, visit)| visit_deadline(visit).is_some_and(|limit| now >= limit))
-            .map(|(conn, _)| *conn)
-            .collect();
-        for conn in late {
-            if matches!(self.visits[&conn].state, State::Nvidia(_)) {
+        while let Some(&(limit, conn)) = self.pending.first() {
+            if now < limit {
+                return;
+            }
+            if matches!(self.visits.get(&conn), Some(visit) if matches!(visit.state, State::Nvidia(_))) {
                 self.nvidia(now, conn, None);
             } else {
                 self.drop_visit(conn, &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()));
@@ -519,6 +462,7 @@ impl Root {
             _ => return,
         }
         self.phase = Phase::Finished;
+        self.pending.clear();
         let open = std::mem::take(&mut self.visits);
         self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
     }
@@ -529,63 +473,18 @@ impl Root {
     }
 }
 
-/// When a visitor must have said who it is.
-fn visit_deadline(visit: &Visit) -> Option<Duration> {
-    match visit.state {
-        State::New(since) | State::Greeted(since) => Some(since + HANDSHAKE),
-        State::Nvidia(until) => Some(until),
-        State::Seated(_) | State::Told => None,
-    }
-}
-
-/// One line per setting that is not the same everywhere: the variable, each value, and who has it.
-fn differences(groups: &BTreeMap<&Settings, Vec<u32>>) -> Vec<String> {
-    let mut values: BTreeMap<&str, BTreeMap<Option<&str>, Vec<u32>>> = BTreeMap::new();
-    for settings in groups.keys() {
-        for (name, _) in *settings {
-            values.entry(name).or_default();
-        }
-    }
-    for (settings, members) in groups {
-        for (name, by_value) in &mut values {
-            let value = settings.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
-            by_value.entry(value).or_default().extend(members);
-        }
-    }
-    let different = values.into_iter().filter(|(_, by_value)| by_value.len() > 1);
-    different
-        .map(|(name, by_value)| format!("Bootstrap: {name} is not the same on all ranks: {}", describe_values(by_value)))
-        .collect()
-}
-
-fn describe_values(by_value: BTreeMap<Option<&str>, Vec<u32>>) -> String {
-    let mut sides: Vec<(Option<&str>, Vec<u32>)> = by_value.into_iter().collect();
-    for (_, members) in &mut sides {
-        members.sort_unstable();
-    }
-    sides.sort_by_key(|(_, members)| std::cmp::Reverse(members.len()));
-    let texts: Vec<String> = sides
-        .iter()
-        .map(|(value, members)| {
-            let value = value.map_or("unset".to_string(), |value| format!("'{value}'"));
-            format!("{value} on {}", ranks::name(members))
-        })
-        .collect();
-    texts.join(", ")
-}
-
 impl Machine for Root {
     fn accepted(&mut self, now: Duration, from: SocketAddr) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        let pending = self.visits.len() - self.visits.values().filter(|visit| matches!(visit.state, State::Seated(_))).count();
-        if pending >= MAX_PENDING {
-            let oldest = self.visits.iter().find(|(_, visit)| visit_deadline(visit).is_some()).map(|(conn, _)| *conn);
-            if let Some(oldest) = oldest {
-                self.drop_visit(oldest, "too many connections have not said who they are");
-            }
+        if self.pending.len() >= MAX_PENDING
+            && let Some(&(_, oldest)) = self.pending.first()
+        {
+            self.drop_visit(oldest, "too many connections have not said who they are");
         }
-        self.visits.insert(conn, Visit { from, reader: Reader::default(), state: State::New(now) });
+        let visit = Visit { from, reader: Reader::default(), state: State::Told };
+        self.visits.insert(conn, visit);
+        self.set_state(conn, State::New(now));
         conn
     }
 
@@ -614,11 +513,11 @@ impl Machine for Root {
             State::Seated(rank) => self.lost(now, conn, rank, &why),
             State::Nvidia(_) => self.nvidia(now, conn, None),
             State::Told => {
-                self.visits.remove(&conn);
+                self.take_visit(conn);
             }
             State::New(_) | State::Greeted(_) => {
                 let from = show(visit.from);
-                self.visits.remove(&conn);
+                self.take_visit(conn);
                 self.log(Level::Info, format!("Bootstrap: a connection from {from} ended before it said who it is ({why})"));
             }
         }
@@ -634,7 +533,7 @@ impl Machine for Root {
     }
 
     fn deadline(&self) -> Option<Duration> {
-        let visits = self.visits.values().filter_map(visit_deadline).min();
+        let visits = self.pending.first().map(|(limit, _)| *limit);
         let phase = match &self.phase {
             Phase::Collecting => match self.first {
                 None => Some(self.started + self.config.idle),
@@ -651,12 +550,5 @@ impl Machine for Root {
 
     fn action(&mut self) -> Option<Action> {
         self.actions.pop_front()
-    }
-}
-
-impl Failure {
-    /// Whether the failure is a time limit.
-    pub fn is_timeout(&self) -> bool {
-        self.sort == Sort::Timeout
     }
 }

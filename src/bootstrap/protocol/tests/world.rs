@@ -1,0 +1,500 @@
+//! A network in memory: one thread, a seeded order of events, a clock of its own.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::super::checkin::Entry;
+use super::super::member::{Member, MemberConfig, Retry};
+use super::super::root::{Root, RootConfig};
+use super::super::wire::Kind;
+use super::super::{Action, Cause, Conn, ConnectError, Level, Machine};
+use crate::error::Error;
+
+pub const MAGIC: u64 = 0x1122_3344_5566_7788;
+pub const TOKEN: u64 = 0x99aa_bbcc_ddee_ff00;
+/// Who is at an end of a connection.
+pub type Id = usize;
+
+enum Event {
+    Start,
+    Arrive {
+        from: Id,
+        conn: Conn,
+        to: SocketAddr,
+    },
+    Connected {
+        conn: Conn,
+        ok: bool,
+    },
+    Deliver {
+        conn: Conn,
+        bytes: Vec<u8>,
+    },
+    End {
+        conn: Conn,
+        reset: bool,
+    },
+    Tick,
+    Kill,
+    Fail,
+    /// A stranger connects to this machine, says something, and stays, leaves or resets.
+    Visit {
+        bytes: Vec<u8>,
+        stay: bool,
+    },
+    /// A connection of this machine breaks in the middle of the network.
+    Cut,
+}
+
+#[allow(clippy::large_enum_variant)]
+enum Node {
+    Idle(MemberConfig),
+    Member { member: Member, step: u32 },
+    Root(Root),
+    Gone,
+}
+
+struct Pipe {
+    peer: Option<(Id, Conn)>,
+    /// Bytes and ends keep their order.
+    last: Duration,
+}
+
+pub struct World {
+    pub rng: StdRng,
+    pub now: Duration,
+    pub events: u64,
+    pub max_delay_us: u64,
+    pub warnings: Vec<String>,
+    pub infos: Vec<String>,
+    /// What the members did in the end: an error, or everything.
+    pub outcomes: BTreeMap<Id, Option<Error>>,
+    queue: BinaryHeap<Reverse<(Duration, u64, Id)>>,
+    bodies: BTreeMap<u64, Event>,
+    sequence: u64,
+    nodes: Vec<Node>,
+    ticks: Vec<Option<Duration>>,
+    pipes: BTreeMap<(Id, Conn), Pipe>,
+    pub root: Id,
+    listens: Vec<bool>,
+    facts: usize,
+    /// All-gathers that every member does after the rendezvous.
+    pub rounds: u32,
+    /// Half of the members leave when they are through.
+    pub leave: bool,
+    /// The size of the blocks of the all-gathers.
+    pub block: usize,
+    /// By id.
+    ranks: Vec<u32>,
+}
+
+fn address(id: Id) -> SocketAddr {
+    let [_, a, b, c] = (id as u32).to_be_bytes();
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, a, b, c)), 7)
+}
+
+/// What rank `rank` brings to round `round`.
+fn block(rank: u32, round: u32, size: usize) -> Vec<u8> {
+    let size = if size == 0 { 0 } else { size / 2 + (rank as usize * 31 + round as usize) % size };
+    (0..size).map(|i| (i as u32).wrapping_mul(rank + 3).wrapping_add(round) as u8).collect()
+}
+
+impl World {
+    /// A root, and no member yet.
+    pub fn new(seed: u64, nranks: u32, root: RootConfig) -> World {
+        let root_id = nranks as usize + 8;
+        let mut world = World {
+            rng: StdRng::seed_from_u64(seed),
+            now: Duration::ZERO,
+            events: 0,
+            max_delay_us: 20_000,
+            warnings: Vec::new(),
+            infos: Vec::new(),
+            outcomes: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            bodies: BTreeMap::new(),
+            sequence: 0,
+            nodes: (0..=root_id).map(|_| Node::Gone).collect(),
+            ticks: vec![None; root_id + 1],
+            pipes: BTreeMap::new(),
+            root: root_id,
+            listens: vec![true; root_id + 1],
+            facts: 20,
+            rounds: if nranks < 500 { 3 } else { 1 },
+            leave: true,
+            block: 50,
+            ranks: vec![0; root_id + 1],
+        };
+        world.nodes[root_id] = Node::Root(Root::new(root, Duration::ZERO));
+        world.after(root_id);
+        world
+    }
+
+    pub fn root_config() -> RootConfig {
+        RootConfig {
+            magic: MAGIC,
+            token: TOKEN,
+            fixed: false,
+            timeout: None,
+            progress: Duration::from_secs(30),
+            idle: Duration::from_secs(3600),
+            linger: Duration::from_secs(20),
+        }
+    }
+
+    /// The settings of an ordinary member.
+    pub fn member(&self, id: Id, rank: u32, nranks: u32) -> MemberConfig {
+        MemberConfig {
+            rank,
+            nranks,
+            magic: MAGIC,
+            root: address(self.root),
+            fixed: false,
+            version: 23203,
+            process: format!("host{}:{id}", id / 8),
+            settings: vec![("NCCL_ALGO".to_string(), "Ring".to_string())],
+            entry: Entry { address: address(id), interface: "eth0".to_string(), facts: vec![rank as u8; self.facts] },
+            timeout: None,
+            retry: Retry { count: 34, sleep: Duration::from_millis(100) },
+        }
+    }
+
+    fn push(&mut self, at: Duration, id: Id, event: Event) {
+        self.sequence += 1;
+        self.queue.push(Reverse((at, self.sequence, id)));
+        self.bodies.insert(self.sequence, event);
+    }
+
+    fn delay(&mut self) -> Duration {
+        Duration::from_micros(self.rng.random_range(1..=self.max_delay_us))
+    }
+
+    pub fn start(&mut self, id: Id, config: MemberConfig, at: Duration) {
+        self.ranks[id] = config.rank;
+        self.nodes[id] = Node::Idle(config);
+        self.push(at, id, Event::Start);
+    }
+
+    /// Changes a member that was announced and has not started.
+    pub fn restart(&mut self, id: Id, config: MemberConfig) {
+        self.ranks[id] = config.rank;
+        self.nodes[id] = Node::Idle(config);
+    }
+
+    pub fn kill(&mut self, id: Id, at: Duration) {
+        self.push(at, id, Event::Kill);
+    }
+
+    pub fn fail(&mut self, id: Id, at: Duration) {
+        self.push(at, id, Event::Fail);
+    }
+
+    pub fn visit(&mut self, id: Id, at: Duration, bytes: Vec<u8>, stay: bool) {
+        self.push(at, id, Event::Visit { bytes, stay });
+    }
+
+    pub fn cut(&mut self, id: Id, at: Duration) {
+        self.push(at, id, Event::Cut);
+    }
+
+    pub fn root_finished(&self) -> bool {
+        match &self.nodes[self.root] {
+            Node::Root(root) => root.finished(),
+            _ => true,
+        }
+    }
+
+    /// Runs until every one of `wanted` has an outcome, or until `limit`; whether they have.
+    pub fn run(&mut self, wanted: &[Id], limit: Duration) -> bool {
+        loop {
+            if wanted.iter().all(|id| self.outcomes.contains_key(id)) {
+                return true;
+            }
+            if !self.step(limit) {
+                return false;
+            }
+        }
+    }
+
+    /// Runs on until `limit`, whatever happens.
+    pub fn run_until(&mut self, limit: Duration) {
+        while self.step(limit) {}
+    }
+
+    fn step(&mut self, limit: Duration) -> bool {
+        let Some(Reverse((at, sequence, id))) = self.queue.pop() else {
+            return false;
+        };
+        if at > limit {
+            self.queue.push(Reverse((at, sequence, id)));
+            return false;
+        }
+        self.now = self.now.max(at);
+        self.events += 1;
+        let event = self.bodies.remove(&sequence).expect("an event has a body");
+        self.handle(id, event);
+        self.after(id);
+        true
+    }
+
+    fn machine(&mut self, id: Id) -> Option<&mut dyn Machine> {
+        match &mut self.nodes[id] {
+            Node::Member { member, .. } => Some(member),
+            Node::Root(root) => Some(root),
+            Node::Idle(_) | Node::Gone => None,
+        }
+    }
+
+    fn handle(&mut self, id: Id, event: Event) {
+        let now = self.now;
+        match event {
+            Event::Start => {
+                if let Node::Idle(config) = &self.nodes[id] {
+                    self.nodes[id] = Node::Member { member: Member::new(config.clone(), now), step: 0 };
+                }
+            }
+            Event::Arrive { from, conn, to } => return self.arrive(from, conn, to, id),
+            Event::Connected { conn, ok } => {
+                let refused = ConnectError { cause: Cause::Refused, text: "Connection refused".to_string() };
+                if let Some(machine) = self.machine(id) {
+                    machine.connected(now, conn, if ok { Ok(()) } else { Err(refused) });
+                }
+            }
+            Event::Deliver { conn, bytes } => {
+                if self.pipes.contains_key(&(id, conn))
+                    && let Some(machine) = self.machine(id)
+                {
+                    machine.received(now, conn, &bytes);
+                }
+            }
+            Event::End { conn, reset } => {
+                if self.pipes.remove(&(id, conn)).is_some()
+                    && let Some(machine) = self.machine(id)
+                {
+                    machine.closed(now, conn, reset.then(|| "Connection reset by peer".to_string()));
+                }
+            }
+            Event::Tick => {
+                if let Some(machine) = self.machine(id)
+                    && machine.deadline().is_some_and(|deadline| deadline <= now)
+                {
+                    machine.tick(now);
+                }
+            }
+            Event::Kill => self.killed(id),
+            Event::Fail => self.failed(id),
+            Event::Visit { bytes, stay } => self.visited(id, bytes, stay),
+            Event::Cut => {
+                let conns: Vec<Conn> = self.pipes.range((id, 0)..=(id, Conn::MAX)).map(|(key, _)| key.1).collect();
+                if !conns.is_empty() {
+                    let conn = conns[self.rng.random_range(0..conns.len())];
+                    self.hang_up(id, conn, true);
+                    let at = self.pipes[&(id, conn)].last.max(now);
+                    self.push(at, id, Event::End { conn, reset: true });
+                }
+            }
+        }
+        self.look(id);
+    }
+
+    /// A connect request reaches `to`.
+    fn arrive(&mut self, from: Id, conn: Conn, to: SocketAddr, id: Id) {
+        let now = self.now;
+        let listens = match &self.nodes[id] {
+            Node::Root(_) | Node::Member { .. } => self.listens[id],
+            Node::Idle(_) | Node::Gone => false,
+        };
+        debug_assert_eq!(to, address(id));
+        let back = now + self.delay();
+        if listens && let Some(machine) = self.machine(id) {
+            let theirs = machine.accepted(now, address(from));
+            self.pipes.insert((id, theirs), Pipe { peer: Some((from, conn)), last: back });
+            self.pipes.insert((from, conn), Pipe { peer: Some((id, theirs)), last: back });
+        }
+        self.push(back, from, Event::Connected { conn, ok: listens });
+    }
+
+    /// A member fails by itself; one that has not started joins only to say so.
+    fn failed(&mut self, id: Id) {
+        let error = Error::Resource("no memory left".to_string());
+        match &mut self.nodes[id] {
+            Node::Idle(config) => {
+                let member = Member::reporting(config.clone(), &error, self.now);
+                self.nodes[id] = Node::Member { member, step: 0 };
+            }
+            Node::Member { member, .. } if member.checked_in() => member.fail(error),
+            _ => self.push(self.now + Duration::from_millis(5), id, Event::Fail),
+        }
+    }
+
+    fn killed(&mut self, id: Id) {
+        if matches!(self.nodes[id], Node::Gone) {
+            return;
+        }
+        self.nodes[id] = Node::Gone;
+        let reset = self.rng.random_bool(0.5);
+        let conns: Vec<Conn> = self.pipes.range((id, 0)..=(id, Conn::MAX)).map(|(key, _)| key.1).collect();
+        for conn in conns {
+            self.hang_up(id, conn, reset);
+            self.pipes.remove(&(id, conn));
+        }
+    }
+
+    fn visited(&mut self, id: Id, bytes: Vec<u8>, stay: bool) {
+        let now = self.now;
+        let listens = self.listens[id];
+        let Some(machine) = self.machine(id).filter(|_| listens) else {
+            return;
+        };
+        let conn = machine.accepted(now, SocketAddr::from(([192, 0, 2, 9], 99)));
+        self.pipes.insert((id, conn), Pipe { peer: None, last: now });
+        self.transmit(id, conn, &bytes);
+        if !stay {
+            let at = self.pipes[&(id, conn)].last;
+            let reset = self.rng.random_bool(0.5);
+            self.push(at, id, Event::End { conn, reset });
+        }
+    }
+
+    /// Bytes on their way to the connection `conn` of `id`, in pieces.
+    fn transmit(&mut self, id: Id, conn: Conn, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let some =
+                if rest.len() > 1 && self.rng.random_bool(0.3) { self.rng.random_range(1..=rest.len()) } else { rest.len() };
+            let (piece, tail) = rest.split_at(some);
+            rest = tail;
+            let at = self.now + self.delay();
+            let Some(pipe) = self.pipes.get_mut(&(id, conn)) else {
+                return;
+            };
+            pipe.last = pipe.last.max(at);
+            let at = pipe.last;
+            self.push(at, id, Event::Deliver { conn, bytes: piece.to_vec() });
+        }
+    }
+
+    /// `id` ends its side of `conn`.
+    fn hang_up(&mut self, id: Id, conn: Conn, reset: bool) {
+        let Some((peer, theirs)) = self.pipes.get(&(id, conn)).and_then(|pipe| pipe.peer) else {
+            return;
+        };
+        let at = self.now + self.delay();
+        if let Some(pipe) = self.pipes.get_mut(&(peer, theirs)) {
+            pipe.last = pipe.last.max(at);
+            let at = pipe.last;
+            self.push(at, peer, Event::End { conn: theirs, reset });
+        }
+    }
+
+    /// Carries out what a machine wants, and plans its next tick.
+    fn after(&mut self, id: Id) {
+        while let Some(action) = self.machine(id).and_then(|machine| machine.action()) {
+            match action {
+                Action::Connect { conn, to } => {
+                    let at = self.now + self.delay();
+                    let IpAddr::V4(ip) = to.ip() else { unreachable!("the world is IPv4") };
+                    let target = (u32::from(ip) & 0xff_ffff) as usize;
+                    self.push(at, target, Event::Arrive { from: id, conn, to });
+                }
+                Action::Send { conn, bytes } => {
+                    if let Some((peer, theirs)) = self.pipes.get(&(id, conn)).and_then(|pipe| pipe.peer) {
+                        self.transmit(peer, theirs, &bytes);
+                    }
+                }
+                Action::Close { conn } => {
+                    self.hang_up(id, conn, false);
+                    self.pipes.remove(&(id, conn));
+                }
+                Action::StopListening => self.listens[id] = false,
+                Action::Log(Level::Warn, text) => self.warnings.push(text),
+                Action::Log(Level::Info, text) => self.infos.push(text),
+            }
+        }
+        let deadline = self.machine(id).and_then(|machine| machine.deadline());
+        if let Some(at) = deadline
+            && self.ticks[id].is_none_or(|planned| planned != at || planned <= self.now)
+        {
+            self.ticks[id] = Some(at);
+            self.push(at.max(self.now), id, Event::Tick);
+        }
+    }
+
+    /// Takes the next steps of a member's script: rendezvous, some all-gathers, a message to the next rank
+    /// but one and one from the last but one, complete, and perhaps leave.
+    fn look(&mut self, id: Id) {
+        while !self.outcomes.contains_key(&id) && self.take_step(id) {}
+    }
+
+    /// Whether a step is over and the next one begun.
+    fn take_step(&mut self, id: Id) -> bool {
+        let (now, size, rounds, rank) = (self.now, self.block, self.rounds, self.ranks[id]);
+        let leaves = self.leave && self.rng.random_bool(0.5);
+        let Node::Member { member, step } = &mut self.nodes[id] else {
+            return false;
+        };
+        if let Some(error) = member.error() {
+            self.outcomes.insert(id, Some(error.clone()));
+            // The process reports the error and leaves.
+            member.leave();
+            return false;
+        }
+        let nranks = member.nranks();
+        let (to, from) = ((rank + 2) % nranks, (rank + 2 * nranks - 2) % nranks);
+        let over = match *step {
+            0 => member.joined(),
+            round if round <= rounds => match member.take_gathered() {
+                None => false,
+                Some(blocks) => {
+                    for (other, found) in (0u32..).zip(&blocks) {
+                        assert!(*found == block(other, round, size), "rank {rank} got wrong bytes of rank {other}");
+                    }
+                    blocks.len() == nranks as usize
+                }
+            },
+            sending if sending == rounds + 1 => member.sent(to),
+            _ => member.take_message().is_some_and(|message| {
+                assert_eq!(message, block(from, 99, 40), "rank {rank}");
+                true
+            }),
+        };
+        if !over {
+            return false;
+        }
+        *step += 1;
+        if *step <= rounds {
+            let _ = member.start_all_gather(now, &block(rank, *step, size));
+        } else if *step == rounds + 1 {
+            let _ = member.send_message(now, to, 5, &block(rank, 99, 40));
+        } else if *step == rounds + 2 {
+            let _ = member.start_receive(now, from, 5);
+        } else {
+            member.complete();
+            if leaves {
+                member.leave();
+            }
+            self.outcomes.insert(id, None);
+        }
+        true
+    }
+}
+
+/// What NVIDIA's library says first: magic, type, the length of a record, and the record (internals A.2, A.7).
+pub fn nvidia_hello(rank: u32, nranks: u32) -> Vec<u8> {
+    let mut bytes = MAGIC.to_le_bytes().to_vec();
+    for word in [1u32, 180, rank, nranks] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.resize(bytes.len() + 172, 0);
+    bytes
+}
+
+/// A frame of any kind, for strangers that speak the protocol.
+pub fn frame_of(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    super::super::wire::Encoder::new(kind, payload.len()).raw(payload).finish().to_vec()
+}

@@ -1,0 +1,172 @@
+//! The header and the Rust side of the boundary against what NVIDIA's headers declare (facts.cc).
+
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+use nccl::abi::types;
+
+use crate::tool::{self, Folder, Headers};
+
+const FLAGS: &str = "-std=c++17 -Wall -Wextra -Werror -Wno-invalid-offsetof -Wno-deprecated-declarations -DNCCL_OS_LINUX";
+
+fn facts(headers: &Headers, flags: &str) -> String {
+    let folder = Folder::new();
+    let program = folder.path("facts");
+    tool::compile("c++", flags, headers, "tests/abi/facts.cc", &program, &[]);
+    tool::stdout(&tool::output(tool::command(&program, &program, &[], &[])))
+}
+
+fn expected() -> String {
+    tool::text("tests/abi/facts.expected")
+}
+
+#[test]
+fn our_header_declares_what_nvidias_does() {
+    let Some(()) = tool::compilers() else { return };
+    let ours = facts(&Headers::Ours, &format!("{FLAGS} -pedantic"));
+    assert!(ours.lines().count() > 300, "{ours}");
+    // NVIDIA's go on with the device API, which is in other headers.
+    let theirs = expected();
+    let theirs: Vec<&str> = theirs.lines().take(ours.lines().count()).collect();
+    for (our, their) in ours.lines().zip(theirs) {
+        assert_eq!(our, their);
+    }
+}
+
+#[test]
+fn the_expected_facts_are_those_of_nvidias_headers() {
+    let (Some(()), Some(home)) = (tool::compilers(), tool::nvidia()) else { return };
+    let flags = format!("{FLAGS} -DDEVICE");
+    assert_eq!(facts(&Headers::Nvidia(home), &flags), expected());
+}
+
+#[test]
+fn the_header_is_clean_c_and_cpp() {
+    let Some(()) = tool::compilers() else { return };
+    let folder = Folder::new();
+    for (compiler, language) in [("cc", "c99"), ("cc", "c11"), ("cc", "c17"), ("c++", "c++11"), ("c++", "c++17")] {
+        for system in ["", "-DNCCL_OS_LINUX"] {
+            let flags = format!("-std={language} -Wall -Wextra -pedantic -Werror -Wundef -c {system}");
+            let program = if compiler == "cc" { "tests/abi/header.c" } else { "tests/abi/header.cc" };
+            tool::compile(compiler, &flags, &Headers::Ours, program, &folder.path("header.o"), &[]);
+        }
+    }
+}
+
+/// `field a.b at n` and `size a n align m` of the expected facts.
+fn layout() -> BTreeMap<String, usize> {
+    let text = expected();
+    let mut facts = BTreeMap::new();
+    for words in text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>()) {
+        match words[..] {
+            ["field", name, "at", n] => drop(facts.insert(name.to_string(), n.parse().expect("a number"))),
+            ["size", name, n, ..] => drop(facts.insert(name.to_string(), n.parse().expect("a number"))),
+            _ => {}
+        }
+    }
+    facts
+}
+
+#[test]
+fn the_structs_of_the_boundary_have_the_layout_of_c() {
+    let facts = layout();
+    let check = |name: &str, found: usize| assert_eq!(facts.get(name), Some(&found), "{name}");
+    macro_rules! same {
+        ($($rust:ident = $c:literal { $($field:ident = $c_field:literal),* })*) => { $(
+            check($c, size_of::<types::$rust>());
+            $( check(concat!($c, ".", $c_field), offset_of!(types::$rust, $field)); )*
+        )* };
+    }
+    same! {
+        UniqueId = "ncclUniqueId" { internal = "internal" }
+        Config = "ncclConfig_t" {
+            size = "size", magic = "magic", version = "version", blocking = "blocking", cga_cluster_size = "cgaClusterSize",
+            min_ctas = "minCTAs", max_ctas = "maxCTAs", net_name = "netName", split_share = "splitShare",
+            traffic_class = "trafficClass", comm_name = "commName", collnet_enable = "collnetEnable",
+            cta_policy = "CTAPolicy", shrink_share = "shrinkShare", nvls_ctas = "nvlsCTAs",
+            channels_per_net_peer = "nChannelsPerNetPeer", nvlink_centric_sched = "nvlinkCentricSched",
+            graph_usage_mode = "graphUsageMode", num_rma_ctx = "numRmaCtx", max_p2p_peers = "maxP2pPeers",
+            graph_stream_ordering = "graphStreamOrdering", launch_order_implicit = "launchOrderImplicit",
+            num_rma_sig = "numRmaSig", rma_eager_init = "rmaEagerInit", host_cft_mode = "hostCftMode",
+            nvls_host_mode = "nvlsHostMode"
+        }
+        CollConfig = "ncclCollConfig_t" {
+            size = "size", magic = "magic", version = "version", ext = "ext", min_ctas = "minCTAs", max_ctas = "maxCTAs",
+            nvls_ctas = "nvlsCTAs", cga_cluster_size = "cgaClusterSize", alg_selection = "algSelection",
+            force_alg_selection = "forceAlgSelection", cta_policy = "CTAPolicy", user_profiler_tag = "userProfilerTag",
+            launch_completion_event = "launchCompletionEvent"
+        }
+        SimInfo = "ncclSimInfo_t" { size = "size", magic = "magic", version = "version", estimated_time = "estimatedTime" }
+        WaitSignalDesc = "ncclWaitSignalDesc_t" { op_count = "opCnt", peer = "peer", signal = "sigIdx", context = "ctx" }
+        EncryptionConfig = "ncclEncryptionConfig_t" { size = "size", magic = "magic", mode = "mode", psk = "psk" }
+        Team = "ncclTeam_t" { nranks = "nRanks", rank = "rank", stride = "stride" }
+        LsaBarrierHandle = "ncclLsaBarrierHandle_t" { buffer = "bufHandle", barriers = "nBarriers" }
+        GinBarrierHandle = "ncclGinBarrierHandle_t" { signal0 = "signal0" }
+        LlA2aHandle = "ncclLLA2AHandle_t" { buffer = "bufHandle", slots = "nSlots" }
+        ResourceRequirements = "ncclDevResourceRequirements_t" {
+            next = "next", buffer_size = "bufferSize", buffer_align = "bufferAlign", out_buffer_handle = "outBufferHandle",
+            gin_signal_count = "ginSignalCount", gin_counter_count = "ginCounterCount",
+            out_gin_signal_start = "outGinSignalStart", out_gin_counter_start = "outGinCounterStart"
+        }
+        Properties = "ncclCommProperties_t" {
+            rank = "rank", nranks = "nRanks", cuda_device = "cudaDev", nvml_device = "nvmlDev",
+            device_api_support = "deviceApiSupport", multimem_support = "multimemSupport", gin_type = "ginType",
+            lsa_teams = "nLsaTeams", host_rma_support = "hostRmaSupport", railed_gin_type = "railedGinType",
+            comm_hash = "commHash", gin_min_stride = "ginMinStride", gin_connection_type = "ginConnectionType",
+            gin_support = "ginSupport", dev_comm_runtime_version_size = "devCommRuntimeVersionSize",
+            cft_support = "cftSupport", cft_multicast_support = "cftMulticastSupport", cft_counted_support = "cftCountedSupport"
+        }
+    }
+    assert_eq!(facts["ncclDevComm_t"], 248);
+}
+
+/// How a Rust type of the boundary is passed, in the words of facts.cc.
+fn passed(rust: &str) -> &'static str {
+    match rust {
+        "()" => "void",
+        "ResultCode" | "c_int" | "i32" => "i32",
+        "c_uint" => "u32",
+        "usize" | "u64" => "u64",
+        "UniqueId" => "struct128",
+        "Team" => "struct12",
+        "Handle" => "ptr",
+        pointer if pointer.starts_with('*') => "ptr",
+        other => panic!("how is {other} passed?"),
+    }
+}
+
+/// The entries of the `exports!` tables: name, and `result <- arguments` in the words of facts.cc.
+fn exported() -> BTreeMap<String, String> {
+    let folder = std::fs::read_dir(tool::source("src/abi")).expect("src/abi");
+    let mut entries = BTreeMap::new();
+    for file in folder.map(|f| f.expect("an entry").path()).filter(|f| f.extension().is_some_and(|e| e == "rs")) {
+        let text = std::fs::read_to_string(&file).expect("a source file");
+        for line in text.lines().map(str::trim).filter(|l| l.starts_with("fn nccl") && l.contains("= pnccl")) {
+            let name = line["fn ".len()..].split(' ').next().expect("a name");
+            let (_, signature) = line.split_once('(').expect("arguments");
+            let (arguments, rest) = signature.split_once(") -> ").expect("a result");
+            let result = rest.split(" = ").next().expect("a type");
+            let types = arguments.split(", ").filter_map(|a| a.split_once(": ")).map(|(_, t)| passed(t));
+            let line = std::iter::once(format!("{} <-", passed(result))).chain(types.map(str::to_string));
+            entries.insert(name.to_string(), line.collect::<Vec<_>>().join(" "));
+        }
+    }
+    entries
+}
+
+#[test]
+fn the_functions_of_the_boundary_take_what_the_header_says() {
+    let ours = exported();
+    assert_eq!(ours.len(), 96);
+    let mut compared = 0;
+    for line in expected().lines().filter(|l| l.starts_with("function nccl")) {
+        let (name, rest) = line["function ".len()..].split_once(' ').expect("a name");
+        let (passing, _) = rest.split_once(" | ").expect("a type");
+        // A struct of one pointer is passed as the pointer, an unsigned int of four bytes as an int.
+        let same = |text: &str| text.replace("struct8", "ptr").replace("u32", "i32");
+        assert_eq!(same(&ours[name]), same(passing), "{name}");
+        compared += 1;
+    }
+    // The two that no public header declares are the GIN scratch requirements.
+    assert_eq!(compared, 94);
+}
