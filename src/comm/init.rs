@@ -85,6 +85,8 @@ impl Comm {
     }
 
     fn build(self: &Arc<Comm>, id: &UniqueId) -> Result<(), Error> {
+        // A job of a group or of a non-blocking creation runs on a thread of its own.
+        crate::log::set_thread_device(self.device);
         log::info!(target: "INIT", "{}", self.line().init_start());
         let mut timings = Timings::begin();
         let settings = Settings::read()?;

@@ -134,6 +134,7 @@ impl Comm {
             Some(device) => device,
             None => device::current_device()?,
         };
+        crate::log::set_thread_device(device);
         let InitRequest { function, nranks, rank, config, .. } = request;
         if nranks < 1 || rank < 0 || rank >= nranks {
             return Err(Error::InvalidArgument(format!("Invalid rank requested : {rank}/{nranks}")));

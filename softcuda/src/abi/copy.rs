@@ -125,9 +125,16 @@ extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes
 
 fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Handle>) -> Outcome {
     let driver = Driver::get()?;
-    crate::context::lookup(driver, to.1)?;
-    crate::context::lookup(driver, from.1)?;
-    linear((to.0, Side::Device), (from.0, Side::Device), bytes, stream)
+    let contexts = [crate::context::lookup(driver, to.1)?, crate::context::lookup(driver, from.1)?];
+    let copy = || linear((to.0, Side::Device), (from.0, Side::Device), bytes, stream);
+    if stream.is_some() {
+        return copy();
+    }
+    // The form without a stream is in order with all work of both contexts and of the current one.
+    contexts.iter().try_for_each(|context| context.synchronize())?;
+    copy()?;
+    stream::synchronize(stream::lookup(driver, 0)?.end());
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

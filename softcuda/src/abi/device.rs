@@ -109,7 +109,15 @@ extern "C" fn cuDeviceGetProperties(properties: *mut c_void, device: c_int) -> C
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetPCIBusId(id: Out<c_char>, length: c_int, device: c_int) -> CuResult {
-    boundary(|| put_text(id, length, &identity::pci_text(Driver::get()?.device(device)?.ordinal)))
+    boundary(|| {
+        let text = identity::pci_text(Driver::get()?.device(device)?.ordinal);
+        // Half a bus id would be another device's.
+        if usize::try_from(length).is_ok_and(|room| room > text.len()) {
+            put_text(id, length, &text)
+        } else {
+            Err(CudaError::INVALID_VALUE)
+        }
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -63,6 +63,7 @@ static int child(int in, int out) {
   OK(cuStreamSynchronize(stream));
   for (int i = 0; i < N; i++) CHECK(seen[i] == 0x5a);
   OK(cuMemsetD8(p + N / 2, 0xa5, N / 2));
+  OK(cuCtxSynchronize()); /* a fill of device memory does not wait by itself */
   OK(cuIpcOpenMemHandle(&again, m.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   OK(cuIpcCloseMemHandle(again));
   send_all(out, &word, 1);

@@ -27,7 +27,7 @@ int main(void) {
   EXPECT(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, cuCtxDisablePeerAccess(one));
   OK(cuCtxEnablePeerAccess(one, 0));
   EXPECT(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(one, 0));
-  EXPECT(CUDA_ERROR_INVALID_DEVICE, cuCtxEnablePeerAccess(zero, 0));
+  EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxEnablePeerAccess(zero, 0)); /* the current one */
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuCtxEnablePeerAccess(one, 1));
 
   OK(cuMemAlloc(&a, N));

@@ -38,6 +38,7 @@ static void in_order(CUdeviceptr p) {
   OK(cuMemAllocHost(&pinned, N));
   memset(pinned, 0, N);
   OK(cuMemsetD8(p, 0x11, N));
+  OK(cuStreamSynchronize(NULL)); /* a fill of device memory does not wait by itself */
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   OK(cuEventQuery(event)); /* never recorded: complete */
@@ -70,6 +71,7 @@ static void between_streams(CUdeviceptr p) {
   OK(cuStreamCreateWithPriority(&b, CU_STREAM_NON_BLOCKING, -1));
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   OK(cuMemsetD8(p, 0, N));
+  OK(cuStreamSynchronize(NULL));
   OK(cuLaunchHostFunc(a, wait_at_gate, &first));
   OK(cuMemsetD8Async(p, 1, N, a));
   OK(cuEventRecord(event, a));
