@@ -31,42 +31,42 @@ fn main() {
     let memory = api.memory(4096);
     let words = [1u32; 512];
     let pointers: [*const std::ffi::c_void; 2] = [words.as_ptr().cast(), ptr::from_ref(&memory).cast()];
-    let sync = || ok(unsafe { (api.stream_synchronize)(stream) });
+    let sync = || ok((api.stream_synchronize)(stream));
     time("launch + synchronize", || {
         api.run(nothing, stream, &[]);
         sync();
     });
     time("launch + synchronize, legacy stream", || {
         api.run(nothing, 0, &[]);
-        ok(unsafe { (api.stream_synchronize)(0) });
+        ok((api.stream_synchronize)(0));
     });
     time("launch with 2 KiB of arguments + synchronize", || {
-        ok(unsafe { (api.launch)(large, 1, 1, 1, 1, 1, 1, 0, stream, pointers.as_ptr(), ptr::null()) });
+        ok((api.launch)(large, 1, 1, 1, 1, 1, 1, 0, stream, pointers.as_ptr(), ptr::null()));
         sync();
     });
-    time("launch + record + event synchronize", || unsafe {
+    time("launch + record + event synchronize", || {
         api.run(nothing, stream, &[]);
         ok((api.event_record)(plain, stream));
         ok((api.event_synchronize)(plain));
     });
-    time("launch + timed record + event synchronize", || unsafe {
+    time("launch + timed record + event synchronize", || {
         api.run(nothing, stream, &[]);
         ok((api.event_record)(timed, stream));
         ok((api.event_synchronize)(timed));
     });
-    time("record, wait on other stream, launch, sync", || unsafe {
+    time("record, wait on other stream, launch, sync", || {
         api.run(nothing, stream, &[]);
         ok((api.event_record)(plain, stream));
         ok((api.stream_wait_event)(other, plain, 0));
         api.run(nothing, other, &[]);
         ok((api.stream_synchronize)(other));
     });
-    time("event record + query", || unsafe {
+    time("event record + query", || {
         ok((api.event_record)(plain, stream));
         ok((api.event_query)(plain));
     });
     time("8 byte copy to device, synchronous", || {
-        ok(unsafe { (api.copy_to)(memory, ptr::from_ref(&memory).cast(), 8) });
+        ok((api.copy_to)(memory, ptr::from_ref(&memory).cast(), 8));
     });
     time("launch of 2 blocks + synchronize", || {
         ok(api.try_run(nothing, stream, (2, 1), &[]));
