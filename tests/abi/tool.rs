@@ -121,3 +121,12 @@ pub fn compilers() -> Option<()> {
     need::tool("cc")?;
     need::tool("c++").map(drop)
 }
+
+/// The same with the software CUDA device.
+pub fn command_on_softcuda(program: &Path, libraries: &Path) -> Command {
+    let mut command = command(program, libraries, &[], &[]);
+    let folders = [libraries.join("softcuda"), libraries.to_path_buf()];
+    command.env_remove("CUDA_VISIBLE_DEVICES");
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(folders).expect("folders without a colon"));
+    command
+}

@@ -191,6 +191,11 @@ impl Member {
         self.failure.as_ref()
     }
 
+    /// How many ranks there are.
+    pub fn nranks(&self) -> u32 {
+        self.config.nranks
+    }
+
     /// Whether the rendezvous is over and the tree connected.
     pub fn joined(&self) -> bool {
         self.phase == Phase::Ready
@@ -367,11 +372,10 @@ impl Member {
                 );
                 self.log(Level::Info, text);
             }
-            Role::Root(false) | Role::Out(_, Purpose::Tree | Purpose::Ring, false) => {
-                self.dial_again(now, conn, Cause::Refused, why)
-            }
+            Role::Root(false) | Role::Out(_, _, false) => self.dial_again(now, conn, Cause::Refused, why),
             Role::Root(true) => self.root_lost(why),
-            Role::Out(rank, ..) | Role::In(rank, _) => self.peer_lost(rank, why, bye),
+            Role::Out(rank, purpose, _) => self.peer_lost(rank, purpose, true, why, bye),
+            Role::In(rank, purpose) => self.peer_lost(rank, purpose, false, why, bye),
         }
     }
 
@@ -390,13 +394,28 @@ impl Member {
         self.fail_with(&Failure::remote(None, text));
     }
 
-    /// A neighbour went away: an error only where an operation needs it.
-    fn peer_lost(&mut self, rank: u32, why: &str, bye: bool) {
-        let busy = self.gather.active() || self.phase != Phase::Ready || self.messages.waits_for(rank);
+    /// A connection with another rank is gone: an error only where an operation needs it. A rank that is
+    /// through may leave while others still wait for ranks elsewhere.
+    fn peer_lost(&mut self, rank: u32, purpose: Purpose, outgoing: bool, why: &str, bye: bool) {
+        let needed = match (purpose, outgoing) {
+            (Purpose::Tree, _) => self.phase != Phase::Ready || self.gather.needs_tree(bye),
+            (Purpose::Ring, true) => self.gather.next_lost(why, bye),
+            (Purpose::Ring, false) => self.gather.previous_lost(why, bye),
+            (Purpose::Messages, true) => {
+                // What the rank has sent comes by its own connection, in order before its end.
+                self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank))
+            }
+            (Purpose::Messages, false) => self.messages.waits_for(rank),
+        };
         self.messages.gone(rank, why, bye);
-        if busy {
+        if needed {
             self.fail_with(&self.absence(rank, why, bye));
         }
+    }
+
+    /// Whether a rank has a connection to this one for its messages.
+    fn receives_from(&self, rank: u32) -> bool {
+        self.links.values().any(|link| link.role == Role::In(rank, Purpose::Messages))
     }
 
     /// The failure for a rank that is not there any more.
