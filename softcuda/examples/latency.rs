@@ -22,6 +22,34 @@ fn time(name: &str, mut body: impl FnMut()) {
     println!("{name:44} {:8.3} us (best {:.3})", rounds[ROUNDS / 2], rounds[0]);
 }
 
+/// Wake-ups of the library's threads so far, and the time that they have run.
+fn helpers() -> (u64, f64) {
+    let mut sum = (0, 0.0);
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        if read("comm").starts_with("softcuda-") {
+            let field = |text: String, name| -> u64 {
+                let line = text.lines().find_map(|line| line.strip_prefix(name).map(str::trim).map(str::to_owned));
+                line.and_then(|value| value.parse().ok()).unwrap_or(0)
+            };
+            sum.0 += field(read("status"), "voluntary_ctxt_switches:");
+            let ran = read("schedstat").split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
+            sum.1 += ran.unwrap_or(0.0) / 1e9;
+        }
+    }
+    sum
+}
+
+/// What the library's threads do meanwhile.
+fn watch(name: &str, body: impl FnOnce()) {
+    let (before, start) = (helpers(), Instant::now());
+    body();
+    let (after, seconds) = (helpers(), start.elapsed().as_secs_f64());
+    // A thread that ended meanwhile takes its count along.
+    let (wakes, ran) = (after.0.saturating_sub(before.0) as f64, (after.1 - before.1).max(0.0));
+    println!("{name:44} {:8.0} wake-ups/s, {:.2} % of a core", wakes / seconds, 100.0 * ran / seconds);
+}
+
 fn main() {
     let api = Api::ready();
     let module = api.module();
@@ -36,6 +64,14 @@ fn main() {
         api.run(nothing, stream, &[]);
         sync();
     });
+    watch("library threads: launch + synchronize", || {
+        let start = Instant::now();
+        while start.elapsed().as_secs_f64() < 1.0 {
+            api.run(nothing, stream, &[]);
+            sync();
+        }
+    });
+    watch("library threads: idle", || std::thread::sleep(std::time::Duration::from_secs(2)));
     time("launch + synchronize, legacy stream", || {
         api.run(nothing, 0, &[]);
         ok((api.stream_synchronize)(0));
