@@ -1,7 +1,7 @@
 //! A member: joins at the root, connects its place in the tree, and then exchanges blocks and messages.
 //!
 //! The driver starts an operation (`join` begins at once, then [`Member::start_all_gather`],
-//! [`Member::send`], [`Member::start_receive`]) and runs the machine until its result is there or
+//! [`Member::send_message`], [`Member::start_receive`]) and runs the machine until its result is there or
 //! [`Member::error`] is. The first error stays: every later operation returns it.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -139,6 +139,7 @@ impl World {
         RootConfig {
             magic: MAGIC,
             token: TOKEN,
+            process: "host0:0".to_string(),
             fixed: false,
             timeout: None,
             progress: Duration::from_secs(30),
