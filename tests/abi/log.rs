@@ -202,7 +202,7 @@ fn a_fifo_without_a_reader_does_not_hang_and_with_one_is_used() {
     assert_eq!(normal(&stdout(&run)), WARN);
     assert!(stderr(&run).contains(&path));
     let reader = Command::new("timeout").args(["20", "cat", &path]).stdout(Stdio::piped()).spawn().expect("cat");
-    let Some(run) = say(&variables, &["warn"]) else { return };
+    let run = say(&variables, &["warn"]).expect("compilers");
     assert_eq!((stdout(&run), stderr(&run)), (String::new(), String::new()));
     assert_eq!(normal(&stdout(&reader.wait_with_output().expect("cat ends"))), WARN);
 }

@@ -143,11 +143,12 @@ fn every_case(images: usize) -> Vec<Case> {
         for op in OPS {
             for n in RANKS {
                 for count in counts(datatype, n) {
-                    for bits in 0..16 * images {
+                    // Half of all combinations, chosen so that any three of the four properties meet in every way.
+                    for bits in 0..8 * images {
                         let offset = if bits & 1 == 0 { (0, 0) } else { (1 + bits % 3, bits % 5) };
                         let (in_place, threads) = (bits & 2 != 0, if bits & 4 == 0 { 1 } else { 4 });
-                        let channels = if bits & 8 == 0 { 1 } else { 3 };
-                        let (isa, seed) = (bits / 16, cases.len() as u64);
+                        let channels = if (bits & 7).count_ones() % 2 == 0 { 1 } else { 3 };
+                        let (isa, seed) = (bits / 8, cases.len() as u64);
                         cases.push(Case { datatype, op, n, count, in_place, offset, threads, channels, isa, seed });
                     }
                 }
