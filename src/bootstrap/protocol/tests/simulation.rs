@@ -366,3 +366,18 @@ fn a_rank_that_dies_in_the_ring_is_named() {
         }
     }
 }
+
+/// A rank that needs nothing more leaves while others are still connecting their neighbours.
+#[test]
+fn ranks_that_only_join_may_leave_at_once() {
+    for seed in seeds(200, 3_000) {
+        let mut world = World::new(seed, 8, World::root_config());
+        world.rounds = 0;
+        world.exchange = false;
+        let nranks = world.rng.random_range(2..=8);
+        let last = start_all(&mut world, nranks, 100);
+        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last + SLACK) {
+            assert_eq!(outcome, None, "seed {seed} member {id}");
+        }
+    }
+}
