@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use crate::bootstrap::UniqueId;
 use crate::comm::jobs::{self, Job};
 use crate::comm::{self, Comm, Config, InitRequest, Outcome};
 use crate::error::Error;
@@ -70,6 +71,7 @@ pub fn end() -> Result<Outcome, Error> {
 
 fn carry_out(group: Group) -> Result<Outcome, Error> {
     if let Some(error) = group.error {
+        group.jobs.into_iter().for_each(|job| (job.discard)(&error));
         return Err(error);
     }
     jobs::run_all(group.jobs)?;
@@ -79,6 +81,7 @@ fn carry_out(group: Group) -> Result<Outcome, Error> {
 
 /// Adds a collective to the open group, or launches it at once when none is open.
 pub fn submit(comm: Arc<Comm>, call: Collective) -> Result<Outcome, Error> {
+    launch::check_buffers(&call)?;
     if !is_open() {
         return launch::run_one(&comm, &call).map(|()| Outcome::Done);
     }
@@ -102,20 +105,30 @@ fn submit_job(job: Job) -> Result<Outcome, Error> {
 /// Whatever the arguments or the creation give; a blocking creation outside a group returns its end.
 pub fn init_rank(request: InitRequest, publish: impl FnOnce(usize) + Send + 'static) -> Result<Outcome, Error> {
     let blocking = request.config.blocking || request.always_blocking;
-    let id = request.id;
-    let comm = Comm::create(request)?;
+    let (id, nranks, rank) = (request.id, request.nranks, request.rank);
+    let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
     if !blocking {
         publish(comm.handle());
         comm.init_in_background(id)?;
         return Ok(Outcome::InProgress);
     }
-    let canceller = comm.clone();
+    let job = creation(&comm, id);
     let run = move || {
-        comm.init(&id)?;
+        (job.run)()?;
         publish(comm.handle());
         Ok(())
     };
-    submit_job(Job { run: Box::new(run), cancel: Box::new(move || canceller.cancel_init()) })
+    submit_job(Job { run: Box::new(run), ..job })
+}
+
+/// The job that creates a communicator.
+fn creation(comm: &Arc<Comm>, id: UniqueId) -> Job {
+    let (runner, canceller, quitter) = (comm.clone(), comm.clone(), comm.clone());
+    Job {
+        run: Box::new(move || runner.init(&id)),
+        cancel: Box::new(move || canceller.cancel_init()),
+        discard: Box::new(move |error| quitter.give_up(&id, error)),
+    }
 }
 
 /// Creates the communicators of all ranks in one process, one for each device (`ncclCommInitAll`).
@@ -138,12 +151,10 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
             device: Some(*device),
         })
     };
-    let comms: Vec<Arc<Comm>> = devices.iter().enumerate().map(create).collect::<Result<_, _>>()?;
-    let job = |comm: &Arc<Comm>| {
-        let (runner, canceller) = (comm.clone(), comm.clone());
-        Job { run: Box::new(move || runner.init(&id)), cancel: Box::new(move || canceller.cancel_init()) }
-    };
-    if let Err(error) = jobs::run_all(comms.iter().map(job).collect()) {
+    let mut comms: Vec<Arc<Comm>> = Vec::with_capacity(devices.len());
+    let made = devices.iter().enumerate().map(create).try_for_each(|made| made.map(|comm| comms.push(comm)));
+    let ready = made.and_then(|()| jobs::run_all(comms.iter().map(|comm| creation(comm, id)).collect()));
+    if let Err(error) = ready {
         comms.iter().for_each(|comm| drop(comm.abort()));
         return Err(error);
     }
@@ -152,17 +163,17 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
 
 /// Waits for the work of a communicator (`ncclCommFinalize`).
 pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
-    submit_job(Job { run: Box::new(move || comm.finalize()), cancel: Box::new(|| {}) })
+    submit_job(Job::local(move || comm.finalize()))
 }
 
 /// Frees a communicator once its work has ended (`ncclCommDestroy`).
 pub fn destroy(comm: Arc<Comm>) -> Result<Outcome, Error> {
-    submit_job(Job { run: Box::new(move || comm.destroy()), cancel: Box::new(|| {}) })
+    submit_job(Job::local(move || comm.destroy()))
 }
 
 /// Stops and frees a communicator, whatever its peers do (`ncclCommAbort`).
 pub fn abort(comm: Arc<Comm>) -> Result<Outcome, Error> {
     // Now, not at the end of the group: other threads may be waiting inside the communicator.
     comm.raise_abort();
-    submit_job(Job { run: Box::new(move || comm.abort()), cancel: Box::new(|| {}) })
+    submit_job(Job::local(move || comm.abort()))
 }

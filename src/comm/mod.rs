@@ -23,9 +23,10 @@ use crate::log::{FirstFailure, Place, first_failure};
 use crate::transport::{Connections, PeerFacts};
 
 pub use config::Config;
+pub use init::excuse;
 pub use order::Order;
 pub use schedules::{Schedules, WaitPolicy};
-pub use settings::{check_device_list, unique_id};
+pub use settings::{check_device_list, first_devices, unique_id};
 
 /// How a call of the C interface went, other than by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,23 +247,10 @@ impl Comm {
         self.config.blocking
     }
 
-    /// Remembers a failure for good: the communicator can only be aborted after it.
-    fn fail(&self, error: &Error) {
-        let mut state = self.state.lock();
-        if !matches!(*state, State::Failed(_) | State::Ended) {
-            *state = State::Failed(error.clone());
-        }
-    }
-
     /// Says what went wrong on stderr, once for the communicator.
     pub fn note_failure(&self, function: &'static str, error: &Error) {
         let place = Place { file: "comm/mod.rs", line: line!(), function };
         first_failure(&self.first_failure, &place, error);
-    }
-
-    /// The failure of a creation.
-    fn report(&self, error: &Error) {
-        self.note_failure(self.function, error);
     }
 
     /// Counts a call; returns how many there were before.
