@@ -9,9 +9,11 @@
 #endif
 
 #define OXCCL_SIMPLE(name, type) OXCCL_KERNEL(oxccl_simple_##name, oxccl::type, oxccl::Simple)
+#define OXCCL_LL(name, type) OXCCL_KERNEL(oxccl_ll_##name, oxccl::type, oxccl::LowLatency)
 OXCCL_TYPES(OXCCL_SIMPLE)
+OXCCL_TYPES(OXCCL_LL)
 
 #if defined(OXCCL_IMAGE)
-#define OXCCL_ENTRY(name, type) OXCCL_FUNCTION(oxccl_simple_##name)
+#define OXCCL_ENTRY(name, type) OXCCL_FUNCTION(oxccl_simple_##name) OXCCL_FUNCTION(oxccl_ll_##name)
 OXCCL_IMAGE_TABLE(OXCCL_TYPES(OXCCL_ENTRY))
 #endif

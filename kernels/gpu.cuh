@@ -95,6 +95,39 @@ template<int B> FN void store(char* p, const Pack<B>& r) {
   else asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(r.w[0]) : "memory");
 }
 
+template<int B> FN u64 bitsOf(const Pack<B>& p) {
+  if constexpr (B == 8) return p.w[0] | (u64)p.w[1] << 32;
+  else return p.w[0] & (u32)((1ull << 8 * B) - 1);
+}
+template<int B> FN Pack<B> packOf(u64 bits) {
+  Pack<B> p;
+  p.w[0] = (u32)bits;
+  if constexpr (B == 8) p.w[1] = (u32)(bits >> 32);
+  return p;
+}
+
+// The memory model promises that each word of a vector is moved whole.
+struct Line {
+  u64 low, high;
+};
+FN Line loadLine(const char* p) {
+  Line l;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0,%1}, [%2];" : "=l"(l.low), "=l"(l.high) : "l"(p) : "memory");
+  return l;
+}
+FN void storeLine(char* p, const Line& l) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1,%2};" ::"l"(p), "l"(l.low), "l"(l.high) : "memory");
+}
+
+class Patience {
+ public:
+  // To be called after each look in vain; false: told to leave.
+  MEMBER bool lasts(const Block& b) { return ++polls_ % POLLS_PER_ABORT_CHECK || !aborted(b.args()); }
+
+ private:
+  u32 polls_ = 0;
+};
+
 template<class F> FN F asFloat(u32 w) { return __uint_as_float(w); }
 template<class W> FN W asWord(float f) { return __float_as_uint(f); }
 
@@ -117,6 +150,9 @@ constexpr bool FP8_IN_HARDWARE = false;
 // Packs in flight: what 128 registers hold at 512 threads without spilling.
 template<Type T, bool SCALE, bool COPY> constexpr int flight =
     Small<T>::viaHalf && !FP8_IN_HARDWARE ? 1 : COPY && !SCALE ? 8 : SCALE && isInteger<T> ? 1 : 4;
+
+// Lines in flight.
+constexpr int LINE_FLIGHT = 4;
 
 template<int OP, class E> FN E applyInteger(E a, E b) {
   return OP == SUM ? a + b : OP == PROD ? a * b : OP == MAX ? (a > b ? a : b) : (a < b ? a : b);

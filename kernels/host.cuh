@@ -185,6 +185,64 @@ template<int B> using Pack = Vector<u8, B>;
 template<int B> FN Pack<B> load(const char* p) { return *(const Pack<B>*)p; }
 template<int B> FN void store(char* p, Pack<B> v) { *(Pack<B>*)p = v; }
 
+template<int B> FN u64 bitsOf(Pack<B> p) {
+  u64 bits = 0;
+  __builtin_memcpy(&bits, &p, B);
+  return bits;
+}
+template<int B> FN Pack<B> packOf(u64 bits) {
+  Pack<B> p;
+  __builtin_memcpy(&p, &bits, B);
+  return p;
+}
+
+struct Line {
+  u64 low, high;
+};
+// A word is data and flag at once, so it needs no order with anything else.
+FN Line loadLine(const char* p) {
+  return {__atomic_load_n((const u64*)p, __ATOMIC_RELAXED), __atomic_load_n((const u64*)p + 1, __ATOMIC_RELAXED)};
+}
+FN void storeLine(char* p, const Line& l) {
+#if defined(OXCCL_BREAK_LINES)
+  *(Line*)p = l;
+  return;
+#endif
+  __atomic_store_n((u64*)p, l.low, __ATOMIC_RELAXED);
+  __atomic_store_n((u64*)p + 1, l.high, __ATOMIC_RELAXED);
+}
+
+// Waiting for lines: nobody wakes who waits, so the last stage is short sleeps.
+class Patience {
+ public:
+  // To be called after each look in vain; false: told to leave.
+  MEMBER bool lasts(const Block& b) {
+    if (looks_ < b.args().spin) {
+      pause();
+      looks_++;
+      return true;
+    }
+    return lastsLonger(b);
+  }
+
+ private:
+  static constexpr long NAP_NS = 50000;
+
+  __attribute__((noinline)) bool lastsLonger(const Block& b) {
+    if (aborted(b.args())) return false;
+    if (looks_ - b.args().spin < b.args().yields) {
+      sched_yield();
+      looks_++;
+    } else {
+      const struct timespec nap = {0, NAP_NS};
+      nanosleep(&nap, nullptr);
+    }
+    return true;
+  }
+
+  u32 looks_ = 0;
+};
+
 template<class F, class W> FN F asFloat(W w) {
   static_assert(sizeof(F) == sizeof(W), "");
   F f;
@@ -228,6 +286,7 @@ constexpr bool RUNTIME_OPERATOR = false;
 // Packs may lie anywhere.
 constexpr bool NEEDS_ALIGNMENT = false;
 // Packs in flight.
+constexpr int LINE_FLIGHT = 1;
 template<Type T, bool SCALE, bool COPY> constexpr int flight = SCALE ? 2 : COPY ? 8 : Small<T>::viaHalf ? 1 : 4;
 
 #if defined(__F16C__)

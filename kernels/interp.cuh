@@ -4,7 +4,7 @@
 // step's links and write down in shared memory what is to move; all threads move it; the manager lanes
 // move the counters. Nothing but the manager knows where in the schedule the block is.
 #pragma once
-#include "reduce.cuh"
+#include "ll.cuh"
 
 namespace oxccl {
 namespace {
@@ -23,7 +23,7 @@ struct Shared {
   Cursor at;
   Work work;
   Step step;
-  u32 failed;          // set by any manager lane that was told to leave
+  u32 failed;          // set by any thread that was told to leave
   u32 stop;            // the exit: written by lane 0 between the second barrier and the first, so that all
                        // threads of the block take it together
 };
@@ -104,6 +104,7 @@ template<Type T> FN void describe(Shared& s) {
   t.ndst = step.nsend + out;
   t.op = w.op;
   t.place = step.place;
+  t.user = step.flags & (STEP_IN | STEP_OUT);
   t.scale = (in && !old ? w.flags & WORK_PRE : 0) | (step.flags & STEP_POST ? w.flags & WORK_POST : 0);
   t.pre = w.pre;
   t.post = w.post;
@@ -125,9 +126,26 @@ template<Type T> FN char* place(const Shared& s, const LinkEnd& l, bool receive)
 // Simple: plain data in the slots; the counters say what is there.
 struct Simple {
   static constexpr u8 ID = SIMPLE;
-  static constexpr bool WAITS_FOR_DATA = true;   // before the turn, not word by word while it moves
-  template<Type T> static MEMBER void move(const Block& b, const Turn& t) { moveTurn<T>(b, t); }
+  static constexpr bool COUNTED = true;   // counters say what is there; otherwise the data does, as it moves
+  static MEMBER bool tidies(const Turn&) { return false; }
+  template<Type T> static MEMBER bool move(const Block& b, const Turn& t) {
+    moveTurn<T>(b, t);
+    return true;
+  }
 };
+
+// Whether the step's links are received from by their counters. A signal has no data to say it.
+template<class P> FN bool counted(const Step& step) { return P::COUNTED || (step.flags & STEP_NO_DATA); }
+
+// A link becomes source or destination number `i` of the turn.
+template<Type T, class P> FN void enter(Shared& s, const LinkEnd& l, u32 i, bool receive) {
+  if (receive) s.turn.src[i] = place<T>(s, l, true);
+  else s.turn.dst[i] = place<T>(s, l, false);
+  if constexpr (!P::COUNTED) {
+    (receive ? s.turn.src_pos : s.turn.dst_pos)[i] = l.pos;
+    if (!receive) s.turn.dst_bytes[i] = l.slot_bytes;
+  }
+}
 
 // Each lane: waits for its links, and enters them.
 template<Type T, class P> FN void resolve(const Block& b, Shared& s) {
@@ -138,11 +156,17 @@ template<Type T, class P> FN void resolve(const Block& b, Shared& s) {
     const bool receive = k < step.nrecv;
     bool ready = true;
     if (!receive) ready = wait(b, l.consumed, l.pos + 1 - SLOTS, l.seen);
-    else if (P::WAITS_FOR_DATA) ready = wait(b, l.posted, l.pos + 1, l.seen);
+    else if (counted<P>(step)) ready = wait(b, l.posted, l.pos + 1, l.seen);
     if (!ready) storeFlag(&s.failed, 1);
-    if (receive) s.turn.src[k + (in && k >= step.place)] = place<T>(s, l, true);
-    else s.turn.dst[k - step.nrecv + out] = place<T>(s, l, false);
+    if (receive) enter<T, P>(s, l, k + (in && k >= step.place), true);
+    else enter<T, P>(s, l, k - step.nrecv + out, false);
   }
+}
+
+// Lane 0: the block was told to leave.
+FN void leave(const Block& b, Shared& s) {
+  s.stop = 1;
+  if (aborted(b.args()) == ABORT_REPORT) report(b.args(), ERROR_ABORTED);
 }
 
 // The manager's part before a turn.
@@ -152,18 +176,21 @@ template<Type T, class P> FN void prepare(const Block& b, Shared& s) {
   if (s.stop) return;
   resolve<T, P>(b, s);
   b.lanesBarrier();
-  if (b.lane() == 0 && loadFlag(&s.failed)) {
-    s.stop = 1;
-    if (aborted(b.args()) == ABORT_REPORT) report(b.args(), ERROR_ABORTED);
-  }
+  if (b.lane() == 0 && loadFlag(&s.failed)) leave(b, s);
 }
 
-// The manager's part after a turn: slots are emptied and filled.
+// The manager's part after a turn: slots are emptied and filled. After a turn that was broken off, none are.
 template<Type T, class P> FN void release(const Block& b, Shared& s) {
+  if (!P::COUNTED && loadFlag(&s.failed)) {
+    if (b.lane() == 0) leave(b, s);
+    return;
+  }
   const Step& step = s.step;
   for (u32 k = b.lane(); k < (u32)step.nrecv + step.nsend; k += b.lanes()) {
     LinkEnd& l = linkOf(s, k);
-    post(k < step.nrecv ? l.consumed : l.posted, ++l.pos);
+    l.pos++;
+    if (k < step.nrecv) post(l.consumed, l.pos);
+    else if (counted<P>(step)) post(l.posted, l.pos);
   }
   b.lanesBarrier();
   if (b.lane() == 0) s.stop = !advance<T, P>(b.args(), s);
@@ -178,7 +205,7 @@ template<Type T, class P> FN void interpret(const Block& b, Shared& s) {
     if (b.manager()) prepare<T, P>(b, s);
     b.barrier();
     if (s.stop) return;
-    if (s.turn.bytes) P::template move<T>(b, s.turn);
+    if ((s.turn.bytes || P::tidies(s.turn)) && !P::template move<T>(b, s.turn)) storeFlag(&s.failed, 1);
     b.barrier();
     if (b.manager()) release<T, P>(b, s);
   }

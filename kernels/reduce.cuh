@@ -15,6 +15,10 @@ struct Turn {
   u32 op;
   u32 scale;                      // WORK_PRE: source `place` is multiplied by pre; WORK_POST: the result is divided by post
   u32 place;
+  u32 user;                       // STEP_IN: source `place` is the user's memory; STEP_OUT: destination 0 is
+  // LL only: what each link has passed, and the size of its slots.
+  u64 src_pos[MAX_FAN + 1], dst_pos[MAX_FAN + 1];
+  u32 dst_bytes[MAX_FAN + 1];
 };
 
 // A compiled loop: type, operator (-1: read from the turn), with scaling or without, and how many sources

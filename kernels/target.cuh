@@ -6,8 +6,12 @@
 //   report
 //   loadFlag, storeFlag       words in shared memory that several threads write
 //   Pack<B>, load, store      B bytes in registers
+//   bitsOf, packOf            ... as a number, and back; B is at most 8
+//   Line, loadLine, storeLine a line of LL: two words of 64 bits, each moved whole; no order between them
+//   Patience                  how a thread waits for lines
 //   combine, scaled, divide   element arithmetic on packs (nccl-abi §5)
 //   packBytes, flight,        how the loops are compiled
+//   LINE_FLIGHT,
 //   NEEDS_ALIGNMENT,
 //   RUNTIME_OPERATOR
 //   Walk, walk                which bytes of a range this thread moves

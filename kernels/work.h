@@ -26,7 +26,9 @@ enum Type : u8 { I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16, F8E4M3, F8E5M2
 enum Op : u8 { SUM, PROD, MAX, MIN, NOPS };
 
 // How a slot carries data and says that it is there.
-enum Proto : u8 { SIMPLE, NPROTOS };
+// SIMPLE: plain data, and counters. LL: lines of 8 bytes of data that carry flags, so half as much to a slot.
+// A link keeps to one of them for life.
+enum Proto : u8 { SIMPLE, LL, NPROTOS };
 
 // Step::flags
 enum : u8 {
@@ -76,9 +78,9 @@ struct alignas(64) Counter {
 // One end of a one-directional link, as its rank sees it. Only this end writes it.
 struct alignas(64) LinkEnd {
   char* slots;           // SLOTS * slot_bytes, in the receiver's memory
-  Counter* posted;       // slots filled so far; written by the sender, lives with the receiver
+  Counter* posted;       // slots filled so far (LL: up to the last signal); written by the sender, lives with the receiver
   Counter* consumed;     // slots emptied so far; written by the receiver, lives with the sender
-  char* direct;          // the peer's user buffer, used in place of slots; null: slots
+  char* direct;          // SIMPLE: the peer's user buffer, used in place of slots; null: slots
   u64 pos;               // slots that this end has passed; persists over launches
   u64 seen;              // the other side's counter when it was last read
   u32 slot_bytes;        // a multiple of 64

@@ -65,6 +65,8 @@ fn numbers(text: &mut String) {
         ("MAX", Op::Max as usize),
         ("MIN", Op::Min as usize),
         ("SIMPLE", Proto::Simple as usize),
+        ("LL", Proto::Ll as usize),
+        ("NPROTOS", Proto::ALL.len()),
         ("STEP_IN", layout::step_flag::IN.into()),
         ("STEP_OUT", layout::step_flag::OUT.into()),
         ("STEP_FROM_OUT", layout::step_flag::FROM_OUT.into()),

@@ -15,15 +15,8 @@ use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
 use crate::device::{self, Event, HostFlag, Kernels};
 use crate::error::Error;
 use crate::log::Place;
-use crate::plan::call::DataType;
-use crate::plan::layout::Proto;
 use crate::sys::{FdPost, HostFacts};
 use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
-
-/// Names of the kernels; the place in the list is the datatype's number.
-fn kernel_names() -> Vec<String> {
-    DataType::ALL.iter().map(|datatype| Proto::Simple.kernel_name(*datatype)).collect()
-}
 
 /// How long each phase took, for the log.
 struct Timings {
@@ -125,7 +118,7 @@ impl Comm {
 
     /// What a rank needs before it can join: kernels, a post box, facts about itself.
     fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, FdPost, Join), Error> {
-        let kernels = Kernels::get(&self.context, &kernel_names())?;
+        let kernels = Kernels::get(&self.context, &schedules::kernel_names())?;
         let post = FdPost::open()?;
         let join = Join {
             rank: self.rank,
@@ -196,6 +189,7 @@ impl Comm {
             shm_disabled: settings.shm_disabled,
             channels: settings.channels(&self.config, self.driver().is_software()),
             slot_bytes: settings.slot_bytes,
+            proto: settings.proto as u8,
         })
     }
 

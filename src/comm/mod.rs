@@ -2,6 +2,7 @@
 
 mod arena;
 pub mod config;
+mod filter;
 mod init;
 pub mod jobs;
 mod order;

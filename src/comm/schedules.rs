@@ -8,7 +8,7 @@ use super::settings::Agreed;
 use crate::device::{Context, DeviceMemory, HostFlag};
 use crate::error::Error;
 use crate::plan::call::DataType;
-use crate::plan::layout::{LaunchArgs, LinkEnd, Work};
+use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work};
 use crate::plan::operator::Operator;
 use crate::plan::schedule::Schedule;
 use crate::plan::work::{Geometry, Request};
@@ -59,6 +59,16 @@ pub struct Schedules {
     links_at: usize,
 }
 
+/// Names of the kernels of all protocols; see [`kernel_number`] for the order.
+pub(super) fn kernel_names() -> Vec<String> {
+    Proto::ALL.iter().flat_map(|proto| DataType::ALL.iter().map(|datatype| proto.kernel_name(*datatype))).collect()
+}
+
+/// The place of a kernel in [`kernel_names`].
+fn kernel_number(proto: Proto, datatype: DataType) -> usize {
+    proto as usize * DataType::ALL.len() + datatype as usize
+}
+
 /// The ring visits the ranks in their own order.
 fn ring_schedule(rank: u32, nranks: u32) -> Result<Schedule, Error> {
     let ring: Vec<u32> = (0..nranks).collect();
@@ -85,6 +95,7 @@ impl Schedules {
         connections: &Connections,
     ) -> Result<Schedules, Error> {
         let nranks = peers.len() as u32;
+        log::info!(target: "INIT,TUNING", "links carry {} in slots of {} bytes", agreed.proto.name(), agreed.slot_bytes);
         let all_reduce = ring_schedule(me.rank, nranks)?;
         let links_at = all_reduce.steps.as_bytes().len().next_multiple_of(align_of::<LinkEnd>());
         let ends = link_ends(&needs(me.rank, nranks, agreed)?, connections)?;
@@ -96,6 +107,11 @@ impl Schedules {
         Ok(Schedules { wait: WaitPolicy::choose(local), threads, all_reduce, agreed, memory, links_at })
     }
 
+    /// The number of the kernel for a datatype, for [`crate::device::Kernels::launch`].
+    pub fn kernel(&self, datatype: DataType) -> usize {
+        kernel_number(self.agreed.proto, datatype)
+    }
+
     /// How a call is cut into channels and chunks.
     pub fn split(&self, count: u64, datatype: DataType) -> Result<Geometry, Error> {
         Geometry::new(&Request {
@@ -104,6 +120,7 @@ impl Schedules {
             nchunks: self.all_reduce.nchunks,
             max_channels: self.agreed.channels,
             slot_bytes: u64::from(self.agreed.slot_bytes),
+            proto: self.agreed.proto,
             min_channel_bytes: CHANNEL_BYTES,
         })
     }
@@ -139,4 +156,17 @@ fn link_ends(needs: &[LinkNeed], connections: &Connections) -> Result<Vec<LinkEn
         Ok(LinkEnd { slots: at.slots, posted: at.posted, consumed: at.consumed, slot_bytes: at.slot_bytes, ..LinkEnd::default() })
     };
     needs.iter().map(end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_found_by_number() {
+        let names = kernel_names();
+        assert_eq!(names[kernel_number(Proto::Simple, DataType::Bfloat16)], "oxccl_simple_bf16");
+        assert_eq!(names[kernel_number(Proto::Ll, DataType::Float8e5m2)], "oxccl_ll_f8e5m2");
+        assert_eq!(names.len(), 24);
+    }
 }

@@ -1,15 +1,17 @@
 //! What a communicator takes from the environment, and what its ranks must agree on.
 
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use crate::bootstrap::{self, CommId, Family, InterfaceFilter, NetConfig, UniqueId};
 use crate::device;
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
+use crate::plan::call::Func;
+use crate::plan::layout::Proto;
 use crate::transport::PeerFacts;
 
-use super::Config;
+use super::{Config, filter};
 
 /// Channels on a software device: its kernels share the processors with the ranks themselves.
 const CHANNELS_SOFTWARE: u32 = 1;
@@ -40,6 +42,7 @@ pub(super) struct Settings {
     pub shm_disabled: bool,
     pub multi_rank_device: bool,
     pub slot_bytes: u32,
+    pub proto: Proto,
     pub agreement: Vec<(String, String)>,
     channels: Range,
 }
@@ -57,13 +60,16 @@ pub struct Agreed {
     pub channels: u32,
     /// The size of a slot in bytes.
     pub slot_bytes: u32,
+    /// How slots carry data: one protocol for all of a communicator's links.
+    pub proto: Proto,
 }
 
 impl Settings {
     /// Reads the settings as they hold now.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an address that cannot be understood.
+    /// [`Error::InvalidArgument`] for an address that cannot be understood, [`Error::InvalidUsage`] for an unknown
+    /// word in `NCCL_PROTO`.
     pub(super) fn read() -> Result<Settings, Error> {
         let params = params::snapshot();
         let slot = match params.int(params::BUFFSIZE) {
@@ -76,6 +82,7 @@ impl Settings {
             p2p_disabled: params.flag(params::P2P_DISABLE),
             shm_disabled: params.flag(params::SHM_DISABLE),
             multi_rank_device: params.flag(params::MULTI_RANK_GPU_ENABLE),
+            proto: protocol(params.text(params::PROTO).unwrap_or(""))?,
             slot_bytes: (slot.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(4096),
             agreement: AGREE
                 .iter()
@@ -102,6 +109,17 @@ impl Range {
             high: one(params::MAX_NCHANNELS, params::MAX_NRINGS).unwrap_or(CHANNELS_MAX),
         }
     }
+}
+
+/// The protocol that `NCCL_PROTO` chooses. Where it leaves none that is built: Simple, with a warning.
+fn protocol(words: &str) -> Result<Proto, Error> {
+    static WARNED: Once = Once::new();
+    let chosen = filter::protocol(words, Func::AllReduce)
+        .map_err(|text| Error::InvalidUsage(format!("NCCL_PROTO={words}: {text}; known are LL, LL128 and Simple")))?;
+    Ok(chosen.unwrap_or_else(|| {
+        WARNED.call_once(|| log::warn!("NCCL_PROTO={words} leaves no protocol that oxccl has on this device; using Simple"));
+        Proto::Simple
+    }))
 }
 
 fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
@@ -189,9 +207,12 @@ pub(super) fn check_devices(peers: &[PeerFacts], me: u32, allowed: bool) -> Resu
     Ok(())
 }
 
-/// What all ranks will do: nobody gets more channels or larger slots than it asked for.
+/// What all ranks will do: nobody gets more channels or larger slots than it asked for, and LL is used where
+/// all ask for it (a difference in `NCCL_PROTO` has been warned of).
 pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
+    let all_ll = peers.iter().all(|peer| peer.proto == Proto::Ll as u8);
     Agreed {
+        proto: if all_ll { Proto::Ll } else { Proto::Simple },
         channels: peers.iter().map(|peer| peer.channels).min().unwrap_or(1),
         slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES as u32),
     }

@@ -52,7 +52,7 @@ impl<'a> Batch<'a> {
         let (blocks, threads) = (self.arguments.nchannels, self.schedules.threads);
         // SAFETY: the kernels take this structure by value; steps and links live as long as the
         // communicator, which waits for its launches before it frees them; buffers are the user's.
-        let launched = unsafe { parts.kernels.launch(datatype as usize, blocks, threads, stream, &self.arguments) };
+        let launched = unsafe { parts.kernels.launch(self.schedules.kernel(datatype), blocks, threads, stream, &self.arguments) };
         self.arguments.nwork = 0;
         launched
     }

@@ -37,14 +37,37 @@ pub enum KernelOp {
 pub enum Proto {
     /// Plain data; counters say what is there.
     Simple = 0,
+    /// Lines of 16 bytes: twice 4 bytes of data and a flag that says that they are there.
+    Ll = 1,
 }
 
 impl Proto {
+    /// All protocols; the place in the list is the number.
+    pub const ALL: [Proto; 2] = [Proto::Simple, Proto::Ll];
+
+    /// The name, as `NCCL_PROTO` and log lines have it (spec §8.10).
+    pub fn name(self) -> &'static str {
+        match self {
+            Proto::Simple => "Simple",
+            Proto::Ll => "LL",
+        }
+    }
+
+    /// Bytes of data that a slot of `slot_bytes` takes.
+    pub fn slot_data(self, slot_bytes: u64) -> u64 {
+        match self {
+            Proto::Simple => slot_bytes,
+            Proto::Ll => slot_bytes / 2,
+        }
+    }
+
     /// The name of the kernel for this protocol and type, in the host image and in the fatbin alike.
     pub fn kernel_name(self, datatype: DataType) -> String {
-        match self {
-            Proto::Simple => format!("oxccl_simple_{}", short_name(datatype)),
-        }
+        let proto = match self {
+            Proto::Simple => "simple",
+            Proto::Ll => "ll",
+        };
+        format!("oxccl_{proto}_{}", short_name(datatype))
     }
 }
 

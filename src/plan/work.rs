@@ -2,7 +2,7 @@
 //! channel's part into pieces that fit a slot. Pure arithmetic; every rank computes the same.
 
 use super::call::DataType;
-use super::layout::Work;
+use super::layout::{Proto, Work};
 use super::operator::Operator;
 use super::schedule::Schedule;
 use crate::error::Error;
@@ -22,8 +22,10 @@ pub struct Request {
     pub nchunks: u32,
     /// The most channels, at least 1.
     pub max_channels: u32,
-    /// Bytes of a slot: a multiple of 64, at least 64.
+    /// Bytes of a slot: a multiple of 64 for [`Proto::Simple`] and of 128 for [`Proto::Ll`], and not 0.
     pub slot_bytes: u64,
+    /// How slots carry data.
+    pub proto: Proto,
     /// Bytes of the call for which a channel is worth its while.
     pub min_channel_bytes: u64,
 }
@@ -43,6 +45,8 @@ pub struct Geometry {
     pub part: u64,
     /// Elements that travel in one slot.
     pub piece: u64,
+    /// How slots carry data.
+    pub proto: Proto,
 }
 
 impl Geometry {
@@ -53,7 +57,8 @@ impl Geometry {
     /// [`Error::Internal`] where the request is not as its fields say.
     pub fn new(r: &Request) -> Result<Geometry, Error> {
         let size = r.datatype.size() as u64;
-        if r.nchunks == 0 || r.max_channels == 0 || r.slot_bytes < LINE || !r.slot_bytes.is_multiple_of(LINE) {
+        let slot_data = r.proto.slot_data(r.slot_bytes);
+        if r.nchunks == 0 || r.max_channels == 0 || slot_data < LINE || !slot_data.is_multiple_of(LINE) {
             return Err(Error::Internal(format!("cannot split {r:?}")));
         }
         let bytes = r.count.checked_mul(size).filter(|&b| i64::try_from(b).is_ok());
@@ -71,7 +76,8 @@ impl Geometry {
             nchannels: block.div_ceil(part) as u32,
             block,
             part,
-            piece: (r.slot_bytes / size).min(to_line(part, line)),
+            piece: (slot_data / size).min(to_line(part, line)),
+            proto: r.proto,
         })
     }
 
@@ -94,6 +100,7 @@ impl Geometry {
             nchunks: self.nchunks,
             datatype: datatype as u8,
             op: operator.op as u8,
+            proto: self.proto as u8,
             flags: operator.flags,
             nlinks: schedule.links.len() as u32,
             pre: operator.pre,

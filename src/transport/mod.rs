@@ -50,6 +50,8 @@ pub struct PeerFacts {
     pub channels: u32,
     /// The size of a slot that it would like, in bytes.
     pub slot_bytes: u32,
+    /// The protocol that it would like: the number of a [`Proto`](crate::plan::layout::Proto).
+    pub proto: u8,
 }
 
 /// What a set-up needs from its communicator.

@@ -16,6 +16,7 @@ fn facts(rank: u32) -> PeerFacts {
         shm_disabled: false,
         channels: 1,
         slot_bytes: 4096,
+        proto: 0,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nccl::plan::call::{DataType, Op};
-use nccl::plan::layout::{abort, kernel_error};
+use nccl::plan::layout::{Proto, abort, kernel_error};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use world::{Buffers, Call, Config, Image, Memory, World};
@@ -26,6 +26,7 @@ const GUARD_BYTE: u8 = 0xa5;
 /// One case.
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    proto: Proto,
     datatype: DataType,
     op: Op,
     n: u32,
@@ -139,7 +140,7 @@ fn counts(datatype: DataType, n: u32) -> Vec<u64> {
 
 fn every_case(images: usize) -> Vec<Case> {
     let mut cases = Vec::new();
-    for datatype in DataType::ALL {
+    for (datatype, proto) in DataType::ALL.into_iter().flat_map(|t| Proto::ALL.map(|p| (t, p))) {
         for op in OPS {
             for n in RANKS {
                 for count in counts(datatype, n) {
@@ -149,7 +150,7 @@ fn every_case(images: usize) -> Vec<Case> {
                         let (in_place, threads) = (bits & 2 != 0, if bits & 4 == 0 { 1 } else { 4 });
                         let channels = if (bits & 7).count_ones() % 2 == 0 { 1 } else { 3 };
                         let (isa, seed) = (bits / 8, cases.len() as u64);
-                        cases.push(Case { datatype, op, n, count, in_place, offset, threads, channels, isa, seed });
+                        cases.push(Case { proto, datatype, op, n, count, in_place, offset, threads, channels, isa, seed });
                     }
                 }
             }
@@ -167,11 +168,12 @@ fn run_all(cases: &[Case]) {
             n: case.n,
             channels: case.channels,
             slot_bytes: SLOT_BYTES,
+            proto: case.proto,
             threads: case.threads,
             // Not far from where 32 bits end, on which waiting threads sleep.
             start: u64::from(u32::MAX) - 100,
         };
-        let world = worlds.entry((case.n, case.channels, case.threads)).or_insert_with(|| World::new(config));
+        let world = worlds.entry((case.proto, case.n, case.channels, case.threads)).or_insert_with(|| World::new(config));
         run(world, images[case.isa], case);
     }
 }
@@ -186,8 +188,8 @@ fn results_are_right() {
     if long {
         return run_all(&all);
     }
-    // From each type, operator and number of ranks some cases.
-    let group = all.len() / (12 * OPS.len() * RANKS.len());
+    // From each type, protocol, operator and number of ranks some cases.
+    let group = all.len() / (12 * Proto::ALL.len() * OPS.len() * RANKS.len());
     let mut sample = Vec::new();
     for cases in all.chunks(group) {
         sample.extend((0..3).map(|_| cases[random.random_range(0..group)]));
@@ -199,10 +201,11 @@ fn results_are_right() {
 #[test]
 fn large_calls_are_right() {
     let images = world::images();
-    let config = Config { n: 2, channels: 2, slot_bytes: 1 << 16, threads: 1, start: 0 };
-    let world = World::new(config);
-    for (isa, image) in images.iter().enumerate() {
+    let config = |proto| Config { n: 2, channels: 2, slot_bytes: 1 << 16, proto, threads: 1, start: 0 };
+    for (isa, proto) in (0..images.len()).flat_map(|isa| Proto::ALL.map(|proto| (isa, proto))) {
+        let world = World::new(config(proto));
         let case = Case {
+            proto,
             datatype: DataType::Bfloat16,
             op: Op::Sum,
             n: 2,
@@ -214,7 +217,7 @@ fn large_calls_are_right() {
             isa,
             seed: 9,
         };
-        run(&world, image, &case);
+        run(&world, images[isa], &case);
     }
 }
 
@@ -229,8 +232,8 @@ fn images_are_sound() {
 }
 
 /// Ranks 0 and 1 of three wait for the third, which never comes, until they are told to leave.
-fn abort_in_flight(threads: u32, reason: u32) -> u32 {
-    let config = Config { n: 3, channels: 2, slot_bytes: SLOT_BYTES, threads, start: 0 };
+fn abort_in_flight(proto: Proto, threads: u32, reason: u32) -> u32 {
+    let config = Config { n: 3, channels: 2, slot_bytes: SLOT_BYTES, proto, threads, start: 0 };
     let world = World::new(config);
     let call = Call { datatype: DataType::Float32, op: Op::Sum, count: 1 << 16 };
     let users: Vec<Memory> = (0..2).map(|_| Memory::new(4 << 16)).collect();
@@ -251,16 +254,20 @@ fn abort_in_flight(threads: u32, reason: u32) -> u32 {
 
 #[test]
 fn kernels_leave_when_told() {
-    for threads in [1, 4] {
-        assert_eq!(abort_in_flight(threads, abort::REPORT), kernel_error::ABORTED);
+    for (proto, threads) in Proto::ALL.into_iter().flat_map(|proto| [(proto, 1), (proto, 4)]) {
+        assert_eq!(abort_in_flight(proto, threads, abort::REPORT), kernel_error::ABORTED);
         // Another reason is for the host alone.
-        assert_eq!(abort_in_flight(threads, 7), kernel_error::NONE);
+        assert_eq!(abort_in_flight(proto, threads, 7), kernel_error::NONE);
     }
 }
 
 #[test]
 fn late_ranks_are_waited_for() {
-    let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, threads: 4, start: 0 };
+    Proto::ALL.into_iter().for_each(waits_for_a_late_rank);
+}
+
+fn waits_for_a_late_rank(proto: Proto) {
+    let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto, threads: 4, start: 0 };
     let world = World::new(config);
     let call = Call { datatype: DataType::Int32, op: Op::Sum, count: 1000 };
     let mut users: Vec<Memory> = (0..2).map(|_| Memory::new(4000)).collect();
@@ -284,9 +291,64 @@ fn late_ranks_are_waited_for() {
     }
 }
 
+/// Runs a call on two ranks of which the second, which sends the data, comes late. Every element is `value`
+/// on each rank; the sums that rank 0 got.
+fn sums_with_a_late_sender(world: &World, count: u64, value: i64) -> Vec<i64> {
+    let call = Call { datatype: DataType::Int64, op: Op::Sum, count };
+    let mut users: Vec<Memory> = (0..2).map(|_| Memory::new(count as usize * 8)).collect();
+    for user in &mut users {
+        (0..count as usize).for_each(|i| put(user.bytes_mut(), i, 8, value as u64));
+    }
+    let image = world::images()[0];
+    let launches: Vec<_> = users
+        .iter()
+        .zip(0..)
+        .map(|(user, rank)| world.launch(image, rank, &call, Buffers { input: user.address(), output: user.address() }))
+        .collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| launches[0].block(0));
+        std::thread::sleep(Duration::from_millis(20));
+        scope.spawn(|| launches[1].block(0));
+    });
+    (0..count as usize).map(|i| get(users[0].bytes(), i, 8) as i64).collect()
+}
+
+/// A call fills all slots to the end with the flags of their time. 2^32 turns later these flags come again, and
+/// short turns in between have left the tails as they were. Where `cleaned`, the turns in between include the
+/// ones that clean.
+fn flags_come_round(cleaned: bool, threads: u32) -> Vec<i64> {
+    const ROUND: u64 = 1 << 32;
+    // A call of two ranks is two turns of each link: as many of these as fill all slots, from a position at
+    // which nothing is cleaned.
+    let slot = u64::from(SLOT_BYTES) / 2 / 8;
+    let start = 5 * ROUND + 64;
+    let mut world = World::new(Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto: Proto::Ll, threads, start });
+    let full = |world: &World, value| sums_with_a_late_sender(world, 2 * slot, value);
+    for _ in 0..4 {
+        assert!(full(&world, 1).iter().all(|&sum| sum == 2));
+    }
+    if cleaned {
+        world.skip((1 << 30) - 8 - 64 - 8);
+        for _ in 0..4 {
+            assert_eq!(sums_with_a_late_sender(&world, 2, 3), [6, 6]);
+        }
+    }
+    world.skip(start + ROUND - world.position(0));
+    full(&world, 10)
+}
+
+#[test]
+fn flags_of_ll_survive_their_wrap() {
+    for threads in [1, 4] {
+        assert!(flags_come_round(true, threads).iter().all(|&sum| sum == 20));
+    }
+    // Without the cleaning turns, the receiver takes what is 2^32 turns old: the test would notice.
+    assert!(flags_come_round(false, 1).iter().any(|&sum| sum != 20));
+}
+
 #[test]
 fn work_that_does_not_fit_is_refused() {
-    let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, threads: 4, start: 0 };
+    let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto: Proto::Simple, threads: 4, start: 0 };
     let call = Call { datatype: DataType::Float32, op: Op::Sum, count: 10 };
     let user = Memory::new(64);
     let buffers = Buffers { input: user.address(), output: user.address() };
@@ -308,7 +370,7 @@ fn work_that_does_not_fit_is_refused() {
 fn float_modes_of_the_caller_do_not_matter() {
     use std::arch::x86_64::{_mm_getcsr, _mm_setcsr};
     const FLUSH_AND_ROUND_UP: u32 = 0x8040 | 0x1f80 | 0x4000;
-    let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, threads: 1, start: 0 };
+    let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto: Proto::Simple, threads: 1, start: 0 };
     let world = World::new(config);
     let call = Call { datatype: DataType::Float32, op: Op::Sum, count: 16 };
     let mut users: Vec<Memory> = (0..2).map(|_| Memory::new(64)).collect();

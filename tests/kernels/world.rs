@@ -67,8 +67,8 @@ impl Image {
         unsafe { std::slice::from_raw_parts(self.functions, self.nfunctions as usize) }
     }
 
-    pub fn kernel(&self, datatype: DataType) -> Kernel {
-        let name = Proto::Simple.kernel_name(datatype);
+    pub fn kernel(&self, proto: Proto, datatype: DataType) -> Kernel {
+        let name = proto.kernel_name(datatype);
         let found = self.functions().iter().find(|f| name_of(f) == name);
         let f = found.unwrap_or_else(|| panic!("the image has no {name}"));
         Kernel { entry: f.entry, shared_bytes: f.shared_bytes }
@@ -76,7 +76,7 @@ impl Image {
 
     pub fn check(&self) {
         assert_eq!((self.magic, self.version, self.reserved), (0x5343_4944, 1, 0));
-        assert_eq!(self.nfunctions, 12);
+        assert_eq!(self.nfunctions, 24);
         for f in self.functions() {
             // SAFETY: `nparams` is 1, and the table of sizes has as many.
             let size = unsafe { *f.param_sizes };
@@ -133,6 +133,7 @@ pub struct Config {
     pub n: u32,
     pub channels: u32,
     pub slot_bytes: u32,
+    pub proto: Proto,
     /// Threads of a block.
     pub threads: u32,
     /// Where the links' counters start.
@@ -152,7 +153,7 @@ pub struct World {
     pub error: AtomicU32,
     ranks: Vec<Rank>,
     _slots: Vec<Memory>,
-    _counters: Vec<Memory>,
+    counters: Vec<Memory>,
 }
 
 /// One rank's buffers, as addresses.
@@ -189,7 +190,7 @@ impl World {
             error: AtomicU32::new(0),
             ranks: Vec::new(),
             _slots: Vec::new(),
-            _counters: Vec::new(),
+            counters: Vec::new(),
         };
         let mut links: HashMap<(u32, LinkId), LinkEnd> = HashMap::new();
         for &rank in &order {
@@ -208,7 +209,11 @@ impl World {
 
     /// A link in its first state, as either end sees it.
     fn link(&mut self) -> LinkEnd {
-        let slots = Memory::new(SLOTS * self.config.slot_bytes as usize);
+        let mut slots = Memory::new(SLOTS * self.config.slot_bytes as usize);
+        if self.config.start != 0 {
+            // As links are that have come so far: no flag of old is near the first ones.
+            slots.bytes_mut().fill(0x55);
+        }
         let value = self.config.start;
         let mut counters = Memory::new(2 * size_of::<Counter>());
         for counter in counters.bytes_mut().chunks_mut(size_of::<Counter>()) {
@@ -224,7 +229,7 @@ impl World {
             ..LinkEnd::default()
         };
         self._slots.push(slots);
-        self._counters.push(counters);
+        self.counters.push(counters);
         end
     }
 
@@ -235,6 +240,7 @@ impl World {
             nchunks: self.config.n,
             max_channels: self.config.channels,
             slot_bytes: self.config.slot_bytes.into(),
+            proto: self.config.proto,
             min_channel_bytes: 256,
         };
         Geometry::new(&request).expect("a call that fits memory")
@@ -265,7 +271,24 @@ impl World {
                 ..g.work(channel, schedule, call.datatype, &operator)
             };
         }
-        Launch { args, kernel: image.kernel(call.datatype), threads: self.config.threads }
+        Launch { args, kernel: image.kernel(self.config.proto, call.datatype), threads: self.config.threads }
+    }
+
+    /// Moves all counters on, as if the ranks had done so many turns without data.
+    pub fn skip(&mut self, turns: u64) {
+        for end in self.ranks.iter_mut().flat_map(|rank| rank.ends.iter_mut().flatten()) {
+            end.pos += turns;
+            end.seen += turns;
+        }
+        for counter in self.counters.iter_mut().flat_map(|counters| counters.bytes_mut().chunks_mut(size_of::<Counter>())) {
+            let value = u64::from_le_bytes(counter[..8].try_into().expect("8 bytes"));
+            counter[..8].copy_from_slice(&(value + turns).to_le_bytes());
+        }
+    }
+
+    /// Where a rank's first link stands.
+    pub fn position(&self, rank: usize) -> u64 {
+        self.ranks[rank].ends[0][0].pos
     }
 
     /// Runs launches, all at the same time.

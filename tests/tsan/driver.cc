@@ -1,5 +1,8 @@
-// Ring AllReduce with ranks as threads, built with -fsanitize=thread: driver RANKS THREADS_PER_BLOCK COUNT...
-// Exit status 0: every result is right (what ThreadSanitizer found is its own exit status).
+// Ring AllReduce with ranks as threads, to be built with a sanitizer:
+//   driver PROTOCOL RANKS THREADS BREAK COUNT...
+// PROTOCOL is simple or ll; THREADS are those of a block. BREAK is none, or what is wrong with the memory, for
+// negative controls: output (an element short), slots (the last one is missing), links (not aligned).
+// Exit status 0: every result is right (what a sanitizer finds is its own exit status).
 #include "world.h"
 
 using namespace oxccl;
@@ -19,7 +22,14 @@ void* runJob(void* p) {
   return nullptr;
 }
 
-float input(u32 rank, u64 i) { return (float)(rank * 3 + i % 11); }
+// Starts jobs, does something else, and waits for them.
+template<class F> void runAll(std::vector<Job>& jobs, F&& meanwhile) {
+  std::vector<pthread_t> running(jobs.size());
+  for (size_t i = 0; i < jobs.size(); i++)
+    if (pthread_create(&running[i], nullptr, runJob, &jobs[i])) exit(2);
+  meanwhile();
+  for (pthread_t t : running) pthread_join(t, nullptr);
+}
 
 // One launch on every rank, all at the same time.
 void launchAll(const softcudaFunction& f, Ring& ring, u32 threads) {
@@ -29,65 +39,70 @@ void launchAll(const softcudaFunction& f, Ring& ring, u32 threads) {
     memset((void*)&memory[r], 0, sizeof memory[r]);
     for (u32 t = 0; t < threads; t++) jobs.push_back({&f, &ring.ranks[r].args, &memory[r], threads, t});
   }
-  std::vector<pthread_t> running(jobs.size());
-  for (size_t i = 0; i < jobs.size(); i++)
-    if (pthread_create(&running[i], nullptr, runJob, &jobs[i])) exit(2);
-  for (pthread_t t : running) pthread_join(t, nullptr);
+  runAll(jobs, [] {});
 }
 
-u64 wrongElements(const std::vector<float>& out, u32 n) {
+template<class E> E input(u32 rank, u64 i) { return (E)(rank * 3 + i % 11); }
+
+template<class E> u64 wrongElements(const E* out, u64 count, u32 n) {
   u64 wrong = 0;
-  for (u64 i = 0; i < out.size(); i++) {
-    float want = 0;
-    for (u32 r = 0; r < n; r++) want += input(r, i);
+  for (u64 i = 0; i < count; i++) {
+    E want = 0;
+    for (u32 r = 0; r < n; r++) want = (E)(want + input<E>(r, i));
     wrong += out[i] != want;
   }
   return wrong;
 }
 
-u64 allReduce(const softcudaFunction& f, Ring& ring, u32 threads, u64 count) {
-  std::vector<std::vector<float>> in(ring.n), out(ring.n);
+// Buffers are of the size that is needed and no larger, the input one element off.
+template<class E> u64 allReduce(const softcudaFunction& f, Ring& ring, u32 threads, u64 count, bool short_output) {
+  std::vector<std::vector<E>> in(ring.n), out(ring.n);
   for (u32 r = 0; r < ring.n; r++) {
-    for (u64 i = 0; i < count; i++) in[r].push_back(input(r, i));
-    out[r].assign(count, -1);
-    ring.allReduce(r, in[r].data(), out[r].data(), count);
+    in[r].resize(count + 1);
+    in[r].shrink_to_fit();
+    for (u64 i = 0; i < count; i++) in[r][i + 1] = input<E>(r, i);
+    out[r] = std::vector<E>(short_output && count ? count - 1 : count);
+    ring.allReduce(r, in[r].data() + 1, out[r].data(), count);
   }
   launchAll(f, ring, threads);
   u64 wrong = 0;
-  for (u32 r = 0; r < ring.n; r++) wrong += wrongElements(out[r], ring.n);
+  for (u32 r = 0; r < ring.n; r++) wrong += wrongElements(out[r].data(), out[r].size(), ring.n);
   return wrong;
 }
 
 // Only rank 0 runs; the main thread tells it to leave.
-bool abortWorks(const softcudaFunction& f, u32 n, u32 threads) {
-  Ring ring(n, 1024);
+bool abortWorks(const softcudaFunction& f, Proto proto, u32 n, u32 threads) {
+  Ring ring(n, 1024, proto);
   std::vector<float> data(10000);
   ring.allReduce(0, data.data(), data.data(), data.size());
   BlockMemory memory;
   memset((void*)&memory, 0, sizeof memory);
   std::vector<Job> jobs;
   for (u32 t = 0; t < threads; t++) jobs.push_back({&f, &ring.ranks[0].args, &memory, threads, t});
-  std::vector<pthread_t> running(threads);
-  for (u32 t = 0; t < threads; t++)
-    if (pthread_create(&running[t], nullptr, runJob, &jobs[t])) exit(2);
-  __atomic_store_n(ring.words, (u32)ABORT_REPORT, __ATOMIC_RELAXED);
-  for (pthread_t t : running) pthread_join(t, nullptr);
+  runAll(jobs, [&] { __atomic_store_n(ring.words, (u32)ABORT_REPORT, __ATOMIC_RELAXED); });
   return __atomic_load_n(ring.words + 1, __ATOMIC_RELAXED) == ERROR_ABORTED;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4) {
-    fprintf(stderr, "usage: driver RANKS THREADS COUNT...\n");
+  if (argc < 6) {
+    fprintf(stderr, "usage: driver simple|ll RANKS THREADS none|output|slots|links COUNT...\n");
     return 2;
   }
-  const u32 n = (u32)atoi(argv[1]), threads = (u32)atoi(argv[2]);
-  const softcudaFunction& f = kernel(oxccl_host_image(), "oxccl_simple_f32");
-  Ring ring(n, 1024);
+  const std::string proto = argv[1], broken = argv[4];
+  const u32 n = (u32)atoi(argv[2]), threads = (u32)atoi(argv[3]);
+  const Proto p = proto == "ll" ? LL : SIMPLE;
+  // Soon the flags of LL come round, and slots are cleaned.
+  Ring ring(n, 1024, p, (1ull << 32) - 30, broken == "slots", broken == "links");
   u64 wrong = 0;
-  for (int i = 3; i < argc; i++) wrong += allReduce(f, ring, threads, strtoull(argv[i], nullptr, 0));
-  const bool aborts = abortWorks(f, n, threads);
-  printf("ranks %u, threads %u: %llu wrong elements%s\n", n, threads, wrong, aborts ? "" : ", abort does not work");
+  for (int i = 5; i < argc; i++) {
+    const u64 count = strtoull(argv[i], nullptr, 0);
+    wrong += allReduce<float>(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), ring, threads, count, broken == "output");
+    wrong += allReduce<u8>(kernel(oxccl_host_image(), "oxccl_" + proto + "_u8"), ring, threads, count, broken == "output");
+  }
+  const bool aborts = abortWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);
+  printf("%s, ranks %u, threads %u: %llu wrong elements%s\n", proto.c_str(), n, threads, wrong,
+         aborts ? "" : ", abort does not work");
   return wrong || !aborts;
 }

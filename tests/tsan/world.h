@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include <string>
 #include <vector>
 
 #include "image.h"
@@ -14,14 +14,11 @@
 
 namespace oxccl {
 
-// Zeroed memory that processes forked later share.
-static char* sharedMemory(size_t bytes) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) {
-    perror("mmap");
-    exit(2);
-  }
-  return (char*)p;
+// Zeroed memory that begins with a cache line and ends where it ends. Given back by the process's end.
+static char* lines(size_t bytes) {
+  void* p = nullptr;
+  if (posix_memalign(&p, 64, bytes)) exit(2);
+  return (char*)memset(p, 0, bytes);
 }
 
 struct Policy {
@@ -64,20 +61,28 @@ static u32 ringSteps(u32 n, u32 r, Step* s) {
 // All ranks and the links between them. Links carry on from one launch to the next.
 struct Ring {
   u32 n, slot_bytes;
+  Proto proto;
   std::vector<RingRank> ranks;
   u32* words;   // abort, error
 
-  Ring(u32 n, u32 slot_bytes, Policy policy = {}) : n(n), slot_bytes(slot_bytes), ranks(n) {
-    const size_t slots = (size_t)SLOTS * slot_bytes;
-    char* data = sharedMemory(n * slots);
-    Counter* counters = (Counter*)sharedMemory(2 * n * sizeof(Counter));
-    words = (u32*)sharedMemory(4096);
+  Ring(u32 n, u32 slot_bytes, Proto proto = SIMPLE, u64 start = 0, bool short_slots = false,
+       bool misaligned = false, Policy policy = {})
+      : n(n), slot_bytes(slot_bytes), proto(proto), ranks(n) {
+    const size_t size = (size_t)(short_slots ? SLOTS - 1 : SLOTS) * slot_bytes;
+    // One allocation per link, with what slots can hold that have come this far.
+    std::vector<char*> data;
+    for (u32 r = 0; r < n; r++) data.push_back((char*)memset(lines(size), 0x55, size));
+    Counter* counters = (Counter*)lines(2 * n * sizeof(Counter));
+    words = (u32*)lines(64);
+    for (u32 i = 0; i < 2 * n; i++) counters[i].value = start;
     for (u32 r = 0; r < n; r++) {
       RingRank& rank = ranks[r];
       const u32 before = (r + n - 1) % n;
-      rank.ends = (LinkEnd*)sharedMemory(2 * sizeof(LinkEnd));
-      rank.ends[0] = {data + before * slots, &counters[2 * before], &counters[2 * before + 1], nullptr, 0, 0, slot_bytes, 0, 0};
-      rank.ends[1] = {data + r * slots, &counters[2 * r], &counters[2 * r + 1], nullptr, 0, 0, slot_bytes, 0, 0};
+      rank.ends = (LinkEnd*)(lines(2 * sizeof(LinkEnd) + 64) + (misaligned ? 4 : 0));
+      const LinkEnd ends[2] = {
+          {data[before], &counters[2 * before], &counters[2 * before + 1], nullptr, start, start, slot_bytes, 0, 0},
+          {data[r], &counters[2 * r], &counters[2 * r + 1], nullptr, start, start, slot_bytes, 0, 0}};
+      memcpy((void*)rank.ends, ends, sizeof ends);
       rank.nsteps = ringSteps(n, r, rank.steps);
       rank.args = {};
       rank.args.nwork = rank.args.nchannels = 1;
@@ -89,8 +94,8 @@ struct Ring {
     }
   }
 
-  // Prepares an AllReduce of `count` floats (sum).
-  void allReduce(u32 r, const float* in, float* out, u64 count) {
+  // Prepares an AllReduce of `count` elements (sum).
+  template<class E> void allReduce(u32 r, const E* in, E* out, u64 count) {
     RingRank& rank = ranks[r];
     Work& w = rank.args.work[0];
     w = {};
@@ -100,22 +105,23 @@ struct Ring {
     w.links = rank.ends;
     w.count = count;
     w.block = (count + n - 1) / n;
-    if (w.block >= 16) w.block = (w.block + 15) / 16 * 16;
-    w.piece = slot_bytes / sizeof(float);
+    const u64 line = 64 / sizeof(E);
+    if (w.block >= line) w.block = (w.block + line - 1) / line * line;
+    w.piece = (proto == LL ? slot_bytes / 2 : slot_bytes) / sizeof(E);
     w.hi = w.block;
     w.nsteps = rank.nsteps;
     w.nchunks = n;
-    w.type = F32;
+    w.type = sizeof(E) == 1 ? U8 : F32;
     w.op = SUM;
-    w.proto = SIMPLE;
+    w.proto = proto;
     w.nlinks = 2;
   }
 };
 
-static const softcudaFunction& kernel(const softcudaImage* image, const char* name) {
+static const softcudaFunction& kernel(const softcudaImage* image, const std::string& name) {
   for (u32 i = 0; i < image->nfunctions; i++)
-    if (!strcmp(image->functions[i].name, name)) return image->functions[i];
-  fprintf(stderr, "no kernel %s\n", name);
+    if (name == image->functions[i].name) return image->functions[i];
+  fprintf(stderr, "no kernel %s\n", name.c_str());
   exit(2);
 }
 

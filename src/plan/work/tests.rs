@@ -1,18 +1,18 @@
 use proptest::prelude::*;
 
 use super::super::call::Op;
-use super::super::layout::{KernelOp, work_flag};
+use super::super::layout::{KernelOp, Proto, work_flag};
 use super::super::operator::Operator;
 use super::super::ring;
 use super::*;
 
 fn requests() -> impl Strategy<Value = Request> {
     let count = prop_oneof![0..200u64, 0..1u64 << 24, 0..1u64 << 63];
-    let kind = (0..12usize, 1..1500u32, 1..64u32, 1..1u64 << 14, 0..1u64 << 24);
+    let kind = (0..24usize, 1..1500u32, 1..64u32, 1..1u64 << 14, 0..1u64 << 24);
     (count, kind).prop_map(|(count, (t, nchunks, max_channels, lines, min_channel_bytes))| {
-        let datatype = DataType::ALL[t];
+        let (datatype, proto) = (DataType::ALL[t % 12], Proto::ALL[t / 12]);
         let count = count.min(i64::MAX as u64 / datatype.size() as u64);
-        Request { count, datatype, nchunks, max_channels, slot_bytes: lines * LINE, min_channel_bytes }
+        Request { count, datatype, nchunks, max_channels, slot_bytes: 2 * lines * LINE, proto, min_channel_bytes }
     })
 }
 
@@ -51,7 +51,7 @@ proptest! {
         // The kernel's largest product and address: past the last chunk by a whole piece.
         let end = u128::from(r.nchunks) * u128::from(g.block) + u128::from(g.piece);
         prop_assert!(end * u128::from(r.datatype.size() as u64) < 1 << 64, "{g:?}");
-        prop_assert!(g.piece * r.datatype.size() as u64 <= r.slot_bytes && g.piece > 0);
+        prop_assert!(g.piece * r.datatype.size() as u64 <= r.proto.slot_data(r.slot_bytes) && g.piece > 0);
     }
 
     #[test]
@@ -89,6 +89,7 @@ fn request() -> Request {
         nchunks: 4,
         max_channels: 2,
         slot_bytes: 1 << 18,
+        proto: Proto::Simple,
         min_channel_bytes: 1 << 16,
     }
 }
