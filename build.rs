@@ -2,6 +2,7 @@
 //! libnccl.so, and its links in `target/<profile>`.
 //!
 //! * Host image: compiled by the C++ compiler, linked into the library; `oxccl_host_image()` returns it.
+//! * Kernel source: `OUT_DIR/kernels.cu`, all of `kernels/` for a GPU in one file, for NVRTC.
 //! * Fatbin: `OUT_DIR/device.fatbin`, empty where there is no nvcc; `cfg(oxccl_fatbin)` says that it is not.
 //!
 //! Environment: `NVCC` or `CUDA_HOME` (else `PATH`) for nvcc; `OXCCL_GENCODE` for what it generates: a list
@@ -20,6 +21,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=kernels");
     host_image();
+    one_source(&out);
     device_code(&out);
     linking(&out);
     let profile = profile_dir(&out);
@@ -81,6 +83,37 @@ fn compiler() -> cc::Build {
         println!("cargo::rerun-if-env-changed={name}");
     }
     cc
+}
+
+// --- kernel source ------------------------------------------------------------------------------------
+
+/// Writes OUT_DIR/kernels.cu: entry.cu with all that it includes for a GPU.
+fn one_source(out: &Path) {
+    let mut source = String::new();
+    include(&mut source, "entry.cu", &mut Vec::new());
+    let file = out.join("kernels.cu");
+    fs::write(&file, source).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+}
+
+/// Appends a file of kernels/ with what it includes, each file once. The host's half is left out.
+fn include(source: &mut String, name: &str, seen: &mut Vec<String>) {
+    if name == "host.cuh" || seen.iter().any(|s| s == name) {
+        return;
+    }
+    seen.push(name.to_string());
+    let path = Path::new("kernels").join(name);
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    source.push_str(&format!("#line 1 \"{name}\"\n"));
+    for (number, line) in text.lines().enumerate() {
+        match line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) {
+            Some(inner) => {
+                include(source, inner, seen);
+                source.push_str(&format!("#line {} \"{name}\"\n", number + 2));
+            }
+            None if line == "#pragma once" => source.push('\n'),
+            None => source.extend([line, "\n"]),
+        }
+    }
 }
 
 // --- device code --------------------------------------------------------------------------------------

@@ -174,8 +174,12 @@ impl Context {
         let mut uuid = [0; 16];
         // SAFETY: the pointer is to 16 live bytes.
         self.driver.check("cuDeviceGetUuid", unsafe { (self.driver.table.device_uuid)(&mut uuid, self.device) })?;
-        let capability = self.attribute(ATTRIBUTE_CAPABILITY.0)? * 10 + self.attribute(ATTRIBUTE_CAPABILITY.1)?;
-        Ok(DeviceFacts { uuid, bus_id: self.bus_id()?, capability })
+        Ok(DeviceFacts { uuid, bus_id: self.bus_id()?, capability: self.capability()? })
+    }
+
+    /// The device's compute capability, major × 10 + minor.
+    pub(super) fn capability(&self) -> Result<i32, Error> {
+        Ok(self.attribute(ATTRIBUTE_CAPABILITY.0)? * 10 + self.attribute(ATTRIBUTE_CAPABILITY.1)?)
     }
 
     fn attribute(&self, number: c_int) -> Result<i32, Error> {

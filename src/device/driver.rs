@@ -17,6 +17,8 @@ const SONAME: &str = "libcuda.so.1";
 pub const SUCCESS: c_int = 0;
 /// `CUDA_ERROR_OUT_OF_MEMORY`: the device has no memory left.
 pub const OUT_OF_MEMORY: c_int = 2;
+/// `CUDA_ERROR_NO_BINARY_FOR_GPU`: an image has no code for the device.
+pub(super) const NO_BINARY_FOR_GPU: c_int = 209;
 /// `CUDA_ERROR_NOT_READY`: not an error, the queried work is still running.
 pub const NOT_READY: c_int = 600;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`: harmless.

@@ -1,17 +1,23 @@
 //! The kernels: one image per device, loaded once and shared by its communicators.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 use super::context::Context;
+use super::driver::{Driver, NO_BINARY_FOR_GPU};
+use super::nvrtc;
 use crate::error::Error;
 
 /// The fatbin that nvcc made at build time; empty where it was not found.
 static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/device.fatbin"));
+
+/// What drivers say of an image that is not for them: `CUDA_ERROR_INVALID_IMAGE`, `_NO_BINARY_FOR_GPU`, `_INVALID_PTX`,
+/// `_JIT_COMPILER_NOT_FOUND`, `_UNSUPPORTED_PTX_VERSION`.
+const DOES_NOT_FIT: [c_int; 5] = [200, NO_BINARY_FOR_GPU, 218, 221, 222];
 
 // SAFETY: the declaration is that of kernels/entry.cu; the function takes nothing and cannot fail.
 unsafe extern "C" {
@@ -120,12 +126,28 @@ fn load_module(context: &Context) -> Result<*mut c_void, Error> {
         driver.check("softcudaModuleLoadImage", code)?;
         return Ok(module);
     }
-    if FATBIN.is_empty() {
-        return Err(Error::NoCuda(
-            "this build of oxccl has no GPU code: it was built without nvcc; rebuild with NVCC or CUDA_HOME set".to_string(),
-        ));
+    match load_data(driver, FATBIN) {
+        // This build has no code for GPUs, or none for this one or its driver.
+        Err(Error::Cuda { code, text, .. }) if DOES_NOT_FIT.contains(&code) => {
+            log::info!(target: "INIT", "the embedded kernels do not fit this device and driver ({text})");
+        }
+        loaded => return loaded,
     }
-    // SAFETY: the fatbin is a static image that nvcc made.
-    driver.check("cuModuleLoadData", unsafe { (driver.table.module_load)(&mut module, FATBIN.as_ptr().cast()) })?;
+    nvrtc::load(driver.version(), context.capability()?, |kernels| load_data(driver, kernels))
+}
+
+/// Loads a fatbin, machine code or PTX. A context must be current.
+fn load_data(driver: &Driver, image: &[u8]) -> Result<*mut c_void, Error> {
+    if image.is_empty() {
+        return Err(Error::Cuda {
+            call: "cuModuleLoadData",
+            code: NO_BINARY_FOR_GPU,
+            text: "no kernels in this build".to_string(),
+        });
+    }
+    let mut module = null_mut();
+    // SAFETY: the image is one that a compiler of NVIDIA's made and says itself how long it is (PTX by a zero byte at
+    // its end, which NVRTC counts in); the driver copies what it keeps of it.
+    driver.check("cuModuleLoadData", unsafe { (driver.table.module_load)(&mut module, image.as_ptr().cast()) })?;
     Ok(module)
 }

@@ -3,11 +3,13 @@
 //! Objects free what they own on drop. Every method that may change the calling thread's current
 //! context restores it before it returns.
 
+mod cache;
 mod context;
 mod driver;
 mod event;
 mod image;
 mod memory;
+pub mod nvrtc;
 
 pub use context::{Context, DeviceFacts, current_device, device_count};
 pub use driver::{Driver, IpcMemHandle, OUT_OF_MEMORY};
