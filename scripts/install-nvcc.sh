@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs NVIDIA's compiler from its Python wheels into a folder, without root and without a GPU.
+# Installs NVIDIA's compiler and disassembler from its Python wheels into a folder, without root and without a GPU.
 # Usage: install-nvcc.sh FOLDER. Prints the value for CUDA_HOME, and nothing else, on standard output:
 #   export CUDA_HOME=$(scripts/install-nvcc.sh .tools/cuda)
 # A folder that has a working nvcc already is left as it is.
@@ -42,4 +42,10 @@ if ! works; then
   chmod +x "$home"/bin/* "$home"/nvvm/bin/* 2>/dev/null || true
   works || { echo "$0: $home/bin/nvcc does not compile" >&2; exit 1; }
 fi
-cuda_home
+home=$(cuda_home)
+if [ ! -f "$home/bin/nvdisasm" ]; then
+  PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$python" -m pip install --quiet --no-deps --target "$folder" \
+    --upgrade nvidia-cuda-nvdisasm >&2
+  chmod +x "$home/bin/nvdisasm"
+fi
+echo "$home"

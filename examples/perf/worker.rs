@@ -93,6 +93,8 @@ fn work(config: &Config, worker: usize, inbox: &Receiver<Order>, answers: &Mutex
 /// One rank and what it has.
 struct Rank {
     rank: usize,
+    /// The ordinal of its device.
+    device: usize,
     context: Context,
     stream: Stream,
     comm: Comm,
@@ -124,14 +126,15 @@ impl Ranks {
         let mut ranks = Vec::new();
         let mut names = Vec::new();
         for rank in worker * config.per_worker..(worker + 1) * config.per_worker {
-            if rank >= devices {
+            // As the library has it: several ranks of a device only where the user allows it.
+            if rank >= devices && (devices == 0 || std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_none()) {
                 let plural = if devices == 1 { "" } else { "s" };
                 return Err(format!("rank {rank} needs device {rank}, but there is {devices} device{plural}"));
             }
-            let context = told(cuda.use_device(rank))?;
+            let context = told(cuda.use_device(rank % devices))?;
             let stream = told(cuda.stream())?;
-            names.push(told(cuda.device_name(rank))?);
-            ranks.push(Rank { rank, context, stream, comm: Comm::NULL, send: 0, recv: 0 });
+            names.push(told(cuda.device_name(rank % devices))?);
+            ranks.push(Rank { rank, device: rank % devices, context, stream, comm: Comm::NULL, send: 0, recv: 0 });
         }
         let version = told(nccl.version())?;
         let ranks = Ranks { cuda, nccl, nranks: config.nranks, ranks, patterns: None };
@@ -235,7 +238,8 @@ impl Ranks {
             told(self.cuda.set_current(rank.context))?;
             told(self.cuda.fill(rank.recv, POISON, bytes))?;
             self.write(if case.in_place { rank.recv } else { rank.send }, bytes, input, phase, what)?;
-            told(self.cuda.synchronize())?;
+            // The legacy stream, not the device: another rank of this device may have begun, and waits for this one.
+            told(self.cuda.wait(Stream(std::ptr::null_mut())))?;
         }
         self.call(case)?;
         self.wait()?;
@@ -301,7 +305,7 @@ impl Ranks {
                 told(unsafe { self.cuda.free(buffer) })?;
             }
             told(self.cuda.destroy_stream(rank.stream))?;
-            told(self.cuda.release_device(rank.rank))?;
+            told(self.cuda.release_device(rank.device))?;
         }
         Ok(())
     }

@@ -100,6 +100,15 @@ impl Context {
         self.finish_setup()
     }
 
+    /// Copies device memory to the host and waits for it. The range must be an allocation of ours.
+    pub(super) fn download(&self, data: &mut [u8], address: u64) -> Result<(), Error> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller vouches for the range; the destination lives until the wait below.
+        let code = unsafe { (self.driver.table.copy_to_host)(data.as_mut_ptr().cast(), address, data.len(), self.setup) };
+        self.driver.check("cuMemcpyDtoHAsync", code)?;
+        self.finish_setup()
+    }
+
     fn finish_setup(&self) -> Result<(), Error> {
         // SAFETY: the stream is ours.
         self.driver.check("cuStreamSynchronize", unsafe { (self.driver.table.stream_sync)(self.setup) })

@@ -72,6 +72,7 @@ driver_table! {
     fn host_unregister = "cuMemHostUnregister"(*mut c_void);
     fn host_pointer = "cuMemHostGetDevicePointer_v2"(*mut u64, *mut c_void, c_uint);
     fn copy_to_device = "cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, *mut c_void);
+    fn copy_to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, *mut c_void);
     fn copy_async = "cuMemcpyDtoDAsync_v2"(u64, u64, usize, *mut c_void);
     fn set_bytes = "cuMemsetD8Async"(u64, u8, usize, *mut c_void);
     fn ipc_get = "cuIpcGetMemHandle"(*mut IpcMemHandle, u64);
@@ -91,6 +92,7 @@ driver_table! {
     fn event_sync = "cuEventSynchronize"(*mut c_void);
     fn module_load = "cuModuleLoadData"(*mut *mut c_void, *const c_void);
     fn module_unload = "cuModuleUnload"(*mut c_void);
+    fn function_attribute = "cuFuncGetAttribute"(*mut c_int, c_int, *mut c_void);
     fn module_function = "cuModuleGetFunction"(*mut *mut c_void, *mut c_void, *const c_char);
     fn launch = "cuLaunchKernel"(*mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void, *mut *mut c_void);
     fn error_string = "cuGetErrorString"(c_int, *mut *const c_char);

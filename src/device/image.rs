@@ -35,6 +35,17 @@ impl Stream {
     }
 }
 
+/// What the driver says of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelFacts {
+    /// Registers of a thread.
+    pub registers: i32,
+    /// Bytes of a thread's stack.
+    pub local_bytes: i32,
+    /// Bytes of a block's shared memory.
+    pub shared_bytes: i32,
+}
+
 /// The loaded kernels of one device.
 pub struct Kernels {
     context: Arc<Context>,
@@ -77,6 +88,23 @@ impl Kernels {
             kernels.functions.push(function);
         }
         Ok(kernels)
+    }
+
+    /// What the driver says of kernel number `index`.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where the driver cannot load the kernel.
+    pub fn facts(&self, index: usize) -> Result<KernelFacts, Error> {
+        let _entered = self.context.enter()?;
+        let driver = self.context.driver();
+        let attribute = |number| {
+            let mut value = 0;
+            // SAFETY: the function belongs to the loaded module; the pointer is to a live integer.
+            let code = unsafe { (driver.table.function_attribute)(&mut value, number, self.functions[index]) };
+            driver.check("cuFuncGetAttribute", code).map(|()| value)
+        };
+        // CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES and _NUM_REGS.
+        Ok(KernelFacts { shared_bytes: attribute(1)?, local_bytes: attribute(3)?, registers: attribute(4)? })
     }
 
     /// Launches kernel number `index` with one argument of `bytes` bytes. The context must be current.

@@ -99,6 +99,12 @@ impl DeviceMemory {
         self.context.upload(self.address + offset as u64, data)
     }
 
+    /// Copies bytes from an offset to the host and waits for the copy.
+    pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<(), Error> {
+        assert!(offset.checked_add(data.len()).is_some_and(|end| end <= self.bytes), "read past the end");
+        self.context.download(data, self.address + offset as u64)
+    }
+
     /// A handle by which another process of this host can map the memory.
     pub fn export(&self) -> Result<IpcMemHandle, Error> {
         let _entered = self.context.enter()?;

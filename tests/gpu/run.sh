@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The GPU check. Makes a bundle of programs and libraries that runs on a machine with one NVIDIA GPU, CUDA 12 or 13 and
+# nothing of ours, and runs it here where there is a GPU.
+#
+#   tests/gpu/run.sh [FILE]     release build for all architectures (nvcc is found as build.rs finds it); FILE is the
+#                               bundle, default target/gpu-check.tar.gz, under 60 MB. On the other machine:
+#                               tar xzf gpu-check.tar.gz && gpu-check/check.sh
+#   tests/gpu/run.sh --soft     the same checks on the software device, with the debug build; under a minute
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+limit=$((60 * 1000 * 1000))
+
+if [ "${1:-}" = --soft ]; then
+  target=${OXCCL_PROFILE_DIR:-target/debug}
+  [ -x "$target/examples/gpu_check" ] && [ -x "$target/examples/perf" ] || cargo build --quiet --locked --lib --examples
+  exec tests/gpu/check.sh --soft --bin "$PWD/$target/examples" --lib "$PWD/$target/softcuda:$PWD/$target"
+fi
+
+bundle=${1:-target/gpu-check.tar.gz}
+cargo build --release --locked --lib --example gpu_check --example perf
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/gpu-check"
+cp tests/gpu/check.sh "$folder/gpu-check/"
+for file in examples/gpu_check examples/perf libnccl.so.2; do
+  # Without what only a debugger reads.
+  strip --strip-debug -o "$folder/gpu-check/$(basename "$file")" "target/release/$file"
+done
+tar -C "$folder" -czf "$bundle" gpu-check
+size=$(stat -c %s "$bundle")
+echo "$bundle: $size bytes"
+if [ "$size" -gt "$limit" ]; then
+  echo "that is more than $limit" >&2
+  exit 1
+fi
+if [ -e /dev/nvidiactl ]; then
+  exec "$folder/gpu-check/check.sh"
+fi
+echo "no GPU here: take the bundle to one"
