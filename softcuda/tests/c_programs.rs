@@ -94,6 +94,11 @@ fn pointers() {
 }
 
 #[test]
+fn virtual_memory() {
+    check_silent("virtual_memory.c");
+}
+
+#[test]
 fn registered() {
     check_silent("registered.c");
 }

@@ -4,7 +4,9 @@
 use super::{CuResult, DevicePointer, Handle, In, boundary};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::Reach;
 use crate::memory::access::Transfer;
+use crate::memory::space::Rights;
 use crate::stream::{self, Op, Stream, Transfer3d};
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -16,6 +18,8 @@ const STAGED: usize = 64 << 10;
 enum Side {
     /// Device memory, or host memory that the device can reach.
     Device,
+    /// The same of a copy between contexts: any of their devices may have access.
+    Peer,
     /// Host memory, pinned or not.
     Host,
     /// Whatever the address is.
@@ -30,13 +34,22 @@ enum Place {
     Pageable,
 }
 
-fn find(driver: &Driver, side: Side, (address, extent): (usize, usize)) -> Outcome<Place> {
-    let known = driver.memory.classify(address, extent);
+fn find(driver: &Driver, side: Side, (address, extent): (usize, usize), needed: Rights) -> Outcome<Place> {
+    let reach = match (side, needed) {
+        (Side::Peer, needed) => Reach::Peer(needed),
+        (_, Rights::Write) => Reach::Write,
+        _ => Reach::Read,
+    };
+    let known = driver.memory.classify_for(address, extent, reach);
     match (side, known) {
         (_, Ok(Some(true))) => Ok(Place::Device),
         (_, Ok(Some(false))) => Ok(Place::Pinned),
-        (Side::Device, _) | (Side::Any, Err(_)) => Err(CudaError::INVALID_VALUE),
+        (Side::Device | Side::Peer, _) | (Side::Any, Err(_)) => Err(CudaError::INVALID_VALUE),
         (Side::Host | Side::Any, _) if address == 0 => Err(CudaError::INVALID_VALUE),
+        // Mapped, but without the right, is not pageable: it would be a crash.
+        (Side::Host, Err(_)) if driver.memory.find(address).is_some_and(|range| !range.permits(reach)) => {
+            Err(CudaError::INVALID_VALUE)
+        }
         (Side::Host | Side::Any, _) => Ok(Place::Pageable),
     }
 }
@@ -47,8 +60,8 @@ fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, as
     let (mut target, mut source) = (Place::Device, Place::Device);
     let mut bytes = 0;
     for plane in planes {
-        target = find(driver, to, plane.destination())?;
-        source = find(driver, from, plane.source())?;
+        target = find(driver, to, plane.destination(), Rights::Write)?;
+        source = find(driver, from, plane.source(), Rights::Read)?;
         bytes += plane.bytes();
     }
     let staged = asynchronous && source == Place::Pageable && target == Place::Device && bytes <= STAGED;
@@ -126,7 +139,7 @@ extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes
 fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Handle>) -> Outcome {
     let driver = Driver::get()?;
     let contexts = [crate::context::lookup(driver, to.1)?, crate::context::lookup(driver, from.1)?];
-    let copy = || linear((to.0, Side::Device), (from.0, Side::Device), bytes, stream);
+    let copy = || linear((to.0, Side::Peer), (from.0, Side::Peer), bytes, stream);
     if stream.is_some() {
         return copy();
     }

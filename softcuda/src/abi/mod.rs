@@ -24,6 +24,7 @@ mod set;
 mod stream;
 mod stream_ops;
 mod versions;
+mod vmm;
 
 use crate::error::{CudaError, Outcome};
 use std::ffi::{CStr, c_char, c_int};

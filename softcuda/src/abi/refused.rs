@@ -33,9 +33,7 @@ refused! {
     cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGraphExecKernelNodeSetParams_v2
     cuGraphDebugDotPrint cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease
     cuGraphRetainUserObject cuGraphReleaseUserObject
-    cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemSetAccess cuMemGetAccess
-    cuMemExportToShareableHandle cuMemImportFromShareableHandle cuMemGetAllocationGranularity
-    cuMemGetAllocationPropertiesFromHandle cuMemRetainAllocationHandle cuMemGetHandleForAddressRange
+    cuMemGetHandleForAddressRange
     cuMulticastCreate cuMulticastAddDevice cuMulticastBindMem cuMulticastBindAddr cuMulticastUnbind
     cuMulticastGetGranularity
     cuStreamBatchMemOp cuStreamBatchMemOp_v2 cuStreamAttachMemAsync cuStreamGetAttribute cuStreamSetAttribute
