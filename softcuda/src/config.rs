@@ -13,6 +13,8 @@ const MAX_SMS: u64 = 65_536;
 pub struct Config {
     /// Ordinals of the devices that this process may see, in its own order (`CUDA_VISIBLE_DEVICES`).
     pub visible: Vec<u32>,
+    /// Devices of the machine (`SOFTCUDA_DEVICES`).
+    pub devices: u32,
     /// Bytes of memory per device (`SOFTCUDA_MEMORY`).
     pub memory: u64,
     /// Blocks that run at once on a device (`SOFTCUDA_SMS`).
@@ -36,6 +38,7 @@ impl Config {
         let delay = number("SOFTCUDA_DELAY_US", 0, 0, 60_000_000);
         Config {
             visible: visible(devices, get("CUDA_VISIBLE_DEVICES").as_deref()),
+            devices,
             memory: number("SOFTCUDA_MEMORY", 16 << 30, 1 << 20, 1 << 46),
             sms: number("SOFTCUDA_SMS", 132, 1, MAX_SMS) as u32,
             delay: (delay > 0).then(|| Duration::from_micros(delay)),

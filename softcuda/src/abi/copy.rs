@@ -318,16 +318,18 @@ extern "C" fn cuMemcpy3DPeerAsync(copy: In<c_void>, stream: Handle) -> CuResult 
 }
 
 /// Memory is where it is; the call only has to be sound.
+fn prefetch(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> Outcome {
+    let driver = Driver::get()?;
+    stream::lookup(driver, stream)?;
+    if device >= 0 {
+        driver.device(device)?;
+    }
+    driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemPrefetchAsync(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        stream::lookup(driver, stream)?;
-        if device >= 0 {
-            driver.device(device)?;
-        }
-        driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
-    })
+    boundary(|| prefetch(pointer, bytes, device, stream))
 }
 
 /// `CUmemLocation`
@@ -347,5 +349,5 @@ extern "C" fn cuMemPrefetchAsync_v2(
     stream: Handle,
 ) -> CuResult {
     // Kind 1 is a device; the others are host memory.
-    cuMemPrefetchAsync(pointer, bytes, if location.kind == 1 { location.id } else { -1 }, stream)
+    boundary(|| prefetch(pointer, bytes, if location.kind == 1 { location.id } else { -1 }, stream))
 }

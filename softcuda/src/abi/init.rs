@@ -48,5 +48,5 @@ extern "C" fn cuLogsRegisterCallback(_function: *const c_void, _data: *mut c_voi
 
 #[unsafe(no_mangle)]
 extern "C" fn cuLogsUnregisterCallback(_handle: *mut c_void) -> CuResult {
-    0
+    boundary(|| Ok(()))
 }

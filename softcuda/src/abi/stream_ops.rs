@@ -90,20 +90,20 @@ extern "C" fn cuStreamWaitValue64_v2(stream: Handle, address: DevicePointer, val
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWriteValue32(stream: Handle, address: DevicePointer, value: u32, flags: c_uint) -> CuResult {
-    cuStreamWriteValue32_v2(stream, address, value, flags)
+    boundary(|| write(stream, address, value.into(), false, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWriteValue64(stream: Handle, address: DevicePointer, value: u64, flags: c_uint) -> CuResult {
-    cuStreamWriteValue64_v2(stream, address, value, flags)
+    boundary(|| write(stream, address, value, true, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitValue32(stream: Handle, address: DevicePointer, value: u32, flags: c_uint) -> CuResult {
-    cuStreamWaitValue32_v2(stream, address, value, flags)
+    boundary(|| wait(stream, address, value.into(), false, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitValue64(stream: Handle, address: DevicePointer, value: u64, flags: c_uint) -> CuResult {
-    cuStreamWaitValue64_v2(stream, address, value, flags)
+    boundary(|| wait(stream, address, value, true, flags))
 }
