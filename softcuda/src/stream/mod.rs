@@ -1,6 +1,7 @@
 //! Streams: queues of operations, executed in order by whoever owns the stream at the moment: a thread that waits for
 //! it ("help by the waiter"), or else its worker thread.
 
+mod connection;
 mod op;
 mod run;
 mod scheduler;
@@ -10,13 +11,14 @@ use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::launch::Launch;
+pub use connection::{Connections, MAX_CONNECTIONS};
 pub use op::{Op, Transfer3d};
 use parking_lot::{Condvar, Mutex};
 pub use run::{synchronize, synchronize_all, synchronize_stream};
 pub use scheduler::Scheduler;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use worker::Worker;
 
 /// Operations that may be pending in a stream; who submits more waits, as for a GPU's launch queue.
@@ -86,6 +88,10 @@ pub struct Stream {
     /// Operations ever put into the queue, and those done.
     submitted: AtomicU64,
     completed: AtomicU64,
+    /// Operations that have left the queue.
+    started: AtomicU64,
+    /// The hardware queue, 0 before the first operation.
+    connection: AtomicU32,
     /// Somebody is executing operations.
     owned: AtomicBool,
     /// The scheduler looks after it.
@@ -156,6 +162,7 @@ impl Stream {
         if let Some(context) = driver.contexts.get(self.context_handle()) {
             context.remove_stream(self);
         }
+        self.disconnect();
         driver.streams.recycle(self.handle.load(Ordering::Relaxed));
     }
 
@@ -222,15 +229,24 @@ impl Stream {
     }
 
     fn submit_made(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Target {
-        let pending = self.submitted.load(Ordering::Relaxed).wrapping_sub(self.completed.load(Ordering::Relaxed));
+        // Others may submit and complete between the two looks.
+        let pending = self.submitted.load(Ordering::Relaxed).saturating_sub(self.completed.load(Ordering::Relaxed));
         if pending >= MANY_PENDING {
             self.make_room(pending);
         }
         let number = {
+            let mut connection = self.connect();
             let mut queue = self.queue.lock();
             self.order(&mut queue);
+            if let Some(behind) = connection.as_ref().and_then(|connection| connection.ahead_of(self)) {
+                self.push(&mut queue, behind);
+            }
             let operation = make(&mut queue);
-            self.push(&mut queue, operation)
+            let number = self.push(&mut queue, operation);
+            if let Some(connection) = &mut connection {
+                connection.put(Target { stream: self, number });
+            }
+            number
         };
         driver().scheduler.submitted(self);
         Target { stream: self, number }
