@@ -24,5 +24,6 @@ mod memory;
 mod module;
 mod nvml;
 #[allow(unsafe_code)]
+#[allow(clashing_extern_declarations, reason = "it calls exported functions, each by the types that suit the caller")]
 mod runtime;
 mod stream;

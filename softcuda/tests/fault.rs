@@ -21,6 +21,10 @@ fn entry_points() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for symbol in text.lines().filter_map(|line| line.split_whitespace().nth(2)) {
         let name = symbol.strip_prefix("softnvml_").unwrap_or(symbol);
+        // The forms for per-thread default streams are the functions themselves.
+        if name.ends_with("_ptsz") || name.ends_with("_ptds") {
+            continue;
+        }
         if name.starts_with("cu") || name == "softcudaModuleLoadImage" || name.starts_with("nvml") {
             found.push((symbol.to_owned(), name.to_owned()));
         }

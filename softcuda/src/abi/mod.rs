@@ -16,6 +16,7 @@ mod launch;
 mod memory;
 mod module;
 pub mod os;
+mod per_thread;
 mod pointer;
 mod pool;
 mod procaddr;

@@ -7,6 +7,7 @@ use crate::context;
 use crate::device::{MAX_BLOCK_THREADS, SHARED_PER_BLOCK_OPTIN};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::synchronize_device;
 use crate::module::{self, Description, Function};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -64,8 +65,8 @@ fn describe(function: &ImageFunction) -> Outcome<Description> {
     }
 }
 
-/// The handshake: loads a host image into the current context. `INVALID_VALUE` for null pointers,
-/// `INVALID_IMAGE` for a wrong magic number, version or table.
+/// The handshake: loads a host image into the current context, after all work of its device, as a GPU's code is loaded.
+/// `INVALID_VALUE` for null pointers, `INVALID_IMAGE` for a wrong magic number, version or table.
 #[unsafe(no_mangle)]
 extern "C" fn softcudaModuleLoadImage(to: Out<Handle>, image: *const c_void) -> CuResult {
     boundary(|| {
@@ -80,7 +81,9 @@ extern "C" fn softcudaModuleLoadImage(to: Out<Handle>, image: *const c_void) -> 
         }
         let Image { functions, table, .. } = image.get()?;
         let descriptions = (0..functions as usize).map(|index| describe(&table.get_at(index)?));
-        to.set(module::load(driver, context, descriptions.collect::<Outcome<Vec<_>>>()?)?)
+        let descriptions = descriptions.collect::<Outcome<Vec<_>>>()?;
+        synchronize_device(driver, context.device());
+        to.set(module::load(driver, context, descriptions)?)
     })
 }
 

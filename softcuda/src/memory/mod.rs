@@ -239,7 +239,7 @@ impl Memory {
     }
 }
 
-/// Waits for all work of a device.
+/// Waits for all work of a device, as a GPU does before it frees memory, loads code or changes who reaches whom.
 pub fn synchronize_device(driver: &'static Driver, device: usize) {
     let mut streams = Vec::new();
     driver.contexts.for_each(|_, context| {

@@ -56,12 +56,12 @@ fn init() {
     }
 }
 
-fn shutdown() -> Outcome {
-    let mut guard = STATE.lock();
-    let state = guard.as_mut().ok_or(UNINITIALIZED)?;
-    state.references -= 1;
-    if state.references == 0 {
-        *guard = None;
+/// `nvmlShutdown`: the last one ends it.
+fn release(state: &mut Option<State>) -> Outcome {
+    let left = &mut state.as_mut().ok_or(UNINITIALIZED)?.references;
+    *left -= 1;
+    if *left == 0 {
+        *state = None;
     }
     Ok(())
 }

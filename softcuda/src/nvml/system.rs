@@ -1,7 +1,7 @@
 //! The library itself, and the driver.
 
 use super::error::NOT_SUPPORTED;
-use super::{Return, boundary, count, init, put, put_text, shutdown};
+use super::{Return, STATE, boundary, count, init, put, put_text, release};
 use crate::abi::{DRIVER_VERSION, Out};
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -40,7 +40,7 @@ extern "C" fn nvmlInitWithFlags(flags: c_uint) -> Return {
 
 #[unsafe(export_name = "softnvml_nvmlShutdown")]
 extern "C" fn nvmlShutdown() -> Return {
-    boundary(|| shutdown())
+    boundary(|| release(&mut STATE.lock()))
 }
 
 #[unsafe(export_name = "softnvml_nvmlSystemGetDriverVersion")]

@@ -24,6 +24,7 @@ mod error;
 mod event;
 mod kernel;
 mod memory;
+mod per_thread;
 mod pool;
 mod properties;
 mod properties12;

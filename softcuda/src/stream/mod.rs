@@ -16,7 +16,7 @@ pub use op::{Op, Transfer3d};
 use parking_lot::{Condvar, Mutex};
 pub use run::{synchronize, synchronize_all, synchronize_stream};
 pub use scheduler::Scheduler;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use worker::Worker;
@@ -338,6 +338,16 @@ impl Drop for ThreadStreams {
 
 thread_local! {
     static THREAD_STREAMS: RefCell<ThreadStreams> = RefCell::default();
+    /// Set during a call that means the per-thread default stream by 0.
+    static OWN_DEFAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call for which stream 0 is the per-thread default stream.
+pub fn with_own_default<T>(call: impl FnOnce() -> T) -> T {
+    let before = OWN_DEFAULT.replace(true);
+    let answer = call();
+    OWN_DEFAULT.set(before);
+    answer
 }
 
 fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'static Stream> {
@@ -360,6 +370,7 @@ fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'s
 #[inline]
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Stream> {
     match handle {
+        0 if OWN_DEFAULT.get() => per_thread(driver, context::current(driver)?),
         0 | LEGACY_HANDLE => Ok(context::current(driver)?.legacy()),
         PER_THREAD_HANDLE => per_thread(driver, context::current(driver)?),
         _ => driver.streams.get(handle).ok_or(CudaError::INVALID_HANDLE),
