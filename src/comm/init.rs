@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::config::VERSION;
 use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
-use super::{Comm, Order, Parts, State, arena};
+use super::{Comm, Order, Parts};
 use crate::bootstrap::{Bootstrap, Join, UniqueId};
-use crate::device::{Event, HostFlag, Kernels};
+use crate::device::{HostFlag, Kernels};
 use crate::error::Error;
+use crate::log::lines;
 use crate::plan::call::DataType;
 use crate::plan::layout::Proto;
 use crate::sys::{FdPost, HostFacts};
@@ -50,33 +51,20 @@ impl Timings {
 
 impl Comm {
     /// Joins the other ranks and builds everything that operations need. Blocks until all ranks are
-    /// there; on failure the handle is taken back and the others are told.
-    pub fn init(self: &Arc<Comm>, id: &UniqueId) -> Result<(), Error> {
+    /// there; on failure the others are told, and the handle is taken back where the user does not have it.
+    pub fn init(self: &Arc<Comm>, id: &UniqueId, published: bool) -> Result<(), Error> {
         let result = self.build(id);
-        let mut state = self.state.lock();
         match &result {
-            Ok(()) => *state = State::Ready,
+            Ok(()) => self.leave_busy(),
             Err(error) => {
-                *state = State::Failed(error.clone());
                 self.report(error);
-                arena::remove(self.handle());
+                match published {
+                    true => self.fail(error),
+                    false => self.forget(error),
+                }
             }
         }
         result
-    }
-
-    /// As [`Comm::init`], on a thread of its own. The handle stays, so that the failure can be read.
-    pub fn init_in_background(self: &Arc<Comm>, id: UniqueId) -> Result<(), Error> {
-        let comm = self.clone();
-        let work = move || match comm.build(&id) {
-            Ok(()) => *comm.state.lock() = State::Ready,
-            Err(error) => {
-                comm.report(&error);
-                comm.fail(&error);
-            }
-        };
-        let spawned = std::thread::Builder::new().name("oxccl-init".to_string()).spawn(work);
-        spawned.map(|_| ()).map_err(|error| Error::system("pthread_create", "a thread for ncclCommInitRankConfig", &error))
     }
 
     /// Makes a creation that waits for other ranks give up.
@@ -90,11 +78,10 @@ impl Comm {
         log::info!(target: "INIT", "{}", self.line().init_start());
         let mut timings = Timings::begin();
         let settings = Settings::read()?;
-        let kernels = Kernels::get(&self.context, &kernel_names())?;
-        let mut post = FdPost::open()?;
-        let me = self.facts(&settings, &post)?;
+        let ready = self.prepare(&settings).inspect_err(|error| self.tell_failure(&settings, id, error));
+        let (kernels, mut post, me) = ready?;
         timings.kernels = timings.lap();
-        let mut bootstrap = Bootstrap::join(&settings.net, id, self.join_request(&settings, &me)?)?;
+        let mut bootstrap = Bootstrap::join(&settings.net, id, self.join_request(&settings, encode(&me)?))?;
         timings.bootstrap = timings.lap();
         match self.build_joined(&settings, &mut bootstrap, &mut post, kernels, &mut timings) {
             Ok(mut parts) => {
@@ -110,15 +97,31 @@ impl Comm {
         }
     }
 
-    fn join_request(&self, settings: &Settings, me: &PeerFacts) -> Result<Join, Error> {
-        Ok(Join {
+    /// What a rank needs before it meets the others.
+    fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, FdPost, PeerFacts), Error> {
+        let kernels = Kernels::get(&self.context, &kernel_names())?;
+        let post = FdPost::open()?;
+        let me = self.facts(settings, &post)?;
+        Ok((kernels, post, me))
+    }
+
+    /// Ends the wait of the other ranks for this one, which has failed before it could meet them.
+    fn tell_failure(&self, settings: &Settings, id: &UniqueId, error: &Error) {
+        let told = Bootstrap::report_failure(&settings.net, id, self.join_request(settings, Vec::new()), error);
+        if let Err(why) = told {
+            log::info!(target: "INIT", "the other ranks could not be told of the failure: {why}");
+        }
+    }
+
+    fn join_request(&self, settings: &Settings, facts: Vec<u8>) -> Join {
+        Join {
             rank: self.rank,
             nranks: self.nranks,
             version: VERSION,
             settings: settings.agreement.clone(),
-            facts: encode(me)?,
+            facts,
             cancel: Some(self.cancel.clone()),
-        })
+        }
     }
 
     fn build_joined(
@@ -141,7 +144,7 @@ impl Comm {
         let parts = Parts {
             kernels,
             schedules,
-            order: Mutex::new(Order::new(Event::create(&self.context)?)),
+            order: Mutex::new(Order::create(&self.context)?),
             flag: HostFlag::create(&self.context)?,
             connections,
             peers,
@@ -189,9 +192,8 @@ impl Comm {
         let first = self.connect_once(bootstrap, post, peers, &needs);
         // A communicator-wide verdict: a link has two ends.
         let verdicts = bootstrap.all_gather(&encode(&first.as_ref().err().map(Verdict::of))?)?;
-        let failed = first_failure(&verdicts)?;
-        let Some((culprit, verdict)) = failed else { return first.map(Some) };
-        if !verdict.retry {
+        let Some((culprit, verdict)) = worst(&verdicts)? else { return first.map(Some) };
+        if verdict.blame != Blame::Transport {
             return Err(first.err().unwrap_or_else(|| verdict.as_remote(culprit)));
         }
         drop(first);
@@ -199,7 +201,7 @@ impl Comm {
         let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
         let second = self.connect_once(bootstrap, post, &peers, &needs);
         let verdicts = bootstrap.all_gather(&encode(&second.as_ref().err().map(Verdict::of))?)?;
-        match first_failure(&verdicts)? {
+        match worst(&verdicts)? {
             Some((culprit, verdict)) => Err(second.err().unwrap_or_else(|| verdict.as_remote(culprit))),
             None => second.map(Some),
         }
@@ -218,16 +220,16 @@ impl Comm {
 
     fn log_plan(&self, parts: &Parts, channels: u32) {
         if self.rank == 0 {
-            let ring: Vec<String> = (0..self.nranks).map(|rank| rank.to_string()).collect();
-            for channel in 0..channels {
-                log::info!(target: "INIT", "Channel {channel:02}/{channels:02} : {}", ring.join(" "));
-            }
+            let ring: Vec<i32> = (0..self.nranks()).collect();
+            (0..channels).for_each(|channel| log::info!(target: "INIT", "{}", lines::ring(channel, channels, &ring)));
         }
         let Some(connections) = &parts.connections else { return };
-        for (peer, label) in &connections.routes {
-            let device = parts.peers[*peer as usize].device;
-            for channel in 0..channels {
-                log::info!(target: "INIT,P2P", "Channel {channel:02}/0 : {}[{}] -> {peer}[{device}] via {label}", self.rank, self.device);
+        for route in &connections.routes {
+            let to = (route.to as i32, parts.peers[route.to as usize].device);
+            let line = lines::channel(route.channel, route.connection, (self.rank(), self.device), to, route.label);
+            match route.connection {
+                Some(_) => log::info!(target: "INIT,P2P", "{line}"),
+                None => log::info!(target: "INIT,SHM", "{line}"),
             }
         }
         log::info!(target: "INIT", "Connected all rings, use ring PXN 0 GDR 0");
@@ -256,14 +258,29 @@ impl Comm {
 /// How connecting went wrong on one rank, told to all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Verdict {
-    /// Whether another transport may succeed.
-    retry: bool,
+    blame: Blame,
     text: String,
+}
+
+/// What a failure to connect means for the others. A greater one counts more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Blame {
+    /// A peer is to blame.
+    Peer,
+    /// Another transport may succeed.
+    Transport,
+    /// Nothing helps.
+    Fatal,
 }
 
 impl Verdict {
     fn of(error: &Error) -> Verdict {
-        Verdict { retry: matches!(error, Error::Cuda { .. }), text: error.to_string() }
+        let blame = match error {
+            Error::Cuda { .. } => Blame::Transport,
+            Error::Remote { .. } => Blame::Peer,
+            _ => Blame::Fatal,
+        };
+        Verdict { blame, text: error.to_string() }
     }
 
     fn as_remote(&self, rank: u32) -> Error {
@@ -271,17 +288,20 @@ impl Verdict {
     }
 }
 
-/// The lowest rank whose verdict is a failure.
-fn first_failure(verdicts: &[Vec<u8>]) -> Result<Option<(u32, Verdict)>, Error> {
+/// The failure that counts, of the lowest rank that has it: one that has a reason of its own before those
+/// that follow from it.
+fn worst(verdicts: &[Vec<u8>]) -> Result<Option<(u32, Verdict)>, Error> {
+    let mut worst: Option<(u32, Verdict)> = None;
     for (rank, bytes) in verdicts.iter().enumerate() {
         let rank = rank as u32;
         let verdict: Option<Verdict> = postcard::from_bytes(bytes)
             .map_err(|_| Error::Remote { rank: Some(rank), text: format!("rank {rank} sent an unreadable verdict") })?;
-        if let Some(verdict) = verdict {
-            return Ok(Some((rank, verdict)));
+        let Some(verdict) = verdict else { continue };
+        if worst.as_ref().is_none_or(|(_, known)| known.blame < verdict.blame) {
+            worst = Some((rank, verdict));
         }
     }
-    Ok(None)
+    Ok(worst)
 }
 
 /// Every rank's facts, in the order of the ranks: they came with the rendezvous.
@@ -298,4 +318,32 @@ fn read_facts(bootstrap: &Bootstrap) -> Result<Vec<PeerFacts>, Error> {
 
 fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     postcard::to_stdvec(value).map_err(|error| Error::Internal(format!("encoding: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(errors: &[Option<Error>]) -> Option<(u32, Blame)> {
+        let verdicts: Vec<_> = errors.iter().map(|error| encode(&error.as_ref().map(Verdict::of)).expect("encode")).collect();
+        worst(&verdicts).expect("readable").map(|(rank, verdict)| (rank, verdict.blame))
+    }
+
+    #[test]
+    fn the_rank_with_a_reason_of_its_own_decides() {
+        let victim = || Some(Error::Remote { rank: Some(1), text: "rank 1 did not offer".into() });
+        let cuda = || Some(Error::Cuda { call: "cuIpcGetMemHandle", code: 801, text: "not supported".into() });
+        let full = || Some(Error::Resource("no memory".into()));
+        assert_eq!(told(&[None, None]), None);
+        assert_eq!(told(&[victim(), cuda(), cuda()]), Some((1, Blame::Transport)), "another transport is tried");
+        assert_eq!(told(&[victim(), cuda(), full()]), Some((2, Blame::Fatal)), "what no transport helps with");
+        assert_eq!(told(&[None, victim(), victim()]), Some((1, Blame::Peer)));
+    }
+
+    #[test]
+    fn a_verdict_that_cannot_be_read_names_its_rank() {
+        let none = encode(&None::<Verdict>).expect("encode");
+        let error = worst(&[none, vec![9]]).expect_err("garbage");
+        assert!(matches!(error, Error::Remote { rank: Some(1), .. }), "{error}");
+    }
 }
