@@ -28,6 +28,10 @@ impl SharedMemory {
     /// # Errors
     /// [`Error::Resource`] when the memory cannot be reserved; it names the size.
     pub fn create(name: &str, bytes: usize) -> Result<SharedMemory, Error> {
+        // Asked for more than there is, the kernel would first take the memory of everybody else.
+        if available_memory().is_some_and(|available| bytes as u64 > available) {
+            return Err(Error::Resource(format!("{bytes} bytes of shared memory ({name}) are more than this machine has free")));
+        }
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|errno| Error::system("memfd_create", name, &errno.into()))?;
         rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, bytes as u64).map_err(|errno| {
@@ -88,6 +92,14 @@ impl Drop for SharedMemory {
         // SAFETY: the mapping is ours and its users have ended before the owner drops it.
         let _ = unsafe { rustix::mm::munmap(self.address, self.bytes) };
     }
+}
+
+/// Bytes that the machine can give without swapping; none where `/proc` does not tell.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
 }
 
 /// A range of addresses that is set aside and reads as zero: a source of unique numbers that look
