@@ -72,8 +72,7 @@ fn integers_are_read_as_c_reads_them() {
 fn the_files_win_over_nothing_but_defaults() {
     let user = "NCCL_BUFFSIZE=1\nNCCL_NTHREADS=2\n";
     let host = "NCCL_BUFFSIZE=3\nNCCL_ALGO=ring\n";
-    let mut fake =
-        Fake::with(&[("HOME", "/home/u"), ("NCCL_NTHREADS", "4")], &[("/home/u/.nccl.conf", user), ("/etc/nccl.conf", host)]);
+    let mut fake = Fake::with(&[("HOME", "/u"), ("NCCL_NTHREADS", "4")], &[("/u/.nccl.conf", user), ("/etc/nccl.conf", host)]);
     let (origins, notes) = conf::apply(&mut fake);
     assert_eq!(fake.get("NCCL_BUFFSIZE").as_deref(), Some("1"));
     assert_eq!(fake.get("NCCL_NTHREADS").as_deref(), Some("4"));
@@ -82,7 +81,7 @@ fn the_files_win_over_nothing_but_defaults() {
     assert!(!origins.contains_key("NCCL_NTHREADS"));
     assert_eq!(notes.iter().filter(|n| n.contains("is ignored")).count(), 2, "{notes:?}");
     // A file that is named replaces the user's, and must exist.
-    let mut fake = Fake::with(&[("HOME", "/home/u"), ("NCCL_CONF_FILE", "/none")], &[("/home/u/.nccl.conf", user)]);
+    let mut fake = Fake::with(&[("HOME", "/u"), ("NCCL_CONF_FILE", "/none")], &[("/u/.nccl.conf", user)]);
     let (origins, notes) = conf::apply(&mut fake);
     assert!(origins.is_empty() && notes[0].contains("/none is not used"), "{notes:?}");
 }

@@ -174,7 +174,7 @@ fn stranger(to: SocketAddr, kind: usize, kept: &mut Vec<TcpStream>) {
         3 => stream.write_all(&[1, 2, 3]),
         _ => socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)),
     };
-    if kind % 3 == 0 && kept.len() < 50 {
+    if kind.is_multiple_of(3) && kept.len() < 50 {
         kept.push(stream);
     }
 }

@@ -312,19 +312,26 @@ impl Member {
     /// Connects to the next rank, at the first exchange that needs it, and sends what waits for it.
     fn ring_connect(&mut self, now: Duration) {
         let next = (self.config.rank + 1) % self.config.nranks;
-        if self.gather.next.is_none()
-            && !self.dials.has(super::dial::Target::Peer(next, Purpose::Ring))
-            && next != self.config.rank
+        let dialled = self.gather.next.is_some() || self.dials.has(super::dial::Target::Peer(next, Purpose::Ring));
+        if next != self.config.rank
+            && !dialled
+            && let Err(bad) = self.dial(now, next, Purpose::Ring)
         {
-            if let Err(bad) = self.dial(now, next, Purpose::Ring) {
-                return self.fail_with(&Failure::remote(Some(next), bad.0));
-            }
+            return self.fail_with(&Failure::remote(Some(next), bad.0));
         }
         self.ring_flush();
     }
 
     pub(super) fn ring_flush(&mut self) {
         let Some(conn) = self.gather.next else { return };
+        if let Some((why, bye)) = self.gather.next_gone.clone() {
+            let next = (self.config.rank + 1) % self.config.nranks;
+            if !bye && !self.gather.queue.is_empty() {
+                self.fail_with(&self.absence(next, &why, bye));
+            }
+            self.gather.queue.clear();
+            return self.roster_complete();
+        }
         if !matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. })) {
             return;
         }
