@@ -15,10 +15,12 @@ pub const PER_THREAD: Stream = Stream(2 as *mut c_void);
 pub const SUCCESS: i32 = 0;
 pub const INVALID_ARGUMENT: i32 = 4;
 pub const INVALID_USAGE: i32 = 5;
+pub const REMOTE_ERROR: i32 = 6;
 pub const IN_PROGRESS: i32 = 7;
 
 /// A `CUevent`.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub struct Event(*mut c_void);
 
 /// Both libraries.

@@ -52,7 +52,8 @@ impl Case {
     /// A call that is random but for type and operator.
     pub fn random(dice: &mut SmallRng, dtype: DataType, op: RedOp) -> Case {
         let slot = SLOT / dtype.size();
-        let counts = [0, 1, 2, 3, 5, 64, 1000, 1023, 4096 + dice.random_range(0..64usize), slot - 1, slot, slot + 1, 3 * slot + 7];
+        let counts =
+            [0, 1, 2, 3, 5, 64, 1000, 1023, 4096 + dice.random_range(0..64usize), slot - 1, slot, slot + 1, 3 * slot + 7];
         // Large ones take their time: a few are enough.
         let limit = if dice.random_range(0..8u32) == 0 { counts.len() } else { 9 };
         let offset = |dice: &mut SmallRng| dice.random_range(0..64 / dtype.size());
@@ -150,8 +151,10 @@ impl Buffers {
         let found = output.now(api);
         if let Some(at) = (0..found.len()).find(|at| found[*at] != wanted[*at]) {
             let element = (at as isize - output.start as isize) / case.dtype.size() as isize;
-            return Err(format!("rank {} of {}: {case:?}: byte {at} (element {element}) is {:#x}, not {:#x}", member.rank,
-                member.nranks, found[at], wanted[at]));
+            return Err(format!(
+                "rank {} of {}: {case:?}: byte {at} (element {element}) is {:#x}, not {:#x}",
+                member.rank, member.nranks, found[at], wanted[at]
+            ));
         }
         if self.recv.is_some() && self.send.now(api) != self.send.held {
             return Err(format!("rank {}: {case:?}: the input has changed", member.rank));

@@ -159,8 +159,7 @@ fn threads_with_several_communicators() {
         let ids: Vec<_> = (0..k).map(|_| api.nccl.unique_id().expect("an id")).collect();
         let ready = Barrier::new(n);
         as_threads(n, |api, rank| {
-            let members: Vec<Member> =
-                ids.iter().map(|id| Member::new(api, api.init(n, *id, rank), rank, n)).collect();
+            let members: Vec<Member> = ids.iter().map(|id| Member::new(api, api.init(n, *id, rank), rank, n)).collect();
             ready.wait();
             let rounds = if long() { 100 } else { 15 };
             for round in 0..rounds {
