@@ -111,6 +111,7 @@ fn mixed(jobs: &[Job]) -> Option<Error> {
 
 /// Adds a collective to the open group, or launches it at once when none is open.
 pub fn submit(comm: Arc<Comm>, call: Collective) -> Result<Outcome, Error> {
+    launch::check_buffers(&call)?;
     if !is_open() {
         return launch::run_one(&comm, &call).map(|()| Outcome::Done);
     }
@@ -134,8 +135,8 @@ fn submit_job(job: Job) -> Result<Outcome, Error> {
 /// Whatever the arguments or the creation give; a blocking creation outside a group returns its end.
 pub fn init_rank(request: InitRequest, publish: impl FnOnce(usize) + Send + 'static) -> Result<Outcome, Error> {
     let blocking = request.config.blocking || request.always_blocking;
-    let id = request.id;
-    let comm = Comm::create(request)?;
+    let (id, nranks, rank) = (request.id, request.nranks, request.rank);
+    let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
     if blocking {
         return submit_job(Job::new(comm, Task::Init { id, publish: Some(Box::new(publish)) }, true));
     }

@@ -79,7 +79,7 @@ impl Job {
     /// goes, and one that is polled tells the error.
     pub fn drop_for(self, error: &Error) {
         match self.task {
-            Task::Init { publish: Some(_), .. } => self.comm.forget(error),
+            Task::Init { id, publish } => self.comm.give_up(&id, publish.is_none(), error),
             _ if !self.blocking => self.comm.fail(error),
             _ => {}
         }

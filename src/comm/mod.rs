@@ -27,9 +27,10 @@ use crate::transport::{Connections, PeerFacts};
 use background::Background;
 
 pub use config::Config;
+pub use init::excuse;
 pub use order::Order;
 pub use schedules::{Schedules, WaitPolicy};
-pub use settings::{check_device_list, unique_id};
+pub use settings::{check_device_list, first_devices, unique_id};
 
 /// How a call of the C interface went, other than by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,21 +292,10 @@ impl Comm {
         }
     }
 
-    /// Ends a communicator that was not created and that nobody has a handle of.
-    fn forget(&self, error: &Error) {
-        self.fail(error);
-        arena::remove(self.handle());
-    }
-
     /// Says what went wrong on stderr, once for the communicator.
     pub fn note_failure(&self, function: &'static str, error: &Error) {
         let place = Place { file: "comm/mod.rs", line: line!(), function };
         first_failure(&self.first_failure, &place, error);
-    }
-
-    /// The failure of a creation.
-    fn report(&self, error: &Error) {
-        self.note_failure(self.function, error);
     }
 
     /// Counts a call; returns how many there were before.

@@ -36,13 +36,11 @@ pub struct Collective {
     pub config: Option<CollConfig>,
 }
 
-/// Launches one call at once.
+/// Launches one call at once; [`check_buffers`] comes before.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for pointers that cannot be right, [`Error::InvalidUsage`] for a stream
-/// that is being captured, [`Error::Cuda`] when the driver refuses.
+/// [`Error::InvalidUsage`] for a stream that is being captured, [`Error::Cuda`] when the driver refuses.
 pub fn run_one(comm: &Arc<Comm>, call: &Collective) -> Result<(), Error> {
-    check_buffers(call)?;
     check(comm, std::iter::once(call))?;
     launch_all(comm, std::iter::once(call))
 }
@@ -53,9 +51,6 @@ pub fn run_one(comm: &Arc<Comm>, call: &Collective) -> Result<(), Error> {
 /// # Errors
 /// As [`run_one`]; when the driver refuses a launch, the calls of later communicators are not launched.
 pub fn run_group(calls: &[(Arc<Comm>, Collective)]) -> Result<(), Error> {
-    for (_, call) in calls {
-        check_buffers(call)?;
-    }
     let mut comms: Vec<&Arc<Comm>> = Vec::new();
     for (comm, _) in calls {
         if !comms.iter().any(|seen| Arc::ptr_eq(seen, comm)) {
@@ -161,8 +156,11 @@ fn copy_alone(comm: &Comm, call: &Collective, stream: Stream) -> Result<(), Erro
 }
 
 /// Refuses buffers that no kernel could use: NULL, an end past the address space, an address that is
-/// not aligned to the element type.
-fn check_buffers(call: &Collective) -> Result<(), Error> {
+/// not aligned to the element type. At the call, so that a group learns of it there.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] names the buffer.
+pub fn check_buffers(call: &Collective) -> Result<(), Error> {
     let size = call.datatype.size() as u64;
     for (name, address) in [("sendbuff", call.send), ("recvbuff", call.recv)] {
         let name = || format!("{} : {name} {address:#x}", call.func.name());

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use connect::{Connections, LinkAddresses, LinkNeed, Route, connect};
+pub use connect::{Connections, LinkAddresses, LinkNeed, Route, Unconnected, connect};
 
 use crate::device::Context;
 use crate::error::Error;

@@ -130,27 +130,29 @@ fn nothing_of_a_group_is_launched_if_one_call_is_wrong() {
     Job::this_test("groups::nothing_of_a_group_is_launched_if_one_call_is_wrong", 2).allow_any_warning().run().assert_ok();
 }
 
-/// Creations that a failed group drops leave nothing, and neither does a communicator whose thread ends
-/// with a group open.
+/// Creations that a failed group drops leave nothing.
 #[test]
 fn dropped_creations_leave_nothing() {
     if launch::child().is_some() {
         let api = Api::load();
         api.cuda.use_device(0).expect("a device");
-        let failing = |id| {
-            let mut comm = Comm::NULL;
+        let failing = || {
+            // All ranks of the id: its root waits until all have heard of the failure.
+            let id = api.nccl.unique_id().expect("an id");
+            let mut comms = [Comm::NULL; 2];
             api.nccl.group_start().expect("group");
-            // SAFETY: the handle outlives the group.
-            unsafe { api.nccl.init_rank(&mut comm, 2, id, 0) }.expect("queued");
-            // SAFETY: as above.
-            unsafe { api.nccl.init_rank(&mut comm, 2, id, 5) }.expect_err("no such rank");
+            for (rank, comm) in comms.iter_mut().enumerate() {
+                // SAFETY: the handles outlive the group.
+                unsafe { api.nccl.init_rank(comm, 2, id, rank) }.expect("queued");
+            }
+            // SAFETY: refused at once.
+            unsafe { api.nccl.init_rank(&mut Comm::NULL.clone(), 2, id, 5) }.expect_err("no such rank");
             assert_eq!(api.nccl.group_end().expect_err("a failed group").code, INVALID_ARGUMENT);
-            assert_eq!(comm, Comm::NULL);
+            assert_eq!(comms, [Comm::NULL; 2]);
         };
-        let id = api.nccl.unique_id().expect("an id");
-        failing(id);
+        failing();
         let before = Census::now();
-        (0..20).for_each(|_| failing(id));
+        (0..20).for_each(|_| failing());
         before.assert_same();
         return;
     }
