@@ -63,7 +63,7 @@ pub struct Connections {
 pub struct Unconnected {
     /// What stood in the way.
     pub error: Error,
-    _memory: Option<Connections>,
+    _memory: Option<Box<Connections>>,
 }
 
 impl From<Error> for Unconnected {
@@ -126,6 +126,9 @@ struct Half {
     parts: Vec<(LinkId, Part)>,
 }
 
+/// An allgather over all ranks of a communicator.
+pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
+
 /// Connects links. Every rank of the communicator calls this at the same time; `exchange` is an
 /// allgather over all of them.
 ///
@@ -136,7 +139,7 @@ pub fn connect(
     setup: &mut Setup<'_>,
     facts: &[PeerFacts],
     needs: &[LinkNeed],
-    exchange: &mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error>,
+    exchange: &mut Exchange<'_>,
 ) -> Result<Connections, Unconnected> {
     let me = setup.me.rank;
     let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), bytes: 0, segments: Vec::new() };
@@ -169,7 +172,7 @@ pub fn connect(
     }
     match failure {
         None => Ok(connections),
-        Some(error) => Err(Unconnected { error, _memory: Some(connections) }),
+        Some(error) => Err(Unconnected { error, _memory: Some(Box::new(connections)) }),
     }
 }
 

@@ -8,8 +8,8 @@ use crate::common::nccl::{Comm, Nccl, UniqueId, open, symbol};
 
 /// `CUstream` values with a meaning: NULL, legacy, per thread.
 pub const NULL_STREAM: Stream = Stream(std::ptr::null_mut());
-pub const LEGACY: Stream = Stream(1 as *mut c_void);
-pub const PER_THREAD: Stream = Stream(2 as *mut c_void);
+pub const LEGACY: Stream = Stream(std::ptr::without_provenance_mut(1));
+pub const PER_THREAD: Stream = Stream(std::ptr::without_provenance_mut(2));
 
 /// `ncclResult_t`.
 pub const SUCCESS: i32 = 0;
