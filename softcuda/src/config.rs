@@ -38,7 +38,7 @@ impl Config {
             None => default,
             Some(text) => clamp(name, &text, default, low, high),
         };
-        let devices = number("SOFTCUDA_DEVICES", 8, 1, MAX_DEVICES) as u32;
+        let devices = number("SOFTCUDA_DEVICES", 8, 0, MAX_DEVICES) as u32;
         let delay = number("SOFTCUDA_DELAY_US", 0, 0, 60_000_000);
         // As with NVIDIA's driver: 8 unless the variable says otherwise.
         let connections = number("CUDA_DEVICE_MAX_CONNECTIONS", 8, 1, MAX_CONNECTIONS as u64);

@@ -32,6 +32,9 @@ use protocol::checkin::{Entry, MAX_SETTINGS};
 use protocol::member::{Member, MemberConfig, Retry};
 use protocol::{MAX_FACTS, MAX_RANKS};
 
+/// How long a rank that has failed tries to tell the root, before it returns its own error.
+pub const REPORT: Duration = Duration::from_secs(5);
+
 /// What a rank brings to the rendezvous.
 #[derive(Clone, Debug)]
 pub struct Join {
@@ -122,8 +125,8 @@ impl Bootstrap {
     }
 
     /// For a rank that has failed before it could join (no memory, no device): checks in only to end the
-    /// initialisation of all other ranks with an error that names this one. Takes two seconds at most
-    /// if the root is there, and as long as a join if it is not.
+    /// initialisation of all other ranks with an error that names this one. Takes a round trip if the root
+    /// is there, and [`REPORT`] at most if it is not.
     ///
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
@@ -132,10 +135,14 @@ impl Bootstrap {
         let (rank, nranks) = (settings.rank, settings.nranks);
         let member = Member::reporting(settings, failure, driver.now());
         let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings: Timings::default() };
-        match bootstrap.run(|_| false) {
+        let limit = bootstrap.driver.now() + REPORT;
+        let outcome = bootstrap.driver.run(&mut bootstrap.member, Some(limit), |member| member.error().is_some());
+        match (outcome, bootstrap.member.error()) {
             // The root has sent the news to all: this rank hears it too.
-            Err(Error::Remote { rank: Some(culprit), .. }) if culprit == rank => Ok(()),
-            other => other,
+            (Ok(()), Some(Error::Remote { rank: Some(culprit), .. })) if *culprit == rank => Ok(()),
+            (Ok(()), Some(error)) => Err(error.clone()),
+            (Err(Stop::System(error)), _) => Err(error),
+            _ => Err(Error::Timeout(format!("the root did not answer within {} s", REPORT.as_secs()))),
         }
     }
 
