@@ -95,7 +95,10 @@ fn pointers() {
 
 #[test]
 fn virtual_memory() {
-    check_silent("virtual_memory.c");
+    for text in check("virtual_memory.c") {
+        let multicast = text.lines().filter(|line| line.contains("cuMulticast") && line.contains("not supported")).count();
+        assert_eq!((multicast, text.lines().count()), (4, 4), "{text}");
+    }
 }
 
 #[test]

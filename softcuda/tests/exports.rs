@@ -106,6 +106,30 @@ fn every_built_function_is_in_a_list() {
     }
 }
 
+/// Functions that CUDA 13 has under the name of CUDA 12, with other arguments.
+const TWO_FORMS: [&str; 13] = [
+    "cudaGetDeviceProperties",
+    "cudaGetDriverEntryPoint",
+    "cudaGraphAddDependencies",
+    "cudaGraphAddNode",
+    "cudaGraphGetEdges",
+    "cudaGraphNodeGetDependencies",
+    "cudaGraphNodeGetDependentNodes",
+    "cudaGraphRemoveDependencies",
+    "cudaMemAdvise",
+    "cudaMemPrefetchAsync",
+    "cudaRuntimeGetVersion",
+    "cudaStreamGetCaptureInfo",
+    "cudaStreamUpdateCaptureDependencies",
+];
+
+#[test]
+fn what_differs_between_the_runtimes_is_not_shared() {
+    let defined = defined("libcuda.so.1");
+    let shared: Vec<_> = TWO_FORMS.iter().filter(|n| defined.contains(&format!("softcudart_{n}"))).collect();
+    assert!(shared.is_empty(), "these need forms of their own, softcudart12_ and softcudart13_: {shared:?}");
+}
+
 /// Every function that the header declares is built, not only exported: the driver has it under its own name.
 #[test]
 fn the_runtimes_header_declares_only_what_is_built() {

@@ -64,6 +64,19 @@ static void what_devices_say(void) {
   CHECK(attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) == 0);
 }
 
+/* Multicast is refused, as the attribute says, whatever the arguments are. */
+static void no_multicast(void) {
+  const char *names[] = {"cuMulticastCreate", "cuMulticastAddDevice", "cuMulticastBindMem", "cuMulticastUnbind"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    void *function = NULL;
+    CUdriverProcAddressQueryResult found;
+    OK(cuGetProcAddress(names[i], &function, 12010, 0, &found));
+    CUresult (*call)(size_t, size_t, size_t, size_t, size_t, size_t);
+    memcpy(&call, &function, sizeof call);
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, call(0, 0, 0, 0, 0, 0));
+  }
+}
+
 /* Memory with one mapping, from its creation to its end. */
 static void one_life(void) {
   CUmemGenericAllocationHandle handle, again;
@@ -451,6 +464,7 @@ int main(int argc, char **argv) {
   signal(SIGPIPE, SIG_IGN);
   context_of_device(0);
   what_devices_say();
+  no_multicast();
   one_life();
   segments();
   rights();
