@@ -32,6 +32,8 @@ use protocol::checkin::{Entry, MAX_SETTINGS};
 use protocol::member::{Member, MemberConfig, Retry};
 use protocol::{MAX_FACTS, MAX_RANKS};
 
+/// What stands for the port of a rank that does not listen: the one of the discard service.
+const NO_PORT: u16 = 9;
 /// How long a rank that has failed tries to tell the root, before it returns its own error.
 pub const REPORT: Duration = Duration::from_secs(5);
 
@@ -112,7 +114,7 @@ impl Bootstrap {
     /// root that is gone; `Timeout` with the missing ranks; `Aborted` if it was cancelled; `System`.
     pub fn join(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Bootstrap, Error> {
         let clock = Instant::now();
-        let (driver, settings) = prepare(config, id, join)?;
+        let (driver, settings) = prepare(config, id, join, true)?;
         let create = clock.elapsed();
         let (rank, nranks) = (settings.rank, settings.nranks);
         let member = Member::new(settings, driver.now());
@@ -131,7 +133,8 @@ impl Bootstrap {
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
     pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
-        let (driver, settings) = prepare(config, id, join)?;
+        // Nobody will connect to this rank, and descriptors may be what it lacks.
+        let (driver, settings) = prepare(config, id, join, false)?;
         let (rank, nranks) = (settings.rank, settings.nranks);
         let member = Member::reporting(settings, failure, driver.now());
         let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings: Timings::default() };
@@ -279,7 +282,7 @@ impl Drop for Bootstrap {
 }
 
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
-fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, MemberConfig), Error> {
+fn prepare(config: &NetConfig, id: &UniqueId, join: Join, listen: bool) -> Result<(Driver, MemberConfig), Error> {
     check(&join)?;
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
@@ -291,9 +294,9 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, Mem
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
         net::root::start(config, listener, parts.magic, rand::random(), true)?;
     }
-    let listener = socket::listen(interface.at(0), config.ports, "other ranks")?;
-    let address = socket::local_address(&listener)?;
-    let driver = Driver::new(Some(listener), join.cancel, Buffers::from(config))?;
+    let listener = listen.then(|| socket::listen(interface.at(0), config.ports, "other ranks")).transpose()?;
+    let address = listener.as_ref().map_or(Ok(interface.at(NO_PORT)), socket::local_address)?;
+    let driver = Driver::new(listener, join.cancel, Buffers::from(config))?;
     let settings = MemberConfig {
         rank: join.rank,
         nranks: join.nranks,

@@ -102,12 +102,17 @@ impl Comm {
         let prepared = self.prepare(&settings).inspect_err(|error| tell(&settings.net, id, self.nranks, self.rank, error));
         let (kernels, mut post, join) = prepared?;
         timings.kernels = timings.lap();
-        let mut bootstrap = Bootstrap::join(&settings.net, id, join).inspect_err(|error| {
-            // The system refused something, perhaps before the root knew of this rank.
-            if matches!(error, Error::System { .. } | Error::Resource(_)) {
-                tell(&settings.net, id, self.nranks, self.rank, error);
+        let mut bootstrap = match Bootstrap::join(&settings.net, id, join) {
+            Ok(bootstrap) => bootstrap,
+            Err(error) => {
+                drop(post);
+                // Where the system has refused something, the root may not know of this rank.
+                if matches!(error, Error::System { .. } | Error::Resource(_)) {
+                    tell(&settings.net, id, self.nranks, self.rank, &error);
+                }
+                return Err(error);
             }
-        })?;
+        };
         timings.bootstrap = timings.lap();
         match self.build_joined(&settings, &mut bootstrap, &mut post, kernels, &mut timings) {
             Ok(mut parts) => {

@@ -50,7 +50,7 @@ pub struct Connections {
 pub struct Unconnected {
     /// What stood in the way.
     pub error: Error,
-    _memory: Option<Connections>,
+    _memory: Option<Box<Connections>>,
 }
 
 impl From<Error> for Unconnected {
@@ -156,7 +156,7 @@ pub fn connect(
     }
     match failure {
         None => Ok(connections),
-        Some(error) => Err(Unconnected { error, _memory: Some(connections) }),
+        Some(error) => Err(Unconnected { error, _memory: Some(Box::new(connections)) }),
     }
 }
 
