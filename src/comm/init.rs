@@ -320,7 +320,7 @@ impl Verdict {
 ///
 /// # Errors
 /// Where none will do: a rank's own failure if it has one, also where the others have not waited for its
-/// verdict; else that of the rank to blame.
+/// verdict, unless it is that a peer's memory has gone with the peer; else that of the rank to blame.
 fn judge(
     bootstrap: &mut Bootstrap,
     own: Result<Connections, Unconnected>,
@@ -328,9 +328,11 @@ fn judge(
 ) -> Result<Result<Connections, (u32, Verdict)>, Error> {
     let verdict = own.as_ref().err().map(|unconnected| Verdict::of(&unconnected.error));
     let culprit = encode(&verdict).and_then(|bytes| bootstrap.all_gather(&bytes)).and_then(|all| first_failure(&all));
+    let at_peer = own.as_ref().is_err_and(|unconnected| unconnected.at_peer);
     // From here on nobody maps anything any more.
     match (own.map_err(|unconnected| unconnected.error), culprit) {
         (Ok(connections), Ok(None)) => Ok(Ok(connections)),
+        (Err(_), Err(error)) if at_peer => Err(error),
         (_, Ok(Some((rank, verdict)))) if another && verdict.retry => Ok(Err((rank, verdict))),
         (Err(error), _) if !matches!(error, Error::Remote { .. }) => Err(error),
         (_, Ok(Some((rank, verdict)))) => Err(verdict.as_remote(rank)),
