@@ -189,7 +189,7 @@ template<Type T, int OP> FN u32 applyByte2(u32 a, u32 b) {
   u32 r = 0;
   UNROLL for (int i = 0; i < 16; i += 8) {
     const float x = Format::template widen<float, u32>(a >> i & 0xff), y = Format::template widen<float, u32>(b >> i & 0xff);
-    const float half = Half::widen<float, u32>(Half::narrow<float, u32>(applyFloat<OP>(x, y)));
+    const float half = Half::nearest<float, u32>(applyFloat<OP>(x, y));
     r |= Format::template narrow<float, u32>(half) << i;
   }
   return r;

@@ -230,57 +230,71 @@ constexpr bool NEEDS_ALIGNMENT = false;
 // Packs in flight.
 template<Type T, bool SCALE, bool COPY> constexpr int flight = SCALE ? 2 : COPY ? 8 : Small<T>::viaHalf ? 1 : 4;
 
-// Bytes of a type's pack: small floats are widened to float, and that is what must fit a register.
-template<Type T> constexpr int packBytes = isSmall<T> ? REGISTER / 4 * sizeOf<T> : REGISTER;
-
-// A pack of small floats as floats, and back.
-template<Type T, int B> struct Widened {
-  static constexpr int N = B / sizeOf<T>;
-  typedef Vector<float, 4 * N> F;
-  typedef Vector<u32, 4 * N> W;
-  typedef Vector<Element<T>, B> H;
-  typedef typename Small<T>::Format Format;
-
-  static MEMBER F from(Pack<B> p) {
-    if constexpr (T == F16 && hardware) return fromHalf(p);
-    else return Format::template widen<F, W>(__builtin_convertvector((H)p, W));
-  }
-  static MEMBER Pack<B> to(F f) {
-    if constexpr (T == F16 && hardware) return toHalf(f);
-    if constexpr (Small<T>::viaHalf) f = roundToHalf(f);
-    return (Pack<B>)__builtin_convertvector(Format::template narrow<F, W>(f), H);
-  }
-
- private:
 #if defined(__F16C__)
-  static constexpr bool hardware = N == 8;
-  static MEMBER F fromHalf(Pack<B> p) { return (F)_mm256_cvtph_ps(asWord<__m128i>(p)); }
-  static MEMBER Pack<B> toHalf(F f) { return asWord<Pack<B>>(_mm256_cvtps_ph(asWord<__m256>(f), _MM_FROUND_TO_NEAREST_INT)); }
-  static MEMBER F roundToHalf(F f) {
-    if constexpr (hardware) return (F)_mm256_cvtph_ps(_mm256_cvtps_ph(asWord<__m256>(f), _MM_FROUND_TO_NEAREST_INT));
-    else return Half::widen<F, W>(Half::narrow<F, W>(f));
-  }
+constexpr bool HALF_IN_HARDWARE = true;
 #else
-  static constexpr bool hardware = false;
-  static F fromHalf(Pack<B> p);
-  static Pack<B> toHalf(F f);
-  static MEMBER F roundToHalf(F f) { return Half::widen<F, W>(Half::narrow<F, W>(f)); }
+constexpr bool HALF_IN_HARDWARE = false;
 #endif
-};
+
+// Bytes of a type's pack. The hardware converts halves between registers of one and of two halves' size.
+template<Type T> constexpr int packBytes = T == F16 && HALF_IN_HARDWARE ? 16 : REGISTER;
 
 // MAX and MIN drop a NaN: `b != b` takes `a` where b is one, a comparison with a NaN in `a` is false and
 // takes b. For integers the test costs nothing.
 template<int OP, class V> FN V apply(V a, V b) {
   if constexpr (OP == SUM) return a + b;
   else if constexpr (OP == PROD) return a * b;
-  else if constexpr (OP == MAX) return (V)((a > b) | (b != b) ? a : b);
-  else return (V)((a < b) | (b != b) ? a : b);
+  else if constexpr (OP == MAX) return (a > b) | (b != b) ? a : b;
+  else return (a < b) | (b != b) ? a : b;
 }
 
+// An fp8 result is rounded to fp16 first.
+template<class F, class W> FN F throughHalf(F f) {
+#if defined(__F16C__)
+  if constexpr (sizeof(F) == 32)
+    return (F)_mm256_cvtph_ps(_mm256_cvtps_ph(asWord<__m256>(f), _MM_FROUND_TO_NEAREST_INT));
+#endif
+  return Half::nearest<F, W>(f);
+}
+
+// One small float in the low bits of a word, or of each word of a vector.
+template<Type T, int OP, class F, class W> FN W applyLow(W a, W b) {
+  typedef typename Small<T>::Format Format;
+  constexpr u32 MASK = (1u << (8 * sizeOf<T>)) - 1;
+  F f = apply<OP>(Format::template widen<F, W>(a & MASK), Format::template widen<F, W>(b & MASK));
+  if constexpr (Small<T>::viaHalf) f = throughHalf<F, W>(f);
+  return Format::template narrow<F, W>(f);
+}
+
+// Small floats: the elements of each 32-bit word one after the other, all words of the pack side by side.
+// Nothing has to be moved between words.
+template<Type T, int OP, int B> FN Pack<B> applySmall(Pack<B> a, Pack<B> b) {
+  if constexpr (B == sizeOf<T>) {
+    return asWord<Pack<B>>((Element<T>)applyLow<T, OP, float, u32>(asWord<Element<T>>(a), asWord<Element<T>>(b)));
+  } else {
+    typedef Vector<float, B> F;
+    typedef Vector<u32, B> W;
+    W r = {};
+    UNROLL for (int bit = 0; bit < 32; bit += 8 * sizeOf<T>)
+      r |= applyLow<T, OP, F, W>((W)a >> bit, (W)b >> bit) << bit;
+    return (Pack<B>)r;
+  }
+}
+
+#if defined(__F16C__)
+template<int OP> FN Pack<16> applyHalves(Pack<16> a, Pack<16> b) {
+  typedef Vector<float, 32> F;
+  const F x = (F)_mm256_cvtph_ps(asWord<__m128i>(a)), y = (F)_mm256_cvtph_ps(asWord<__m128i>(b));
+  return asWord<Pack<16>>(_mm256_cvtps_ph(asWord<__m256>(apply<OP>(x, y)), _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
+
 template<Type T, int OP, int B> FN Pack<B> applyPack(Pack<B> a, Pack<B> b) {
+#if defined(__F16C__)
+  if constexpr (T == F16 && B == 16) return applyHalves<OP>(a, b);
+#endif
   if constexpr (isSmall<T>) {
-    typedef Widened<T, B> X;
-    return X::to(apply<OP>(X::from(a), X::from(b)));
+    return applySmall<T, OP, B>(a, b);
   } else if constexpr (isInteger<T> && OP <= PROD) {   // wraps: unsigned, where overflow is defined
     typedef Vector<typename ElementOf<T>::U, B> V;
     return (Pack<B>)apply<OP>((V)a, (V)b);

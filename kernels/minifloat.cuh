@@ -11,40 +11,60 @@ enum Overflow { TO_INFINITY, TO_FINITE };
 // A sign, E exponent bits and M mantissa bits. With INF the top exponent means infinity and NaN (IEEE);
 // without, only the pattern of all ones is NaN (e4m3).
 template<int E, int M, bool INF, Overflow OVER> struct Mini {
-  static constexpr int BIAS = (1 << (E - 1)) - 1;
+  static constexpr u32 BIAS = (1u << (E - 1)) - 1;
   static constexpr int DROP = 23 - M;                              // mantissa bits that float has more
   static constexpr u32 MAGNITUDE = (1u << (E + M)) - 1;
   static constexpr u32 TOP = ((1u << E) - 1) << M;                 // exponent all ones
-  static constexpr u32 LARGEST = INF ? TOP - 1 : MAGNITUDE - 1;    // largest finite
-  static constexpr u32 LARGEST_FLOAT = (LARGEST << DROP) + ((127u - BIAS) << 23);
-  static constexpr u32 FLOAT_INF = 0x7f800000u;
   static constexpr u32 NAN_BITS = OVER == TO_FINITE ? MAGNITUDE : TOP | 1u << (M - 1);
+  static constexpr u32 FLOAT_INF = 0x7f800000u;
+  // Bits of floats: the largest finite value, the first beyond it, the smallest that is not subnormal.
+  static constexpr u32 LARGEST = (((INF ? TOP : MAGNITUDE) - 1) << DROP) + ((127 - BIAS) << 23);
+  static constexpr u32 BEYOND = (TOP << DROP) + ((127 - BIAS) << 23);
+  static constexpr u32 NORMAL = (128 - BIAS) << 23;
+  // Adding this power of two puts the last bit that a subnormal keeps at the end of a float's mantissa, so
+  // that the addition rounds.
+  static constexpr u32 ALIGN = (127 + 24 - BIAS - M) << 23;
 
+  // The value of a pattern.
   template<class F, class W> static MEMBER F widen(W h) {
     const W mag = h & MAGNITUDE;
     // The exponent field lands in float's, too low by the difference in bias; a multiplication mends it,
     // and normalises what was subnormal.
-    const F f = asFloat<F>(mag << DROP) * asFloat<float>((254u - BIAS) << 23);
-    const W special = (W)(INF ? mag >= TOP : mag == MAGNITUDE);
+    const F f = asFloat<F>(mag << DROP) * asFloat<float>((254 - BIAS) << 23);
+    W special;
+    if constexpr (INF) special = (W)(f >= asFloat<float>(BEYOND));
+    else special = (W)(mag == MAGNITUDE);
     const W w = special ? (asWord<W>(f) | FLOAT_INF) : asWord<W>(f);
     return asFloat<F>(w | (h & (MAGNITUDE + 1)) << (31 - E - M));
   }
 
+  // The nearest pattern.
   template<class F, class W> static MEMBER W narrow(F f) {
-    const W w = asWord<W>(f), sign = (w >> 31) << (E + M), mag0 = w & 0x7fffffffu;
-    const W mag = OVER == TO_FINITE ? least(mag0, W{} + LARGEST_FLOAT) : mag0;
-    const W normal = (mag + (((1u << (DROP - 1)) - 1) - ((127u - BIAS) << 23)) + ((mag >> DROP) & 1)) >> DROP;
-    // Subnormal results: adding this power of two puts the last bit that is kept at the end of the
-    // float's mantissa, and the addition rounds.
-    constexpr u32 ALIGN = (127u + 24 - BIAS - M) << 23;
-    const W tiny = asWord<W>(asFloat<F>(mag) + asFloat<float>(ALIGN)) - ALIGN;
-    const W finite = mag < ((128u - BIAS) << 23) ? tiny : normal;
-    const W bounded = OVER == TO_FINITE ? finite : least(finite, W{} + TOP);
-    return (f != f ? W{} + NAN_BITS : bounded) | sign;
+    const W w = asWord<W>(f), sign = (w >> 31) << (E + M);
+    F mag = asFloat<F>(w & 0x7fffffffu);
+    if constexpr (OVER == TO_FINITE) mag = least(mag, asFloat<float>(LARGEST));
+    const W tiny = asWord<W>(mag + asFloat<float>(ALIGN)) - ALIGN;
+    const W normal = (roundBits(asWord<W>(mag)) - ((127 - BIAS) << 23)) >> DROP;
+    W r = (W)(mag < asFloat<float>(NORMAL)) ? tiny : normal;
+    if constexpr (OVER == TO_INFINITY) r = (W)(mag >= asFloat<float>(OVERFLOW)) ? W{} + TOP : r;
+    return ((W)(f != f) ? W{} + NAN_BITS : r) | sign;
+  }
+
+  // The nearest value of this format, as a float. What is beyond the largest stays beyond it.
+  template<class F, class W> static MEMBER F nearest(F f) {
+    const W sign = asWord<W>(f) & 0x80000000u;
+    const F mag = asFloat<F>(asWord<W>(f) & 0x7fffffffu);
+    const W tiny = asWord<W>((mag + asFloat<float>(ALIGN)) - asFloat<float>(ALIGN));
+    const W normal = roundBits(asWord<W>(mag)) & ~((1u << DROP) - 1);
+    const W r = (W)(mag < asFloat<float>(NORMAL)) ? tiny : normal;
+    return f != f ? f : asFloat<F>(r | sign);
   }
 
  private:
-  template<class W> static MEMBER W least(W a, W b) { return a < b ? a : b; }
+  // Half way from the largest finite value to what would be the next.
+  static constexpr u32 OVERFLOW = LARGEST + (1u << (DROP - 1));
+  template<class W> static MEMBER W roundBits(W mag) { return mag + ((1u << (DROP - 1)) - 1) + ((mag >> DROP) & 1); }
+  template<class F> static MEMBER F least(F a, float b) { return a < b ? a : F{} + b; }
 };
 
 typedef Mini<5, 10, true, TO_INFINITY> Half;

@@ -80,7 +80,7 @@ template<int B> FN bool aligned(const Turn& t) {
 // What does not fill all packs in flight: single packs, then single elements. One function for all shapes.
 template<Type T, int OP, bool SCALE> RARE void rest(const Turn& t, Walk packs, Walk elements) {
   typedef Job<T, OP, SCALE, 0, 0> J;
-  if (J::FLIGHT > 1) sweep<J, packBytes<T>, 1>(t, packs);
+  sweep<J, packBytes<T>, 1>(t, packs);
   sweep<J, sizeOf<T>, 1>(t, elements);
 }
 

@@ -5,7 +5,7 @@
 //!   are written in Rust (`src/runtime/`). A cdylib cannot have symbol versions, and programs linked to NVIDIA's
 //!   runtime ask for `cudaMalloc@libcudart.so.13`; this library is linked with a version script that gives them.
 //!
-//! Another version of the runtime is another row of [`RUNTIMES`].
+//! Another version of the runtime, or NVML, is another row of [`LAYERS`].
 
 use std::collections::BTreeSet;
 use std::env;
@@ -16,33 +16,35 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// A runtime library to make.
-struct Runtime {
-    /// File name, SONAME and version node.
+/// A library to make, whose functions are in `libcuda.so.1` under longer names.
+struct Layer {
+    /// File name and SONAME.
     soname: &'static str,
-    /// The name that programs are linked against, if this is the runtime for new programs.
+    /// The linker's version script: which names are exported, at which version.
+    script: &'static str,
+    /// The name that programs are linked against, if this is the library for new programs.
     link_name: Option<&'static str>,
+    /// The folder of the functions' sources: each function is marked `export_name = "<prefix><name>"`.
+    sources: &'static str,
     /// What stands before a function's name in `libcuda.so.1`. Later prefixes win, so that a function whose ABI differs
-    /// between runtimes can have a version of its own.
+    /// between versions of a library can have a form of its own.
     prefixes: &'static [&'static str],
-    /// A file with the names of this runtime's ABI. Those that are not built are exported too and answer
+    /// A file with the names of this library's ABI. Those that are not built are exported too and answer
     /// `cudaErrorNotSupported`.
     names: &'static str,
 }
 
-const RUNTIMES: &[Runtime] = &[Runtime {
+const LAYERS: &[Layer] = &[Layer {
     soname: "libcudart.so.13",
+    script: "libcudart.so.13 { global: cuda*; __cuda*; local: *; };\n",
     link_name: Some("libcudart.so"),
+    sources: "src/runtime",
     prefixes: &["softcudart_", "softcudart13_"],
     names: "src/runtime/names-13.txt",
 }];
 
-/// Where the runtime functions are: each is marked `export_name = "<prefix><name>"`.
-const SOURCES: &str = "src/runtime";
-
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed={SOURCES}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let profile = profile_dir(&out);
     let dir = profile.join("softcuda");
@@ -53,15 +55,14 @@ fn main() -> io::Result<()> {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     link(Path::new("../deps/libsoftcuda.so"), &dir.join("libcuda.so.1"))?;
 
-    let exports = exported_names()?;
     let stub = driver_stub(&out)?;
-    for runtime in RUNTIMES {
-        build_runtime(runtime, &exports, &stub, &out)?;
-        let file = out.join(runtime.soname);
+    for layer in LAYERS {
+        build_layer(layer, &stub, &out)?;
+        let file = out.join(layer.soname);
         let from_profile = file.strip_prefix(profile).expect("OUT_DIR is below the profile's directory");
-        link(&Path::new("..").join(from_profile), &dir.join(runtime.soname))?;
-        if let Some(name) = runtime.link_name {
-            link(Path::new(runtime.soname), &dir.join(name))?;
+        link(&Path::new("..").join(from_profile), &dir.join(layer.soname))?;
+        if let Some(name) = layer.link_name {
+            link(Path::new(layer.soname), &dir.join(name))?;
         }
     }
     mark_made(&dir)
@@ -80,18 +81,19 @@ fn mark_made(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Every name in an `export_name = "softcudart…"` below [`SOURCES`].
-fn exported_names() -> io::Result<BTreeSet<String>> {
+/// Every name in an `export_name = "…"` of a folder's Rust files.
+fn exported_names(sources: &str) -> io::Result<BTreeSet<String>> {
+    println!("cargo::rerun-if-changed={sources}");
     let mut names = BTreeSet::new();
-    for entry in fs::read_dir(SOURCES)? {
+    for entry in fs::read_dir(sources)? {
         let path = entry?.path();
         if path.extension().is_some_and(|e| e == "rs") {
             let text = fs::read_to_string(&path)?;
             let marked = text.split("export_name = \"").skip(1).filter_map(|rest| rest.split('"').next());
-            names.extend(marked.filter(|n| n.starts_with("softcudart")).map(str::to_owned));
+            names.extend(marked.map(str::to_owned));
         }
     }
-    assert!(!names.is_empty(), "{SOURCES} exports no function named softcudart…");
+    assert!(!names.is_empty(), "{sources} exports no function");
     Ok(names)
 }
 
@@ -107,13 +109,13 @@ fn driver_stub(out: &Path) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-fn build_runtime(runtime: &Runtime, exports: &BTreeSet<String>, stub: &Path, out: &Path) -> io::Result<()> {
-    let soname = runtime.soname;
-    println!("cargo::rerun-if-changed={}", runtime.names);
+fn build_layer(layer: &Layer, stub: &Path, out: &Path) -> io::Result<()> {
+    let soname = layer.soname;
+    println!("cargo::rerun-if-changed={}", layer.names);
     let source = out.join(format!("{soname}.s"));
-    fs::write(&source, assembly(runtime, exports)?)?;
+    fs::write(&source, assembly(layer, &exported_names(layer.sources)?)?)?;
     let script = out.join(format!("{soname}.map"));
-    fs::write(&script, format!("{soname} {{ global: cuda*; __cuda*; local: *; }};\n"))?;
+    fs::write(&script, layer.script)?;
     let flags = [
         "-nostdlib".into(),
         format!("-Wl,--version-script={}", script.display()),
@@ -130,18 +132,18 @@ fn build_runtime(runtime: &Runtime, exports: &BTreeSet<String>, stub: &Path, out
     Ok(())
 }
 
-/// The whole runtime library: one jump for each built function, and for each unbuilt one a call that names it.
-fn assembly(runtime: &Runtime, exports: &BTreeSet<String>) -> io::Result<String> {
+/// The whole library: one jump for each built function, and for each unbuilt one a call that names it.
+fn assembly(layer: &Layer, exports: &BTreeSet<String>) -> io::Result<String> {
     let mut text = String::from("\t.text\n");
     let mut built = BTreeSet::new();
-    for prefix in runtime.prefixes.iter().rev() {
+    for prefix in layer.prefixes.iter().rev() {
         for name in exports.iter().filter_map(|n| n.strip_prefix(prefix)) {
             if built.insert(name) {
                 text += &function(name, &jump(&format!("{prefix}{name}")));
             }
         }
     }
-    for name in fs::read_to_string(runtime.names)?.lines().map(str::trim) {
+    for name in fs::read_to_string(layer.names)?.lines().map(str::trim) {
         if !name.is_empty() && !name.starts_with('#') && !built.contains(name) {
             text += &function(name, &format!("{}\n\t{}", load_name(name), jump("softcuda_runtime_unbuilt")));
             text += &string(name);

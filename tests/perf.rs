@@ -2,6 +2,20 @@
 
 mod common;
 
+// The parts of it that have tests of their own.
+#[allow(dead_code)]
+#[path = "../examples/perf/args.rs"]
+mod args;
+#[allow(dead_code)]
+#[path = "../examples/perf/machine.rs"]
+mod machine;
+#[allow(dead_code)]
+#[path = "../examples/perf/orders.rs"]
+mod orders;
+#[allow(dead_code)]
+#[path = "../examples/perf/table.rs"]
+mod table;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -101,7 +101,7 @@ impl Pin {
         let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| old.is_set(*cpu));
         let cpu = match end {
             End::First => usable.next(),
-            End::Last => usable.last(),
+            End::Last => usable.next_back(),
         };
         let mut one = CpuSet::new();
         one.set(cpu?);

@@ -148,7 +148,7 @@ impl Function {
             return Ok(0);
         }
         let shared = u64::from(description.shared_bytes) + dynamic;
-        let by_shared = if shared == 0 { 32 } else { u64::from(device::SHARED_PER_SM) / shared };
+        let by_shared = u64::from(device::SHARED_PER_SM).checked_div(shared).unwrap_or(32);
         let by_threads = u64::from(device::THREADS_PER_SM / threads.next_multiple_of(32));
         Ok(by_shared.min(by_threads).min(32) as i32)
     }

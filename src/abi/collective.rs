@@ -1,4 +1,8 @@
 //! The collectives, with and without a per-call configuration, and point to point (spec §3.6, §3.7, delta §3.1).
+//!
+//! # Safety
+//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
+//! is documented to do with them.
 
 use super::boundary::{comm_of, invalid, noted, unsupported};
 use super::exports;

@@ -1,5 +1,9 @@
 //! The host side of the device API (spec §11, delta §4): there is none yet, and these are the answers that
 //! say so; teams and requirements are arithmetic.
+//!
+//! # Safety
+//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
+//! is documented to do with them.
 
 use super::boundary::{comm_of, invalid, not_null, ready, unsupported};
 use super::exports;

@@ -1,4 +1,8 @@
 //! ncclGroupStart, ncclGroupEnd, ncclGroupSimulateEnd (spec §3.1, §4).
+//!
+//! # Safety
+//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
+//! is documented to do with them.
 
 use super::boundary::{EndOfGroup, invalid, unsupported};
 use super::exports;

@@ -1,4 +1,8 @@
 //! The library itself: version, error texts, memory, ids, encryption (spec §3.1, delta §3.7).
+//!
+//! # Safety
+//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
+//! is documented to do with them.
 
 use super::boundary::{invalid, not_null, prepare, store};
 use super::exports;

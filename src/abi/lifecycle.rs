@@ -1,4 +1,8 @@
 //! Making and ending communicators (spec §3.2, §6).
+//!
+//! # Safety
+//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
+//! is documented to do with them.
 
 use super::boundary::{comm_of, invalid, not_null, noted, null, prepare, ready, store, unsupported};
 use super::environment::library_path;

@@ -1,4 +1,8 @@
 //! ncclParam*: the variables as C sees them (spec §3.8).
+//!
+//! # Safety
+//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
+//! is documented to do with them.
 
 use super::boundary::{invalid, not_null};
 use super::exports;

@@ -1,4 +1,8 @@
 //! Questions about a communicator, reduction operators, buffer registration (spec §3.3 to §3.5).
+//!
+//! # Safety
+//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
+//! is documented to do with them.
 
 use super::boundary::{comm_of, invalid, not_null, ready, store, unsupported};
 use super::exports;

@@ -2,6 +2,10 @@
 //!
 //! No communicator supports symmetric memory yet, so a registration succeeds with a NULL window, and every
 //! window that is not NULL is unknown.
+//!
+//! # Safety
+//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
+//! is documented to do with them.
 
 use super::boundary::{comm_of, invalid, not_null, ready, store};
 use super::exports;

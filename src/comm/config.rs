@@ -1,6 +1,9 @@
 //! The configuration of a communicator and of a single call: what the user's structs say, checked, gated by
 //! the version they were compiled with and overruled by the environment (spec §2.6, delta §2.2, §2.4).
 
+#[cfg(test)]
+mod tests;
+
 use super::selection;
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};

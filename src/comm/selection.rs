@@ -90,3 +90,55 @@ fn factor(word: &str) -> Result<u64, String> {
         (mask, false) => Ok(mask),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The cases and masks of delta §3.2.
+    #[test]
+    fn selections_of_nccls_own_run() {
+        assert_eq!(parse("RING", Func::AllReduce), Ok(Some(0x38)));
+        assert_eq!(parse("ring_ll", Func::AllReduce), Ok(Some(0x18)));
+        assert_eq!(parse("RING_SIMPLE", Func::Broadcast), Ok(Some(0x20)));
+        assert_eq!(parse("NVLS", Func::AllReduce), Ok(Some(1 << 14 | 1 << 17)));
+        assert_eq!(parse(" Ring,, tree ", Func::AllReduce), Ok(Some(0x3f)));
+        assert_eq!(parse("^RING", Func::AllReduce), Ok(Some(0x3e2_493f & !0x38)));
+        assert_eq!(parse("RING+^RING_LL", Func::Reduce), Ok(Some(0x20)));
+        assert_eq!(parse("SYMK_LL", Func::AllGather), Ok(Some(1 << 26 | 1 << 27)));
+        assert_eq!(parse("", Func::AllReduce), Ok(None));
+        assert_eq!(parse(",", Func::AllReduce), Ok(None));
+        for (words, func) in [
+            ("PAT", Func::AllReduce),
+            ("RING", Func::AlltoAll),
+            ("TREE", Func::Broadcast),
+            ("RING+TREE", Func::AllReduce),
+            ("^", Func::AllReduce),
+            ("+", Func::AllReduce),
+            ("LL", Func::AllReduce),
+            ("SIMPLE", Func::AllReduce),
+            ("RINGS", Func::AllReduce),
+        ] {
+            assert!(parse(words, func).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn the_names_cover_every_known_bit() {
+        let all = NAMES.iter().fold(0, |mask, (_, bit)| mask | 1u64 << bit) | SYMK_LL_MASK;
+        assert_eq!(all, KNOWN);
+        for func in [Func::Broadcast, Func::Reduce, Func::AllGather, Func::ReduceScatter, Func::AllReduce] {
+            assert_eq!(valid(func) & !KNOWN, 0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_mask_is_never_empty_or_foreign(words in "[RINGTELSMK_^+, ]{0,24}") {
+            if let Ok(Some(mask)) = parse(&words, Func::AllReduce) {
+                prop_assert!(mask != 0 && mask & !valid(Func::AllReduce) == 0);
+            }
+        }
+    }
+}

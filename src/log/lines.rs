@@ -30,23 +30,23 @@ impl CommLine<'_> {
         )
     }
 
-    /// [INIT] An init call begins.
+    /// Subsystem INIT: An init call begins.
     pub fn init_start(&self) -> String {
         format!("[Rank {}] {} - Init START", self.rank, self.who())
     }
 
-    /// [INIT] An init call is done.
+    /// Subsystem INIT: An init call is done.
     pub fn init_complete(&self) -> String {
         format!("{} - Init COMPLETE", self.who())
     }
 
-    /// [DESTROY] An abort begins. The line says `nRanks`, the others `nranks`.
+    /// Subsystem DESTROY: An abort begins. The line says `nRanks`, the others `nranks`.
     pub fn abort_start(&self) -> String {
         let CommLine { comm, rank, nranks, cuda_device, bus_id, .. } = self;
         format!("comm {comm:#x} rank {rank} nRanks {nranks} cudaDev {cuda_device} busId {bus_id:x} - Abort START")
     }
 
-    /// [DESTROY] The communicator's memory is freed; `what` is `Destroy` or `Abort`.
+    /// Subsystem DESTROY: The communicator's memory is freed; `what` is `Destroy` or `Abort`.
     pub fn gone(&self, what: &str) -> String {
         let CommLine { comm, rank, nranks, cuda_device, bus_id, .. } = self;
         format!("comm {comm:#x} rank {rank} nranks {nranks} cudaDev {cuda_device} busId {bus_id:x} - {what} COMPLETE")
@@ -81,7 +81,7 @@ pub struct CallLine<'a> {
 }
 
 impl CallLine<'_> {
-    /// [COLL] The line of every data call.
+    /// Subsystem COLL: The line of every data call.
     pub fn collective(&self) -> String {
         let CallLine { name, count_before, send, recv, count, datatype, op, root, comm, nranks, stream } = self;
         format!(
@@ -98,7 +98,7 @@ pub fn channel(channel: u32, connection: Option<u32>, from: (i32, i32), to: (i32
     format!("Channel {channel:02}{connection} : {}[{}] -> {}[{}] via {how}", from.0, from.1, to.0, to.1)
 }
 
-/// [INIT] The ring of a channel, which rank 0 prints.
+/// Subsystem INIT: The ring of a channel, which rank 0 prints.
 pub fn ring(channel: u32, channels: u32, order: &[i32]) -> String {
     let order: Vec<String> = order.iter().map(i32::to_string).collect();
     format!("Channel {channel:02}/{channels:02} : {}", order.join(" "))

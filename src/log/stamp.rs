@@ -7,6 +7,9 @@ use std::fmt::Write;
 /// Longest timestamp, in bytes; a longer one is left out.
 const LONGEST: usize = 255;
 
+/// What strftime of C knows; chrono knows more.
+const CONVERSIONS: &[u8] = b"aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
+
 /// The local time in `format`.
 pub(super) fn now(format: &str) -> String {
     show(format, &Local::now())
@@ -40,7 +43,11 @@ fn with_fraction(format: &str, nanoseconds: u32) -> String {
                 rest = &tail[if done { 1 } else { 3 }..];
                 done = true;
             }
-            Some(next) if next.is_ascii() => {
+            Some(b'-' | b'0') if bytes.get(2).is_some_and(|c| CONVERSIONS.contains(c)) => {
+                out.push_str(&tail[..3]);
+                rest = &tail[3..];
+            }
+            Some(c) if CONVERSIONS.contains(c) => {
                 out.push_str(&tail[..2]);
                 rest = &tail[2..];
             }

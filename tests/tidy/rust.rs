@@ -114,6 +114,10 @@ fn inner_cfg_test(tokens: TokenStream) -> bool {
 /// Whether a token is `[cfg(test)]`, `[cfg(all(test, …))]`, `[test]` or the like.
 fn is_cfg_test(token: &TokenTree) -> bool {
     let TokenTree::Group(group) = token else { return false };
+    let first = ident(group.stream().into_iter().next().as_ref());
+    if !first.is_some_and(|word| word == "cfg" || word == "test") {
+        return false;
+    }
     let text = group.stream().to_string().replace(' ', "");
     text == "test" || (text.starts_with("cfg(") && !text.contains("not(test)") && has_word(&text, "test"))
 }

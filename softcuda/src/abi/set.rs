@@ -29,7 +29,7 @@ fn fill(to: DevicePointer, value: u32, shape: Shape, stream: Option<Handle>) -> 
     if bytes == 0 || height == 0 {
         return Ok(());
     }
-    if to as usize % element != 0 || pitch % element != 0 || (height > 1 && pitch < bytes) {
+    if !(to as usize).is_multiple_of(element) || !pitch.is_multiple_of(element) || (height > 1 && pitch < bytes) {
         return Err(CudaError::INVALID_VALUE);
     }
     let place = driver.memory.classify(to as usize, extent(bytes, height, pitch))?;

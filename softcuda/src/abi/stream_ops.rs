@@ -44,7 +44,7 @@ extern "C" fn cuStreamAddCallback(stream: Handle, function: Option<RawCallback>,
 /// The word must lie in memory that the device knows, and be aligned.
 fn check(address: DevicePointer, bytes: usize) -> Outcome {
     let known = Driver::get()?.memory.classify(address as usize, bytes)?.is_some();
-    if known && address as usize % bytes == 0 { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+    if known && (address as usize).is_multiple_of(bytes) { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
 fn write(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: c_uint) -> Outcome {

@@ -56,6 +56,7 @@ pub(super) struct LaunchConfig {
     pub(super) nattributes: u32,
 }
 
+// SAFETY: the prototypes are those of cuda.h, which tests/headers.rs holds against NVIDIA's.
 unsafe extern "C" {
     pub(super) safe fn cuInit(flags: c_uint) -> Status;
     pub(super) safe fn cuDriverGetVersion(version: Out<c_int>) -> Status;

@@ -68,6 +68,7 @@ impl Target {
 #[derive(Default)]
 struct Queue {
     operations: VecDeque<Op>,
+    #[allow(clippy::vec_box, reason = "records move between here and the queue without being copied")]
     spare: Vec<Box<Launch>>,
     /// Place in the legacy stream that this one was last made to wait for.
     legacy_waited: u64,

@@ -36,6 +36,7 @@ pub(super) struct Owned {
 impl Stream {
     pub(super) fn try_own(&'static self) -> Option<Owned> {
         let taken = self.owned.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed);
+        // Made only if taken: its drop gives the stream up.
         taken.is_ok().then(|| Owned { stream: self, spare: None })
     }
 

@@ -1,5 +1,6 @@
 /* Kernels as host code: one thread, many blocks and threads with barriers, arguments, limits, bad input. */
 #include <cuda.h>
+#include <cuda_runtime_api.h>
 #include <sched.h>
 #include <softcuda.h>
 #include <stdatomic.h>
@@ -99,6 +100,41 @@ static void many_threads(CUmodule module, CUstream stream) {
   OK(cuMemFree(ready));
 }
 
+/* The runtime takes the driver's function where it takes a kernel. */
+static void through_the_runtime(CUmodule module, CUstream stream) {
+  CUfunction function;
+  int *p, numbers[4] = {1, 2, 3, 4}, factor = 7, n = 4, blocks = 0;
+  void *params[] = {&p, &p, &factor, &n};
+  dim3 one = {1, 1, 1}, two = {2, 1, 1};
+  struct cudaFuncAttributes attributes;
+  cudaLaunchConfig_t config;
+  OK(cuModuleGetFunction(&function, module, "scale"));
+  OK(cudaMalloc((void **)&p, sizeof numbers));
+  OK(cudaMemcpyAsync(p, numbers, sizeof numbers, cudaMemcpyHostToDevice, stream));
+  OK(cudaLaunchKernel(function, one, one, params, 0, stream));
+  memset(&config, 0, sizeof config);
+  config.gridDim = config.blockDim = one;
+  config.stream = stream;
+  OK(cudaLaunchKernelExC(&config, function, params));
+  OK(cudaLaunchCooperativeKernel(function, one, one, params, 0, stream));
+  OK(cudaMemcpyAsync(numbers, p, sizeof numbers, cudaMemcpyDeviceToHost, stream));
+  OK(cudaStreamSynchronize(stream));
+  for (int i = 0; i < 4; i++) CHECK(numbers[i] == 343 * (i + 1));
+  OK(cuModuleGetFunction(&function, module, "sums"));
+  OK(cudaFuncGetAttributes(&attributes, function));
+  CHECK(attributes.maxThreadsPerBlock == 8 && attributes.sharedSizeBytes == 16);
+  OK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 8, 0));
+  CHECK(blocks >= 1);
+  config.blockDim.x = 9;
+  EXPECT(cudaErrorInvalidValue, cudaLaunchKernelExC(&config, function, params));
+  EXPECT(cudaErrorInvalidValue, cudaLaunchKernel(function, one, two, NULL, 0, stream));
+  EXPECT(cudaErrorInvalidResourceHandle,
+         cudaLaunchKernel(function, one, one, params, 0, (cudaStream_t)(uintptr_t)0x123450));
+  EXPECT(cudaErrorInvalidValue, cudaLaunchKernel(function, one, one, params, (size_t)1 << 33, stream));
+  cudaGetLastError();
+  OK(cudaFree(p));
+}
+
 static void bad_input(CUmodule module, CUstream stream) {
   CUfunction function;
   CUmodule none;
@@ -136,6 +172,7 @@ int main(void) {
   int before = open_fds();
   for (int i = 0; i < 10; i++) one_thread(module, stream);
   many_threads(module, stream);
+  through_the_runtime(module, stream);
   bad_input(module, stream);
   CHECK(open_fds() == before);
   OK(cuModuleUnload(module));

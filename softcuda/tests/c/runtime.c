@@ -165,6 +165,38 @@ static void capture_is_off(void) {
   CHECK(mode == cudaStreamCaptureModeRelaxed);
 }
 
+/* Handles arrive whole: this process's own memory is recognised, and refused. */
+static void handles(void) {
+  void *p, *q;
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t shared;
+  cudaEvent_t event;
+  cudaMemPool_t pool, current;
+  unsigned long long threshold = 4096, got = 1;
+  OK(cudaMalloc(&p, 1000));
+  OK(cudaIpcGetMemHandle(&memory, p));
+  EXPECT(cudaErrorDeviceUninitialized, cudaIpcOpenMemHandle(&q, memory, cudaIpcMemLazyEnablePeerAccess));
+  OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
+  OK(cudaIpcGetEventHandle(&shared, event));
+  memset(&memory, 0x33, sizeof memory);
+  CHECK(cudaIpcOpenMemHandle(&q, memory, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess);
+  cudaGetLastError();
+  OK(cudaEventDestroy(event));
+  OK(cudaFree(p));
+  OK(cudaDeviceGetDefaultMemPool(&pool, 0));
+  OK(cudaDeviceGetMemPool(&current, 0));
+  CHECK(pool == current);
+  OK(cudaMallocFromPoolAsync(&p, 1000, pool, 0));
+  OK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  OK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &got));
+  CHECK(got == threshold);
+  OK(cudaFreeAsync(p, 0));
+  OK(cudaDeviceSynchronize());
+  OK(cudaMemPoolTrimTo(pool, 0));
+  EXPECT(cudaErrorInvalidDevice, cudaDeviceGetMemPool(&pool, 4711));
+  cudaGetLastError();
+}
+
 /* What nvcc's generated code does for a kernel called "lonely". */
 extern void **__cudaRegisterFatBinary(void *binary);
 extern void __cudaRegisterFatBinaryEnd(void **handle);
@@ -244,15 +276,41 @@ static void peers(void) {
   OK(cudaDeviceDisablePeerAccess(1));
 }
 
+static atomic_int step;
+
+static void await_step(int wanted) {
+  while (atomic_load(&step) < wanted) sleep_ms(1);
+}
+
+/* Uses device 1 before and after another thread resets it. */
+static void *bystander(void *arg) {
+  void *p;
+  (void)arg;
+  OK(cudaSetDevice(1));
+  OK(cudaMalloc(&p, 100));
+  atomic_store(&step, 1);
+  await_step(2);
+  OK(cudaMalloc(&p, 100));
+  OK(cudaMemset(p, 0, 100));
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(p));
+  return NULL;
+}
+
 /* After a reset everything begins anew, in this thread and in others. */
 static void reset(void) {
   void *p;
   int device = -1;
+  pthread_t thread;
+  OK(pthread_create(&thread, NULL, bystander, NULL));
+  await_step(1);
   OK(cudaSetDevice(1));
   OK(cudaMalloc(&p, 100));
   OK(cudaDeviceReset());
   OK(cudaGetDevice(&device));
   CHECK(device == 1);
+  atomic_store(&step, 2);
+  OK(pthread_join(thread, NULL));
   EXPECT(cudaErrorInvalidValue, cudaFree(p));
   cudaGetLastError();
   OK(cudaMalloc(&p, 100));
@@ -267,6 +325,7 @@ int main(void) {
   copies();
   default_stream();
   capture_is_off();
+  handles();
   kernels_of_nvcc();
   entry_points();
   int before = open_fds();

@@ -1,4 +1,6 @@
 //! The driver interface by dlopen, as a client that knows only NVIDIA's documentation would use it.
+//!
+//! The functions are declared safe: the tests' point is that they bear any argument that is not a wild pointer.
 
 use super::image::{IMAGE, Image};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -8,11 +10,12 @@ use std::ptr;
 macro_rules! table {
     ($($field:ident: $symbol:literal, fn($($argument:ty),*);)*) => {
         pub struct Api {
-            $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            $(pub $field: extern "C" fn($($argument),*) -> c_int,)*
             _library: libloading::Library,
         }
         impl Api {
             fn load(library: libloading::Library) -> Api {
+                // SAFETY: the signatures are those of NVIDIA's documentation; the library is kept as long as they are.
                 unsafe {
                     Api {
                         $($field: *library.get(concat!($symbol, "\0").as_bytes()).expect($symbol),)*
@@ -73,13 +76,13 @@ table! {
     stream_query: "cuStreamQuery", fn(u64);
     stream_synchronize: "cuStreamSynchronize", fn(u64);
     stream_wait_event: "cuStreamWaitEvent", fn(u64, u64, c_uint);
-    stream_callback: "cuStreamAddCallback", fn(u64, unsafe extern "C" fn(u64, c_int, *mut c_void), *mut c_void, c_uint);
+    stream_callback: "cuStreamAddCallback", fn(u64, extern "C" fn(u64, c_int, *mut c_void), *mut c_void, c_uint);
     stream_write_32: "cuStreamWriteValue32_v2", fn(u64, u64, u32, c_uint);
     stream_wait_32: "cuStreamWaitValue32_v2", fn(u64, u64, u32, c_uint);
     stream_is_capturing: "cuStreamIsCapturing", fn(u64, *mut c_int);
     stream_begin_capture: "cuStreamBeginCapture_v2", fn(u64, c_int);
     exchange_capture_mode: "cuThreadExchangeStreamCaptureMode", fn(*mut c_int);
-    launch_host: "cuLaunchHostFunc", fn(u64, unsafe extern "C" fn(*mut c_void), *mut c_void);
+    launch_host: "cuLaunchHostFunc", fn(u64, extern "C" fn(*mut c_void), *mut c_void);
     event_create: "cuEventCreate", fn(*mut u64, c_uint);
     event_destroy: "cuEventDestroy_v2", fn(u64);
     event_record: "cuEventRecord", fn(u64, u64);
@@ -110,13 +113,14 @@ impl Api {
     /// The library of this build.
     pub fn open() -> Api {
         let path = super::library_dir().join("libcuda.so.1");
+        // SAFETY: its constructors do nothing.
         Api::load(unsafe { libloading::Library::new(path).expect("libcuda.so.1") })
     }
 
     /// Initialised, with the primary context of device 0 current.
     pub fn ready() -> Api {
         let api = Api::open();
-        ok(unsafe { (api.init)(0) });
+        ok((api.init)(0));
         api.use_device(0);
         api
     }
@@ -124,46 +128,42 @@ impl Api {
     /// Makes the device's primary context current.
     pub fn use_device(&self, device: c_int) -> u64 {
         let mut context = 0;
-        unsafe {
-            ok((self.primary_retain)(&mut context, device));
-            ok((self.context_set)(context));
-        }
+        ok((self.primary_retain)(&mut context, device));
+        ok((self.context_set)(context));
         context
     }
 
     pub fn stream(&self, flags: c_uint) -> u64 {
         let mut stream = 0;
-        ok(unsafe { (self.stream_create)(&mut stream, flags) });
+        ok((self.stream_create)(&mut stream, flags));
         stream
     }
 
     pub fn event(&self, flags: c_uint) -> u64 {
         let mut event = 0;
-        ok(unsafe { (self.event_create)(&mut event, flags) });
+        ok((self.event_create)(&mut event, flags));
         event
     }
 
     /// Device memory, zeroed.
     pub fn memory(&self, bytes: usize) -> u64 {
         let mut pointer = 0;
-        unsafe {
-            ok((self.alloc)(&mut pointer, bytes));
-            ok((self.set_d8_async)(pointer, 0, bytes, 0));
-            ok((self.stream_synchronize)(0));
-        }
+        ok((self.alloc)(&mut pointer, bytes));
+        ok((self.set_d8_async)(pointer, 0, bytes, 0));
+        ok((self.stream_synchronize)(0));
         pointer
     }
 
     pub fn module(&self) -> u64 {
         let mut module = 0;
-        ok(unsafe { (self.load_image)(&mut module, &IMAGE) });
+        ok((self.load_image)(&mut module, &IMAGE));
         module
     }
 
     pub fn function(&self, module: u64, name: &str) -> u64 {
         let name = CString::new(name).expect("no zero");
         let mut function = 0;
-        ok(unsafe { (self.module_function)(&mut function, module, name.as_ptr()) });
+        ok((self.module_function)(&mut function, module, name.as_ptr()));
         function
     }
 
@@ -174,16 +174,14 @@ impl Api {
 
     pub fn try_run(&self, function: u64, stream: u64, (grid, block): (u32, u32), arguments: &[u64]) -> c_int {
         let pointers: Vec<*const c_void> = arguments.iter().map(|a| ptr::from_ref(a).cast()).collect();
-        unsafe { (self.launch)(function, grid, 1, 1, block, 1, 1, 0, stream, pointers.as_ptr(), ptr::null()) }
+        (self.launch)(function, grid, 1, 1, block, 1, 1, 0, stream, pointers.as_ptr(), ptr::null())
     }
 
     /// A word of device memory, read after all work of the context.
     pub fn read_u64(&self, pointer: u64) -> u64 {
         let mut value = 0u64;
-        unsafe {
-            ok((self.context_synchronize)());
-            ok((self.copy_from)(ptr::from_mut(&mut value).cast(), pointer, 8));
-        }
+        ok((self.context_synchronize)());
+        ok((self.copy_from)(ptr::from_mut(&mut value).cast(), pointer, 8));
         value
     }
 }

@@ -13,7 +13,7 @@ pub struct Block {
     pub barrier: *mut c_void,
 }
 
-pub type Entry = unsafe extern "C" fn(*const Block, *const *const c_void);
+pub type Entry = extern "C" fn(*const Block, *const *const c_void);
 
 #[repr(C)]
 pub struct Function {
@@ -35,17 +35,22 @@ pub struct Image {
     pub table: *const Function,
 }
 
+// SAFETY: pointers to static tables that nobody changes.
 unsafe impl Sync for Image {}
+// SAFETY: as above.
 unsafe impl Sync for Function {}
 
-unsafe fn argument<T: Copy>(arguments: *const *const c_void, index: usize) -> T {
+/// The argument with this number.
+fn argument<T: Copy>(arguments: *const *const c_void, index: usize) -> T {
+    // SAFETY: called by kernels of this file alone, for arguments that their table entry declares.
     unsafe { (*arguments.add(index)).cast::<T>().read() }
 }
 
-unsafe extern "C" fn nothing(_: *const Block, _: *const *const c_void) {}
+extern "C" fn nothing(_: *const Block, _: *const *const c_void) {}
 
 /// `*to += value`, not atomically: whoever runs in order gets the right sum.
-unsafe extern "C" fn add(_: *const Block, arguments: *const *const c_void) {
+extern "C" fn add(_: *const Block, arguments: *const *const c_void) {
+    // SAFETY: the test passes pointers to memory that lives until it has synchronised.
     unsafe {
         let (to, value): (*mut u64, u64) = (argument(arguments, 0), argument(arguments, 1));
         to.write(to.read() + value);
@@ -53,7 +58,8 @@ unsafe extern "C" fn add(_: *const Block, arguments: *const *const c_void) {
 }
 
 /// Waits until the word is `value`.
-unsafe extern "C" fn wait_for(_: *const Block, arguments: *const *const c_void) {
+extern "C" fn wait_for(_: *const Block, arguments: *const *const c_void) {
+    // SAFETY: the test passes pointers to memory that lives until it has synchronised.
     unsafe {
         let word: *const AtomicU32 = argument(arguments, 0);
         let value: u32 = argument(arguments, 1);
@@ -63,7 +69,8 @@ unsafe extern "C" fn wait_for(_: *const Block, arguments: *const *const c_void) 
     }
 }
 
-unsafe extern "C" fn set(_: *const Block, arguments: *const *const c_void) {
+extern "C" fn set(_: *const Block, arguments: *const *const c_void) {
+    // SAFETY: the test passes pointers to memory that lives until it has synchronised.
     unsafe {
         let word: *const AtomicU32 = argument(arguments, 0);
         (*word).store(argument(arguments, 1), Ordering::Release);
@@ -72,7 +79,8 @@ unsafe extern "C" fn set(_: *const Block, arguments: *const *const c_void) {
 
 /// Counts the threads that run at once, and the most there were; each stays for a while.
 /// `words[0]` now, `[1]` most, `[2]` all.
-unsafe extern "C" fn crowd(_: *const Block, arguments: *const *const c_void) {
+extern "C" fn crowd(_: *const Block, arguments: *const *const c_void) {
+    // SAFETY: the test passes pointers to memory that lives until it has synchronised.
     unsafe {
         let words: *const AtomicU32 = argument(arguments, 0);
         let now = (*words).fetch_add(1, Ordering::SeqCst) + 1;
@@ -84,7 +92,8 @@ unsafe extern "C" fn crowd(_: *const Block, arguments: *const *const c_void) {
 }
 
 /// All threads of the block add into shared memory, meet, and the first adds the sum to `*to`: `3 * threads` per block.
-unsafe extern "C" fn meet(block: *const Block, arguments: *const *const c_void) {
+extern "C" fn meet(block: *const Block, arguments: *const *const c_void) {
+    // SAFETY: the test passes pointers to memory that lives until it has synchronised.
     unsafe {
         let block = &*block;
         let to: *const AtomicU64 = argument(arguments, 0);
@@ -103,7 +112,8 @@ unsafe extern "C" fn meet(block: *const Block, arguments: *const *const c_void) 
 }
 
 /// Takes 2048 bytes by value and adds its 32-bit words into `*to`.
-unsafe extern "C" fn sum_large(_: *const Block, arguments: *const *const c_void) {
+extern "C" fn sum_large(_: *const Block, arguments: *const *const c_void) {
+    // SAFETY: the test passes pointers to memory that lives until it has synchronised.
     unsafe {
         let words: [u32; 512] = argument(arguments, 0);
         let to: *mut u64 = argument(arguments, 1);

@@ -46,6 +46,10 @@ pub(super) struct Gather {
     /// The connection to the next rank of the ring, and what waits until it is answered.
     pub(super) next: Option<Conn>,
     queue: VecDeque<Arc<[u8]>>,
+    /// The next rank has closed its connection: why, and whether it had said so.
+    next_gone: Option<(String, bool)>,
+    /// So has the previous rank.
+    previous_gone: Option<(String, bool)>,
     /// Pieces that came before this rank knew that the blocks take the ring.
     early: VecDeque<Vec<u8>>,
     result: Option<Vec<Vec<u8>>>,
@@ -59,6 +63,8 @@ impl Gather {
             ups: place.children.iter().map(|_| None).collect(),
             next: None,
             queue: VecDeque::new(),
+            next_gone: None,
+            previous_gone: None,
             early: VecDeque::new(),
             result: None,
         }
@@ -70,6 +76,31 @@ impl Gather {
 
     pub(super) fn take(&mut self) -> Option<Vec<Vec<u8>>> {
         if self.queue.is_empty() { self.result.take() } else { None }
+    }
+
+    /// Whether the end of a connection in the tree ends the exchange. While blocks go round the ring, a
+    /// rank that has them all may say goodbye; a rank that dies takes the ring with it.
+    pub(super) fn needs_tree(&self, bye: bool) -> bool {
+        match self.stage {
+            Stage::Idle => false,
+            Stage::Tree { .. } => true,
+            Stage::Ring { .. } => !bye,
+        }
+    }
+
+    /// Whether the exchange needs the next rank, which has gone. One that has left in peace had all it wanted.
+    pub(super) fn next_lost(&mut self, why: &str, bye: bool) -> bool {
+        self.next_gone = Some((why.to_string(), bye));
+        if bye {
+            self.queue.clear();
+        }
+        !self.queue.is_empty()
+    }
+
+    /// Whether the exchange needs the previous rank, which has gone.
+    pub(super) fn previous_lost(&mut self, why: &str, bye: bool) -> bool {
+        self.previous_gone = Some((why.to_string(), bye));
+        matches!(self.stage, Stage::Ring { .. })
     }
 
     /// Joins what this rank and its children have: the whole span, in the order of ranks.
@@ -255,6 +286,12 @@ impl Member {
         self.ring_send(rank, &own);
         blocks[rank as usize] = own;
         self.gather.stage = Stage::Ring { blocks, sizes: all.sizes, missing };
+        if missing > 0
+            && let Some((why, bye)) = self.gather.previous_gone.clone()
+        {
+            let previous = (rank + self.config.nranks - 1) % self.config.nranks;
+            return self.fail_with(&self.absence(previous, &why, bye));
+        }
         self.ring_connect(now);
         for piece in std::mem::take(&mut self.gather.early) {
             if let Err(bad) = self.ring_piece(now, piece) {
@@ -275,19 +312,26 @@ impl Member {
     /// Connects to the next rank, at the first exchange that needs it, and sends what waits for it.
     fn ring_connect(&mut self, now: Duration) {
         let next = (self.config.rank + 1) % self.config.nranks;
-        if self.gather.next.is_none()
-            && !self.dials.has(super::dial::Target::Peer(next, Purpose::Ring))
-            && next != self.config.rank
+        let dialled = self.gather.next.is_some() || self.dials.has(super::dial::Target::Peer(next, Purpose::Ring));
+        if next != self.config.rank
+            && !dialled
+            && let Err(bad) = self.dial(now, next, Purpose::Ring)
         {
-            if let Err(bad) = self.dial(now, next, Purpose::Ring) {
-                return self.fail_with(&Failure::remote(Some(next), bad.0));
-            }
+            return self.fail_with(&Failure::remote(Some(next), bad.0));
         }
         self.ring_flush();
     }
 
     pub(super) fn ring_flush(&mut self) {
         let Some(conn) = self.gather.next else { return };
+        if let Some((why, bye)) = self.gather.next_gone.clone() {
+            let next = (self.config.rank + 1) % self.config.nranks;
+            if !bye && !self.gather.queue.is_empty() {
+                self.fail_with(&self.absence(next, &why, bye));
+            }
+            self.gather.queue.clear();
+            return self.roster_complete();
+        }
         if !matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. })) {
             return;
         }

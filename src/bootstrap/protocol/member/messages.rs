@@ -36,8 +36,13 @@ impl Messages {
         self.awaited.map(|(rank, _)| rank)
     }
 
+    /// Whether the message that is waited for must still come from `rank`.
     pub(super) fn waits_for(&self, rank: u32) -> bool {
-        self.awaited() == Some(rank) || self.queue.contains_key(&rank)
+        self.awaited.is_some_and(|awaited| awaited.0 == rank && !self.inbox.contains_key(&awaited))
+    }
+
+    pub(super) fn queued_for(&self, rank: u32) -> bool {
+        self.queue.contains_key(&rank)
     }
 
     pub(super) fn gone(&mut self, rank: u32, why: &str, bye: bool) {
@@ -112,8 +117,11 @@ impl Member {
         if self.messages.inbox.contains_key(&(peer, tag)) {
             return Ok(());
         }
-        self.check_peer(peer)?;
         self.limit = self.config.timeout.map(|timeout| now + timeout);
+        if self.receives_from(peer) {
+            return Ok(());
+        }
+        self.check_peer(peer)?;
         // The connection tells if the peer dies, also one that this rank has no other connection with.
         self.connect_peer(now, peer);
         self.failure.clone().map_or(Ok(()), Err)

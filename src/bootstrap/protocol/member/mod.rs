@@ -1,7 +1,7 @@
 //! A member: joins at the root, connects its place in the tree, and then exchanges blocks and messages.
 //!
 //! The driver starts an operation (`join` begins at once, then [`Member::start_all_gather`],
-//! [`Member::send`], [`Member::start_receive`]) and runs the machine until its result is there or
+//! [`Member::send_message`], [`Member::start_receive`]) and runs the machine until its result is there or
 //! [`Member::error`] is. The first error stays: every later operation returns it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -135,6 +135,7 @@ pub struct Member {
     token: Option<u64>,
     root: Option<Conn>,
     parent: Option<Conn>,
+    parent_answered: bool,
     /// One for each range of `place.children`.
     children: Vec<Option<Conn>>,
     /// What is known about the other ranks.
@@ -165,6 +166,7 @@ impl Member {
             token: None,
             root: None,
             parent: None,
+            parent_answered: false,
             roster: Book::new(config.nranks),
             messages: Messages::default(),
             actions: VecDeque::new(),
@@ -189,6 +191,11 @@ impl Member {
     /// The first error, if there was one.
     pub fn error(&self) -> Option<&Error> {
         self.failure.as_ref()
+    }
+
+    /// How many ranks there are.
+    pub fn nranks(&self) -> u32 {
+        self.config.nranks
     }
 
     /// Whether the rendezvous is over and the tree connected.
@@ -367,11 +374,10 @@ impl Member {
                 );
                 self.log(Level::Info, text);
             }
-            Role::Root(false) | Role::Out(_, Purpose::Tree | Purpose::Ring, false) => {
-                self.dial_again(now, conn, Cause::Refused, why)
-            }
+            Role::Root(false) | Role::Out(_, _, false) => self.dial_again(now, conn, Cause::Refused, why),
             Role::Root(true) => self.root_lost(why),
-            Role::Out(rank, ..) | Role::In(rank, _) => self.peer_lost(rank, why, bye),
+            Role::Out(rank, purpose, _) => self.peer_lost(rank, purpose, true, why, bye),
+            Role::In(rank, purpose) => self.peer_lost(rank, purpose, false, why, bye),
         }
     }
 
@@ -390,13 +396,32 @@ impl Member {
         self.fail_with(&Failure::remote(None, text));
     }
 
-    /// A neighbour went away: an error only where an operation needs it.
-    fn peer_lost(&mut self, rank: u32, why: &str, bye: bool) {
-        let busy = self.gather.active() || self.phase != Phase::Ready || self.messages.waits_for(rank);
+    /// A connection with another rank is gone: an error only where an operation needs it. A rank that is
+    /// through may leave while others still wait for ranks elsewhere.
+    fn peer_lost(&mut self, rank: u32, purpose: Purpose, outgoing: bool, why: &str, bye: bool) {
+        let needed = match (purpose, outgoing) {
+            (Purpose::Tree, _) => match self.phase {
+                // It was connected: that it has had all it wanted is no harm yet.
+                Phase::Root | Phase::Links => !bye,
+                Phase::Roster | Phase::Ready => self.gather.needs_tree(bye),
+            },
+            (Purpose::Ring, true) => self.gather.next_lost(why, bye),
+            (Purpose::Ring, false) => self.gather.previous_lost(why, bye),
+            (Purpose::Messages, true) => {
+                // What the rank has sent comes by its own connection, in order before its end.
+                self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank))
+            }
+            (Purpose::Messages, false) => self.messages.waits_for(rank),
+        };
         self.messages.gone(rank, why, bye);
-        if busy {
+        if needed {
             self.fail_with(&self.absence(rank, why, bye));
         }
+    }
+
+    /// Whether a rank has a connection to this one for its messages.
+    fn receives_from(&self, rank: u32) -> bool {
+        self.links.values().any(|link| link.role == Role::In(rank, Purpose::Messages))
     }
 
     /// The failure for a rank that is not there any more.

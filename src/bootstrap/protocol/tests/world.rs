@@ -54,7 +54,7 @@ enum Event {
 #[allow(clippy::large_enum_variant)]
 enum Node {
     Idle(MemberConfig),
-    Member { member: Member, round: u32 },
+    Member { member: Member, step: u32 },
     Root(Root),
     Gone,
 }
@@ -85,6 +85,10 @@ pub struct World {
     facts: usize,
     /// All-gathers that every member does after the rendezvous.
     pub rounds: u32,
+    /// After them a message.
+    pub exchange: bool,
+    /// Half of the members leave when they are through.
+    pub leave: bool,
     /// The size of the blocks of the all-gathers.
     pub block: usize,
     /// By id.
@@ -124,6 +128,8 @@ impl World {
             listens: vec![true; root_id + 1],
             facts: 20,
             rounds: if nranks < 500 { 3 } else { 1 },
+            exchange: true,
+            leave: true,
             block: 50,
             ranks: vec![0; root_id + 1],
         };
@@ -136,6 +142,7 @@ impl World {
         RootConfig {
             magic: MAGIC,
             token: TOKEN,
+            process: "host0:0".to_string(),
             fixed: false,
             timeout: None,
             progress: Duration::from_secs(30),
@@ -252,7 +259,7 @@ impl World {
         match event {
             Event::Start => {
                 if let Node::Idle(config) = &self.nodes[id] {
-                    self.nodes[id] = Node::Member { member: Member::new(config.clone(), now), round: 0 };
+                    self.nodes[id] = Node::Member { member: Member::new(config.clone(), now), step: 0 };
                 }
             }
             Event::Arrive { from, conn, to } => return self.arrive(from, conn, to, id),
@@ -322,7 +329,7 @@ impl World {
         match &mut self.nodes[id] {
             Node::Idle(config) => {
                 let member = Member::reporting(config.clone(), &error, self.now);
-                self.nodes[id] = Node::Member { member, round: 0 };
+                self.nodes[id] = Node::Member { member, step: 0 };
             }
             Node::Member { member, .. } if member.checked_in() => member.fail(error),
             _ => self.push(self.now + Duration::from_millis(5), id, Event::Fail),
@@ -422,45 +429,63 @@ impl World {
         }
     }
 
-    /// Takes the next step of a member's script: rendezvous, some all-gathers, complete.
+    /// Takes the next steps of a member's script: rendezvous, some all-gathers, a message to the next rank
+    /// but one and one from the last but one, complete, and perhaps leave.
     fn look(&mut self, id: Id) {
-        let (now, size, rounds) = (self.now, self.block, self.rounds);
-        let Node::Member { member, round } = &mut self.nodes[id] else {
-            return;
+        while !self.outcomes.contains_key(&id) && self.take_step(id) {}
+    }
+
+    /// Whether a step is over and the next one begun.
+    fn take_step(&mut self, id: Id) -> bool {
+        let (now, size, rounds, rank) = (self.now, self.block, self.rounds, self.ranks[id]);
+        let exchange = self.exchange;
+        let leaves = self.leave && self.rng.random_bool(0.5);
+        let Node::Member { member, step } = &mut self.nodes[id] else {
+            return false;
         };
-        if self.outcomes.contains_key(&id) {
-            return;
-        }
         if let Some(error) = member.error() {
             self.outcomes.insert(id, Some(error.clone()));
             // The process reports the error and leaves.
             member.leave();
-            return;
+            return false;
         }
-        if !member.joined() {
-            return;
+        let nranks = member.nranks();
+        let (to, from) = ((rank + 2) % nranks, (rank + 2 * nranks - 2) % nranks);
+        let over = match *step {
+            0 => member.joined(),
+            round if round <= rounds => match member.take_gathered() {
+                None => false,
+                Some(blocks) => {
+                    for (other, found) in (0u32..).zip(&blocks) {
+                        assert!(*found == block(other, round, size), "rank {rank} got wrong bytes of rank {other}");
+                    }
+                    blocks.len() == nranks as usize
+                }
+            },
+            sending if sending == rounds + 1 => member.sent(to),
+            _ => member.take_message().is_some_and(|message| {
+                assert_eq!(message, block(from, 99, 40), "rank {rank}");
+                true
+            }),
+        };
+        if !over {
+            return false;
         }
-        let rank = self.ranks[id];
-        if *round > 0 {
-            let Some(blocks) = member.take_gathered() else {
-                return;
-            };
-            for (other, found) in (0u32..).zip(&blocks) {
-                assert!(*found == block(other, *round, size), "rank {rank} got wrong bytes of rank {other}");
+        *step += 1;
+        if *step <= rounds {
+            let _ = member.start_all_gather(now, &block(rank, *step, size));
+        } else if *step == rounds + 1 && exchange {
+            let _ = member.send_message(now, to, 5, &block(rank, 99, 40));
+        } else if *step == rounds + 2 && exchange {
+            let _ = member.start_receive(now, from, 5);
+        } else {
+            member.complete();
+            if leaves {
+                member.leave();
             }
+            self.outcomes.insert(id, None);
         }
-        *round += 1;
-        if *round <= rounds {
-            let _ = member.start_all_gather(now, &block(rank, *round, size));
-            return self.look_again(id);
-        }
-        member.complete();
-        self.outcomes.insert(id, None);
-    }
-
-    /// An all-gather of one rank, or one that fails at once, is over when it begins.
-    fn look_again(&mut self, id: Id) {
-        self.look(id);
+        true
     }
 }
 
