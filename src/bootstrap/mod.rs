@@ -128,7 +128,8 @@ impl Bootstrap {
 
     /// For a rank that has failed before it could join (no memory, no device): checks in only to end the
     /// initialisation of all other ranks with an error that names this one. Takes a round trip if the root
-    /// is there, and [`REPORT`] at most if it is not.
+    /// is there, and [`REPORT`] at most if it is not. A rank that is out of range (a negative one as its 32
+    /// bits) can be reported: the root tells all that it is.
     ///
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
@@ -282,8 +283,9 @@ impl Drop for Bootstrap {
 }
 
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
+/// A rank that does not `listen` comes only to report a failure.
 fn prepare(config: &NetConfig, id: &UniqueId, join: Join, listen: bool) -> Result<(Driver, MemberConfig), Error> {
-    check(&join)?;
+    check(&join, listen)?;
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
     let subnet = parts.fixed.then_some(parts.root.ip());
@@ -314,12 +316,12 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, listen: bool) -> Resul
 }
 
 /// What can be wrong with a rank's own arguments.
-fn check(join: &Join) -> Result<(), Error> {
+fn check(join: &Join, in_range: bool) -> Result<(), Error> {
     let (rank, nranks) = (join.rank, join.nranks);
     if nranks == 0 || nranks > MAX_RANKS {
         return Err(Error::InvalidArgument(format!("{nranks} ranks: there must be 1 to {MAX_RANKS}")));
     }
-    if rank >= nranks {
+    if rank >= nranks && in_range {
         return Err(Error::InvalidArgument(format!("rank {rank} is out of range, there are {nranks} ranks")));
     }
     if join.facts.len() > MAX_FACTS {

@@ -275,17 +275,19 @@ impl Comm {
     }
 }
 
-/// Ends the creation of a communicator on all ranks because this one cannot take part: they may be waiting
-/// for it already, and at least the id's root does. The numbers are as C gave them; where they name no rank,
-/// nobody can be told.
+/// Ends the creation of a communicator on all ranks because this one cannot take part, for a wrong argument
+/// or a lack: they may be waiting for it already. The numbers are as C gave them. A rank that is out of range
+/// is told of, too; alone, a rank has nobody to tell, and its id is good for another try.
 pub fn excuse(id: &UniqueId, nranks: i32, rank: i32, error: &Error) {
-    let (Ok(nranks), Ok(rank)) = (u32::try_from(nranks), u32::try_from(rank)) else { return };
-    match Settings::read() {
-        Ok(settings) if rank < nranks => tell(&settings.net, id, nranks, rank, error),
-        _ => {}
+    if nranks < 2 {
+        return;
+    }
+    if let Ok(settings) = Settings::read() {
+        tell(&settings.net, id, nranks.cast_unsigned(), rank.cast_unsigned(), error);
     }
 }
 
+/// Tells the root that a rank has failed before it could join.
 fn tell(net: &NetConfig, id: &UniqueId, nranks: u32, rank: u32, error: &Error) {
     let join = Join { rank, nranks, version: VERSION, settings: Vec::new(), facts: Vec::new(), cancel: None };
     if let Err(why) = Bootstrap::report_failure(net, id, join, error) {

@@ -115,6 +115,9 @@ struct Half {
     parts: Vec<(LinkId, Part)>,
 }
 
+/// An allgather over the ranks of a communicator.
+pub type Exchange<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error>;
+
 /// Connects links. Every rank of the communicator calls this at the same time; `exchange` is an
 /// allgather over all of them.
 ///
@@ -125,7 +128,7 @@ pub fn connect(
     setup: &mut Setup<'_>,
     facts: &[PeerFacts],
     needs: &[LinkNeed],
-    exchange: &mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error>,
+    exchange: Exchange<'_>,
 ) -> Result<Connections, Unconnected> {
     let me = setup.me.rank;
     let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), bytes: 0, segments: Vec::new() };
