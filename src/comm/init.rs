@@ -95,12 +95,17 @@ impl Comm {
         let prepared = self.prepare(&settings).inspect_err(|error| tell(&settings.net, id, self.nranks, self.rank, error));
         let (kernels, mut post, join) = prepared?;
         timings.kernels = timings.lap();
-        let mut bootstrap = Bootstrap::join(&settings.net, id, join).inspect_err(|error| {
-            // The system refused something, perhaps before the root knew of this rank.
-            if matches!(error, Error::System { .. } | Error::Resource(_)) {
-                tell(&settings.net, id, self.nranks, self.rank, error);
+        let mut bootstrap = match Bootstrap::join(&settings.net, id, join) {
+            Ok(bootstrap) => bootstrap,
+            Err(error) => {
+                drop(post);
+                // Where the system has refused something, the root may not know of this rank.
+                if matches!(error, Error::System { .. } | Error::Resource(_)) {
+                    tell(&settings.net, id, self.nranks, self.rank, &error);
+                }
+                return Err(error);
             }
-        })?;
+        };
         timings.bootstrap = timings.lap();
         match self.build_joined(&settings, &mut bootstrap, &mut post, kernels, &mut timings) {
             Ok(mut parts) => {
@@ -265,17 +270,19 @@ impl Comm {
     }
 }
 
-/// Ends the creation of a communicator on all ranks because this one cannot take part: they may be waiting
-/// for it already, and at least the id's root does. The numbers are as C gave them; where they name no rank,
-/// nobody can be told.
+/// Ends the creation of a communicator on all ranks because this one cannot take part, for a wrong argument
+/// or a lack: they may be waiting for it already. The numbers are as C gave them. A rank that is out of range
+/// is told of, too; alone, a rank has nobody to tell, and its id is good for another try.
 pub fn excuse(id: &UniqueId, nranks: i32, rank: i32, error: &Error) {
-    let (Ok(nranks), Ok(rank)) = (u32::try_from(nranks), u32::try_from(rank)) else { return };
-    match Settings::read() {
-        Ok(settings) if rank < nranks => tell(&settings.net, id, nranks, rank, error),
-        _ => {}
+    if nranks < 2 {
+        return;
+    }
+    if let Ok(settings) = Settings::read() {
+        tell(&settings.net, id, nranks.cast_unsigned(), rank.cast_unsigned(), error);
     }
 }
 
+/// Tells the root that a rank has failed before it could join.
 fn tell(net: &NetConfig, id: &UniqueId, nranks: u32, rank: u32, error: &Error) {
     let join = Join { rank, nranks, version: VERSION, settings: Vec::new(), facts: Vec::new(), cancel: None };
     if let Err(why) = Bootstrap::report_failure(net, id, join, error) {
@@ -310,7 +317,7 @@ impl Verdict {
 ///
 /// # Errors
 /// Where none will do: a rank's own failure if it has one, also where the others have not waited for its
-/// verdict; else that of the rank to blame.
+/// verdict, unless it is that a peer's memory has gone with the peer; else that of the rank to blame.
 fn judge(
     bootstrap: &mut Bootstrap,
     own: Result<Connections, Unconnected>,
@@ -318,9 +325,11 @@ fn judge(
 ) -> Result<Result<Connections, (u32, Verdict)>, Error> {
     let verdict = own.as_ref().err().map(|unconnected| Verdict::of(&unconnected.error));
     let culprit = encode(&verdict).and_then(|bytes| bootstrap.all_gather(&bytes)).and_then(|all| first_failure(&all));
+    let at_peer = own.as_ref().is_err_and(|unconnected| unconnected.at_peer);
     // From here on nobody maps anything any more.
     match (own.map_err(|unconnected| unconnected.error), culprit) {
         (Ok(connections), Ok(None)) => Ok(Ok(connections)),
+        (Err(_), Err(error)) if at_peer => Err(error),
         (_, Ok(Some((rank, verdict)))) if another && verdict.retry => Ok(Err((rank, verdict))),
         (Err(error), _) if !matches!(error, Error::Remote { .. }) => Err(error),
         (_, Ok(Some((rank, verdict)))) => Err(verdict.as_remote(rank)),

@@ -63,12 +63,14 @@ pub struct Connections {
 pub struct Unconnected {
     /// What stood in the way.
     pub error: Error,
+    /// It was found at a peer's memory, which may be gone because the peer is.
+    pub at_peer: bool,
     _memory: Option<Box<Connections>>,
 }
 
 impl From<Error> for Unconnected {
     fn from(error: Error) -> Unconnected {
-        Unconnected { error, _memory: None }
+        Unconnected { error, at_peer: false, _memory: None }
     }
 }
 
@@ -155,6 +157,7 @@ pub fn connect(
             Err(error) => failure = failure.or(Some(error)),
         }
     }
+    let at_peer = failure.is_none();
     // A rank that failed takes part in the exchange all the same: nobody may be left waiting. It offers
     // nothing, so that its neighbours blame it and not the memory that is gone.
     if failure.is_some() {
@@ -172,7 +175,7 @@ pub fn connect(
     }
     match failure {
         None => Ok(connections),
-        Some(error) => Err(Unconnected { error, _memory: Some(Box::new(connections)) }),
+        Some(error) => Err(Unconnected { error, at_peer, _memory: Some(Box::new(connections)) }),
     }
 }
 
