@@ -12,9 +12,9 @@ use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
 use super::{Comm, Order, Parts, State, arena};
 use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
-use crate::device::{self, Event, HostFlag, Kernels};
+use crate::device::{self, HostFlag, Kernels};
 use crate::error::Error;
-use crate::log::Place;
+use crate::log::{Place, lines};
 use crate::plan::call::DataType;
 use crate::plan::layout::Proto;
 use crate::sys::{FdPost, HostFacts};
@@ -51,35 +51,28 @@ impl Timings {
 
 impl Comm {
     /// Joins the other ranks and builds everything that operations need. Blocks until all ranks are
-    /// there; on failure the handle is taken back and the others are told.
-    pub fn init(self: &Arc<Comm>, id: &UniqueId) -> Result<(), Error> {
+    /// there; on failure the others are told. The handle is taken back then, unless it is `published`: one
+    /// that the user has already is polled, and no call returns the error.
+    pub fn init(self: &Arc<Comm>, id: &UniqueId, published: bool) -> Result<(), Error> {
         let result = self.build(id);
-        self.begin_life(&result, false);
-        if result.is_err() {
+        self.begin_life(&result, published);
+        if result.is_err() && !published {
             arena::remove(self.handle());
         }
         result
     }
 
-    /// As [`Comm::init`], on a thread of its own. The handle stays, so that the failure can be read.
-    pub fn init_in_background(self: &Arc<Comm>, id: UniqueId) -> Result<(), Error> {
-        let comm = self.clone();
-        let work = move || comm.begin_life(&comm.build(&id), true);
-        let spawned = std::thread::Builder::new().name("oxccl-init".to_string()).spawn(work);
-        spawned.map(|_| ()).map_err(|error| Error::system("pthread_create", "a thread for ncclCommInitRankConfig", &error))
-    }
-
-    /// What a creation has come to; of no account if the communicator was aborted meanwhile. In the
-    /// `background` no call returns the error, so that it becomes the last error here, before it can be seen.
-    fn begin_life(&self, result: &Result<(), Error>, background: bool) {
+    /// What a creation has come to; of no account if the communicator was aborted meanwhile. An error that no
+    /// call returns becomes the last error here, before it can be seen.
+    fn begin_life(&self, result: &Result<(), Error>, published: bool) {
         let mut state = self.state.lock();
-        if *state != State::Starting {
+        if *state != State::Busy {
             return;
         }
         match result {
             Ok(()) => *state = State::Ready,
             Err(error) => {
-                if background {
+                if published {
                     crate::log::failure(&Place { file: "comm/init.rs", line: line!(), function: self.function }, error);
                 }
                 self.note_failure(self.function, error);
@@ -143,11 +136,13 @@ impl Comm {
         Ok((kernels, post, join))
     }
 
-    /// Gives a communicator up whose creation was never begun, because a group has failed: its handle is
-    /// taken back and the other ranks are told.
-    pub fn give_up(&self, id: &UniqueId, error: &Error) {
-        *self.state.lock() = State::Ended;
-        arena::remove(self.handle());
+    /// Gives a communicator up whose creation was never begun, because a group has failed: the other ranks
+    /// are told, and the handle is taken back where nobody has it.
+    pub fn give_up(&self, id: &UniqueId, published: bool, error: &Error) {
+        self.fail(error);
+        if !published {
+            arena::remove(self.handle());
+        }
         excuse(id, self.nranks(), self.rank(), error);
     }
 
@@ -171,7 +166,7 @@ impl Comm {
         let parts = Parts {
             kernels,
             schedules,
-            order: Mutex::new(Order::new(Event::create(&self.context)?)),
+            order: Mutex::new(Order::create(&self.context)?),
             flag: HostFlag::create(&self.context)?,
             connections,
             peers,
@@ -240,16 +235,16 @@ impl Comm {
 
     fn log_plan(&self, parts: &Parts, channels: u32) {
         if self.rank == 0 {
-            let ring: Vec<String> = (0..self.nranks).map(|rank| rank.to_string()).collect();
-            for channel in 0..channels {
-                log::info!(target: "INIT", "Channel {channel:02}/{channels:02} : {}", ring.join(" "));
-            }
+            let ring: Vec<i32> = (0..self.nranks()).collect();
+            (0..channels).for_each(|channel| log::info!(target: "INIT", "{}", lines::ring(channel, channels, &ring)));
         }
         let Some(connections) = &parts.connections else { return };
-        for (peer, label) in &connections.routes {
-            let device = parts.peers[*peer as usize].device;
-            for channel in 0..channels {
-                log::info!(target: "INIT,P2P", "Channel {channel:02}/0 : {}[{}] -> {peer}[{device}] via {label}", self.rank, self.device);
+        for route in &connections.routes {
+            let to = (route.to as i32, parts.peers[route.to as usize].device);
+            let line = lines::channel(route.channel, route.connection, (self.rank(), self.device), to, route.label);
+            match route.connection {
+                Some(_) => log::info!(target: "INIT,P2P", "{line}"),
+                None => log::info!(target: "INIT,SHM", "{line}"),
             }
         }
         log::info!(target: "INIT", "Connected all rings, use ring PXN 0 GDR 0");

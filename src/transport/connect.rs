@@ -35,11 +35,24 @@ pub struct LinkAddresses {
     pub slot_bytes: u32,
 }
 
+/// How a rank's data reaches a peer, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The channel.
+    pub channel: u32,
+    /// The receiving rank.
+    pub to: u32,
+    /// The number of the connection, where log lines of the transport have one (spec §9.4).
+    pub connection: Option<u32>,
+    /// The transport's label.
+    pub label: &'static str,
+}
+
 /// The memory of a communicator's links. Dropping it frees and unmaps all of it.
 pub struct Connections {
     links: BTreeMap<LinkId, LinkAddresses>,
-    /// One line for the log per peer: the peer's rank and the transport's label.
-    pub routes: Vec<(u32, &'static str)>,
+    /// How this rank sends, for each link.
+    pub routes: Vec<Route>,
     /// Bytes of memory that this rank allocated.
     pub bytes: usize,
     segments: Vec<Box<dyn Segment>>,
@@ -115,8 +128,8 @@ struct Half {
     parts: Vec<(LinkId, Part)>,
 }
 
-/// An allgather over the ranks of a communicator.
-pub type Exchange<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error>;
+/// An allgather over all ranks of a communicator.
+pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
 
 /// Connects links. Every rank of the communicator calls this at the same time; `exchange` is an
 /// allgather over all of them.
@@ -128,7 +141,7 @@ pub fn connect(
     setup: &mut Setup<'_>,
     facts: &[PeerFacts],
     needs: &[LinkNeed],
-    exchange: Exchange<'_>,
+    exchange: &mut Exchange<'_>,
 ) -> Result<Connections, Unconnected> {
     let me = setup.me.rank;
     let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), bytes: 0, segments: Vec::new() };
@@ -203,8 +216,11 @@ impl Connections {
                 _ => return Err(disagreement(peer.rank, id)),
             };
             self.links.insert(id, link);
+            if id.from == setup.me.rank {
+                let (connection, label) = (own.transport.connection(), own.transport.label());
+                self.routes.push(Route { channel: id.tag, to: id.to, connection, label });
+            }
         }
-        self.routes.push((peer.rank, own.transport.label()));
         Ok(())
     }
 }
