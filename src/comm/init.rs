@@ -353,7 +353,11 @@ fn first_failure(verdicts: &[Vec<u8>]) -> Result<Option<(u32, Verdict)>, Error> 
 }
 
 /// Every rank's facts, in the order of the ranks: they came with the rendezvous.
-fn read_facts(bootstrap: &Bootstrap) -> Result<Vec<PeerFacts>, Error> {
+fn read_facts(bootstrap: &mut Bootstrap) -> Result<Vec<PeerFacts>, Error> {
+    if (0..bootstrap.nranks()).any(|rank| bootstrap.facts(rank).is_empty()) {
+        // That rank came only to say that it has failed (`tell`): its reason is on the way.
+        bootstrap.barrier()?;
+    }
     let read = |rank| {
         let facts: Result<PeerFacts, _> = postcard::from_bytes(bootstrap.facts(rank));
         facts.ok().filter(|facts| facts.rank == rank).ok_or_else(|| Error::Remote {
