@@ -3,6 +3,7 @@
 //! * `abi/`: the C boundary, the only room beside `memory/` with `unsafe`
 //! * `driver`: the state behind it; `device/`, `context`, `event`, `module`: its objects; `handles`: how C names them
 //! * `stream/`: queues of operations, and who executes them when
+//! * `graph/`: stream capture, graphs, their launches
 //! * `launch`: blocks and threads of a kernel
 //! * `memory/`: allocations, IPC, raw access
 #![deny(unsafe_code)]
@@ -15,6 +16,7 @@ mod device;
 mod driver;
 mod error;
 mod event;
+mod graph;
 mod handles;
 mod launch;
 mod memory;

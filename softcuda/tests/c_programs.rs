@@ -74,6 +74,13 @@ fn streams() {
 }
 
 #[test]
+fn graphs() {
+    for text in check("graphs.c") {
+        assert!(text.lines().count() == 1 && text.contains("memory nodes"), "what is not built is named: {text}");
+    }
+}
+
+#[test]
 fn host_functions() {
     check_silent("host_functions.c");
 }

@@ -71,8 +71,13 @@ fn members(body: &str) -> Vec<String> {
     for declaration in split(body, ';') {
         if let Some((before, after)) = declaration.rsplit_once('}') {
             let outer = after.trim();
-            found.push(outer.to_owned());
             let inner = before.split_once('{').map_or("", |(_, inner)| inner);
+            if outer.is_empty() {
+                // Members of a nameless union are the record's own.
+                found.extend(members(inner));
+                continue;
+            }
+            found.push(outer.to_owned());
             found.extend(members(inner).iter().map(|m| format!("{outer}.{m}")));
         } else {
             for one in split(&declaration, ',') {
