@@ -74,6 +74,11 @@ fn streams() {
 }
 
 #[test]
+fn captures() {
+    check_silent("captures.c");
+}
+
+#[test]
 fn graphs() {
     for text in check("graphs.c") {
         assert!(text.lines().count() == 1 && text.contains("memory nodes"), "what is not built is named: {text}");

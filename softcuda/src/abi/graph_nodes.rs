@@ -253,6 +253,19 @@ extern "C" fn cuGraphAddNode_v2(
     })
 }
 
+/// The form of CUDA 13.4: other parameters for kinds that are not built.
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphAddNode_v3(
+    to: Out<Handle>,
+    graph: Handle,
+    dependencies: In<Handle>,
+    edges: In<u64>,
+    count: usize,
+    parameters: *mut c_void,
+) -> CuResult {
+    cuGraphAddNode_v2(to, graph, dependencies, edges, count, parameters)
+}
+
 /// Reads something out of a node's work, of which it must be the right kind.
 fn read<T>(node: Handle, find: impl FnOnce(&Work) -> Option<T>) -> Outcome<T> {
     body::with_node(Driver::get()?, node, |node| find(&node.work).ok_or(CudaError::INVALID_VALUE))
