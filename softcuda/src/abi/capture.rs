@@ -75,9 +75,42 @@ extern "C" fn cuStreamIsCapturing(stream: Handle, status: Out<c_int>) -> CuResul
     boundary(|| status.set(info(stream)?.map_or(0, |info| info.status)))
 }
 
+/// Where the answers to `cuStreamGetCaptureInfo` go.
+struct Answer {
+    status: Out<c_int>,
+    id: Out<u64>,
+    graph: Out<Handle>,
+    dependencies: Out<usize>,
+    edges: Out<usize>,
+    count: Out<usize>,
+}
+
+impl Answer {
+    /// The form that asks for the status and the number alone.
+    fn of(status: Out<c_int>, id: Out<u64>) -> Answer {
+        let (graph, none) = (Out(std::ptr::null_mut()), Out(std::ptr::null_mut()));
+        Answer { status, id, graph, dependencies: none, edges: none, count: none }
+    }
+
+    fn give(self, stream: Handle) -> Outcome {
+        self.status.check()?;
+        let info = info(stream)?;
+        self.status.set(info.as_ref().map_or(0, |info| info.status))?;
+        // The rest means something while a capture is active.
+        let info = info.filter(|info| info.status == 1);
+        let info = info.unwrap_or(Info { status: 0, id: 0, graph: 0, tail: 0, edges: 0, count: 0 });
+        self.id.set_if_wanted(info.id);
+        self.graph.set_if_wanted(info.graph);
+        self.dependencies.set_if_wanted(info.tail);
+        self.edges.set_if_wanted(info.edges);
+        self.count.set_if_wanted(info.count);
+        Ok(())
+    }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetCaptureInfo(stream: Handle, status: Out<c_int>, id: Out<u64>) -> CuResult {
-    cuStreamGetCaptureInfo_v2(stream, status, id, Out(std::ptr::null_mut()), Out(std::ptr::null_mut()), Out(std::ptr::null_mut()))
+    boundary(|| Answer::of(status, id).give(stream))
 }
 
 #[unsafe(no_mangle)]
@@ -89,7 +122,7 @@ extern "C" fn cuStreamGetCaptureInfo_v2(
     dependencies: Out<usize>,
     count: Out<usize>,
 ) -> CuResult {
-    cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, Out(std::ptr::null_mut()), count)
+    boundary(|| Answer { graph, dependencies, count, ..Answer::of(status, id) }.give(stream))
 }
 
 #[unsafe(no_mangle)]
@@ -102,19 +135,17 @@ extern "C" fn cuStreamGetCaptureInfo_v3(
     edges: Out<usize>,
     count: Out<usize>,
 ) -> CuResult {
-    boundary(|| {
-        status.check()?;
-        let info = info(stream)?;
-        status.set(info.as_ref().map_or(0, |info| info.status))?;
-        // The rest means something while a capture is active.
-        let info = info.filter(|info| info.status == 1);
-        id.set_if_wanted(info.as_ref().map_or(0, |info| info.id));
-        graph.set_if_wanted(info.as_ref().map_or(0, |info| info.graph));
-        dependencies.set_if_wanted(info.as_ref().map_or(0, |info| info.tail));
-        edges.set_if_wanted(info.as_ref().map_or(0, |info| info.edges));
-        count.set_if_wanted(info.as_ref().map_or(0, |info| info.count));
-        Ok(())
-    })
+    boundary(|| Answer { status, id, graph, dependencies, edges, count }.give(stream))
+}
+
+fn update(stream: Handle, dependencies: In<Handle>, edges: In<u64>, count: usize, flags: c_uint) -> Outcome {
+    let driver = Driver::get()?;
+    let stream = stream::lookup(driver, stream)?;
+    check_edges(edges, count)?;
+    if flags > SET {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    driver.graphs.captures.set_tail(driver, stream, dependencies.list(count)?, flags == SET)
 }
 
 #[unsafe(no_mangle)]
@@ -124,7 +155,7 @@ extern "C" fn cuStreamUpdateCaptureDependencies(
     count: usize,
     flags: c_uint,
 ) -> CuResult {
-    cuStreamUpdateCaptureDependencies_v2(stream, dependencies, In(std::ptr::null()), count, flags)
+    boundary(|| update(stream, dependencies, In(std::ptr::null()), count, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -135,15 +166,7 @@ extern "C" fn cuStreamUpdateCaptureDependencies_v2(
     count: usize,
     flags: c_uint,
 ) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        let stream = stream::lookup(driver, stream)?;
-        check_edges(edges, count)?;
-        if flags > SET {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        driver.graphs.captures.set_tail(driver, stream, dependencies.list(count)?, flags == SET)
-    })
+    boundary(|| update(stream, dependencies, edges, count, flags))
 }
 
 #[unsafe(no_mangle)]

@@ -63,30 +63,46 @@ fn put(found: &[Handle], to: Out<Handle>, count: Out<usize>) -> Outcome {
     count.set(found.len().min(room))
 }
 
-fn put_nodes(graph: Handle, to: Out<Handle>, count: Out<usize>, wanted: impl FnOnce(&Body) -> Vec<Handle>) -> CuResult {
-    boundary(|| {
-        count.check()?;
-        let nodes = body::with(Driver::get()?, graph, |body| Ok(wanted(body)))?;
-        put(&nodes, to, count)
-    })
+fn put_nodes(graph: Handle, to: Out<Handle>, count: Out<usize>, wanted: impl FnOnce(&Body) -> Vec<Handle>) -> Outcome {
+    count.check()?;
+    let nodes = body::with(Driver::get()?, graph, |body| Ok(wanted(body)))?;
+    put(&nodes, to, count)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphGetNodes(graph: Handle, to: Out<Handle>, count: Out<usize>) -> CuResult {
-    put_nodes(graph, to, count, |body| body.nodes().iter().map(|node| node.handle).collect())
+    boundary(|| put_nodes(graph, to, count, |body| body.nodes().iter().map(|node| node.handle).collect()))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphGetRootNodes(graph: Handle, to: Out<Handle>, count: Out<usize>) -> CuResult {
-    put_nodes(graph, to, count, |body| {
+    let roots = |body: &Body| {
         let roots = body.nodes().iter().filter(|node| node.dependencies.is_empty());
         roots.map(|node| node.handle).collect()
-    })
+    };
+    boundary(|| put_nodes(graph, to, count, roots))
+}
+
+fn put_edges(graph: Handle, from: Out<Handle>, to: Out<Handle>, data: Out<u64>, count: Out<usize>) -> Outcome {
+    count.check()?;
+    if from.check().is_ok() != to.check().is_ok() {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let edges = body::with(Driver::get()?, graph, |body| Ok(body.edges()))?;
+    let (froms, tos): (Vec<_>, Vec<_>) = edges.into_iter().unzip();
+    let room = if to.check().is_ok() { count.get()? } else { 0 };
+    zero(data, room)?;
+    put(&froms, from, count)?;
+    // The second array has as much room as the first.
+    if to.check().is_ok() {
+        count.set(room)?;
+    }
+    put(&tos, to, count)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphGetEdges(graph: Handle, from: Out<Handle>, to: Out<Handle>, count: Out<usize>) -> CuResult {
-    cuGraphGetEdges_v2(graph, from, to, Out(std::ptr::null_mut()), count)
+    boundary(|| put_edges(graph, from, to, Out(std::ptr::null_mut()), count))
 }
 
 #[unsafe(no_mangle)]
@@ -97,65 +113,58 @@ extern "C" fn cuGraphGetEdges_v2(
     data: Out<u64>,
     count: Out<usize>,
 ) -> CuResult {
-    boundary(|| {
-        count.check()?;
-        if from.check().is_ok() != to.check().is_ok() {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        let edges = body::with(Driver::get()?, graph, |body| Ok(body.edges()))?;
-        let (froms, tos): (Vec<_>, Vec<_>) = edges.into_iter().unzip();
-        let room = count;
-        let asked = if to.check().is_ok() { room.get()? } else { 0 };
-        zero(data, asked)?;
-        put(&froms, from, room)?;
-        // The second array has as much room as the first.
-        if to.check().is_ok() {
-            room.set(asked)?;
-        }
-        put(&tos, to, room)
-    })
+    boundary(|| put_edges(graph, from, to, data, count))
 }
 
 fn zero(data: Out<u64>, count: usize) -> Outcome {
     if data.check().is_err() { Ok(()) } else { (0..count).try_for_each(|index| data.set_at(index, 0)) }
 }
 
+/// Nodes on one side of a node.
+struct Near {
+    to: Out<Handle>,
+    data: Out<u64>,
+    count: Out<usize>,
+}
+
+impl Near {
+    fn put(self, node: Handle, find: impl FnOnce(&Body) -> Outcome<Vec<Handle>>) -> Outcome {
+        let driver = Driver::get()?;
+        self.count.check()?;
+        let found = body::with(driver, body::graph_of(driver, node)?, |body| find(body))?;
+        if self.to.check().is_ok() {
+            zero(self.data, self.count.get()?)?;
+        }
+        put(&found, self.to, self.count)
+    }
+
+    fn before(self, node: Handle) -> Outcome {
+        self.put(node, |body| Ok(body.node(node)?.dependencies.clone()))
+    }
+
+    fn after(self, node: Handle) -> Outcome {
+        self.put(node, |body| Ok(body.dependents(node)))
+    }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphNodeGetDependencies(node: Handle, to: Out<Handle>, count: Out<usize>) -> CuResult {
-    cuGraphNodeGetDependencies_v2(node, to, Out(std::ptr::null_mut()), count)
+    boundary(|| Near { to, data: Out(std::ptr::null_mut()), count }.before(node))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphNodeGetDependencies_v2(node: Handle, to: Out<Handle>, data: Out<u64>, count: Out<usize>) -> CuResult {
-    neighbours(node, to, data, count, |body| Ok(body.node(node)?.dependencies.clone()))
+    boundary(|| Near { to, data, count }.before(node))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphNodeGetDependentNodes(node: Handle, to: Out<Handle>, count: Out<usize>) -> CuResult {
-    cuGraphNodeGetDependentNodes_v2(node, to, Out(std::ptr::null_mut()), count)
+    boundary(|| Near { to, data: Out(std::ptr::null_mut()), count }.after(node))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphNodeGetDependentNodes_v2(node: Handle, to: Out<Handle>, data: Out<u64>, count: Out<usize>) -> CuResult {
-    neighbours(node, to, data, count, |body| Ok(body.dependents(node)))
-}
-
-fn neighbours(
-    node: Handle,
-    to: Out<Handle>,
-    data: Out<u64>,
-    count: Out<usize>,
-    find: impl FnOnce(&Body) -> Outcome<Vec<Handle>>,
-) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        count.check()?;
-        let found = body::with(driver, body::graph_of(driver, node)?, |body| find(body))?;
-        if to.check().is_ok() {
-            zero(data, count.get()?)?;
-        }
-        put(&found, to, count)
-    })
+    boundary(|| Near { to, data, count }.after(node))
 }
 
 #[unsafe(no_mangle)]
@@ -175,17 +184,15 @@ extern "C" fn cuGraphGetId(graph: Handle, id: Out<c_uint>) -> CuResult {
 
 type Change = fn(&mut Body, &[(Handle, Handle)]) -> Outcome;
 
-fn change(graph: Handle, from: In<Handle>, to: In<Handle>, data: In<u64>, count: usize, how: Change) -> CuResult {
-    boundary(|| {
-        check_edges(data, count)?;
-        let edges: Vec<_> = from.list(count)?.into_iter().zip(to.list(count)?).collect();
-        body::with(Driver::get()?, graph, |body| how(body, &edges))
-    })
+fn change(graph: Handle, from: In<Handle>, to: In<Handle>, data: In<u64>, count: usize, how: Change) -> Outcome {
+    check_edges(data, count)?;
+    let edges: Vec<_> = from.list(count)?.into_iter().zip(to.list(count)?).collect();
+    body::with(Driver::get()?, graph, |body| how(body, &edges))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphAddDependencies(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize) -> CuResult {
-    change(graph, from, to, In(std::ptr::null()), count, Body::connect)
+    boundary(|| change(graph, from, to, In(std::ptr::null()), count, Body::connect))
 }
 
 #[unsafe(no_mangle)]
@@ -196,12 +203,12 @@ extern "C" fn cuGraphAddDependencies_v2(
     data: In<u64>,
     count: usize,
 ) -> CuResult {
-    change(graph, from, to, data, count, Body::connect)
+    boundary(|| change(graph, from, to, data, count, Body::connect))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphRemoveDependencies(graph: Handle, from: In<Handle>, to: In<Handle>, count: usize) -> CuResult {
-    change(graph, from, to, In(std::ptr::null()), count, Body::disconnect)
+    boundary(|| change(graph, from, to, In(std::ptr::null()), count, Body::disconnect))
 }
 
 #[unsafe(no_mangle)]
@@ -212,7 +219,7 @@ extern "C" fn cuGraphRemoveDependencies_v2(
     data: In<u64>,
     count: usize,
 ) -> CuResult {
-    change(graph, from, to, data, count, Body::disconnect)
+    boundary(|| change(graph, from, to, data, count, Body::disconnect))
 }
 
 /// Makes a node. Its child graph, if it is one, is made for it.

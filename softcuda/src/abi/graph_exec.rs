@@ -17,7 +17,15 @@ extern "C" fn cuGraphInstantiateWithFlags(to: Out<Handle>, graph: Handle, flags:
     boundary(|| instantiate(to, graph, flags))
 }
 
-/// The form before CUDA 12, with a log.
+/// The form before CUDA 12, with a log, which has nothing to say.
+fn instantiate_logged(to: Out<Handle>, graph: Handle, error_node: Out<Handle>, log: (Out<c_char>, usize)) -> Outcome {
+    error_node.set_if_wanted(0);
+    if log.1 > 0 {
+        log.0.set_if_wanted(0);
+    }
+    instantiate(to, graph, 0)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphInstantiate_v2(
     to: Out<Handle>,
@@ -26,13 +34,7 @@ extern "C" fn cuGraphInstantiate_v2(
     log: Out<c_char>,
     log_bytes: usize,
 ) -> CuResult {
-    boundary(|| {
-        error_node.set_if_wanted(0);
-        if log_bytes > 0 {
-            log.set_if_wanted(0);
-        }
-        instantiate(to, graph, 0)
-    })
+    boundary(|| instantiate_logged(to, graph, error_node, (log, log_bytes)))
 }
 
 #[unsafe(no_mangle)]
@@ -43,7 +45,7 @@ extern "C" fn cuGraphInstantiate(
     log: Out<c_char>,
     log_bytes: usize,
 ) -> CuResult {
-    cuGraphInstantiate_v2(to, graph, error_node, log, log_bytes)
+    boundary(|| instantiate_logged(to, graph, error_node, (log, log_bytes)))
 }
 
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`

@@ -118,7 +118,7 @@ extern "C" fn cuGraphAddKernelNode_v2(
     count: usize,
     parameters: *const c_void,
 ) -> CuResult {
-    cuGraphAddKernelNode(to, graph, dependencies, count, parameters)
+    boundary(|| add(to, graph, (dependencies, count), kernel(In(parameters.cast()))))
 }
 
 #[unsafe(no_mangle)]
@@ -238,6 +238,13 @@ extern "C" fn cuGraphAddNode(
     boundary(|| add(to, graph, (dependencies, count), any(In(parameters.cast_const().cast()))))
 }
 
+type Edges = (In<Handle>, In<u64>, usize);
+
+fn add_any(to: Out<Handle>, graph: Handle, (dependencies, edges, count): Edges, parameters: *mut c_void) -> Outcome {
+    super::capture::check_edges(edges, count)?;
+    add(to, graph, (dependencies, count), any(In(parameters.cast_const().cast())))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphAddNode_v2(
     to: Out<Handle>,
@@ -247,10 +254,7 @@ extern "C" fn cuGraphAddNode_v2(
     count: usize,
     parameters: *mut c_void,
 ) -> CuResult {
-    boundary(|| {
-        super::capture::check_edges(edges, count)?;
-        add(to, graph, (dependencies, count), any(In(parameters.cast_const().cast())))
-    })
+    boundary(|| add_any(to, graph, (dependencies, edges, count), parameters))
 }
 
 /// The form of CUDA 13.4: other parameters for kinds that are not built.
@@ -263,7 +267,7 @@ extern "C" fn cuGraphAddNode_v3(
     count: usize,
     parameters: *mut c_void,
 ) -> CuResult {
-    cuGraphAddNode_v2(to, graph, dependencies, edges, count, parameters)
+    boundary(|| add_any(to, graph, (dependencies, edges, count), parameters))
 }
 
 /// Reads something out of a node's work, of which it must be the right kind.
@@ -272,16 +276,13 @@ fn read<T>(node: Handle, find: impl FnOnce(&Work) -> Option<T>) -> Outcome<T> {
 }
 
 /// Replaces a node's work by work of the same kind; that of a child graph stays.
-fn write(node: Handle, work: Outcome<Work>) -> CuResult {
-    boundary(|| {
-        let work = work?;
-        body::with_node(Driver::get()?, node, |node| {
-            if node.work.kind() != work.kind() {
-                return Err(CudaError::INVALID_VALUE);
-            }
-            node.work = work;
-            Ok(())
-        })
+fn write(node: Handle, work: Work) -> Outcome {
+    body::with_node(Driver::get()?, node, |node| {
+        if node.work.kind() != work.kind() {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        node.work = work;
+        Ok(())
     })
 }
 
@@ -317,12 +318,12 @@ extern "C" fn cuGraphKernelNodeGetParams_v2(node: Handle, parameters: *mut c_voi
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphKernelNodeSetParams(node: Handle, parameters: *const c_void) -> CuResult {
-    write(node, kernel(In(parameters.cast())))
+    boundary(|| write(node, kernel(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphKernelNodeSetParams_v2(node: Handle, parameters: *const c_void) -> CuResult {
-    write(node, kernel(In(parameters.cast())))
+    boundary(|| write(node, kernel(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
@@ -335,7 +336,7 @@ extern "C" fn cuGraphMemcpyNodeGetParams(node: Handle, parameters: *mut c_void) 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphMemcpyNodeSetParams(node: Handle, parameters: *const c_void) -> CuResult {
-    write(node, copied(In(parameters.cast())))
+    boundary(|| write(node, copied(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
@@ -350,7 +351,7 @@ extern "C" fn cuGraphMemsetNodeGetParams(node: Handle, parameters: *mut c_void) 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphMemsetNodeSetParams(node: Handle, parameters: *const c_void) -> CuResult {
-    write(node, filled(In(parameters.cast())))
+    boundary(|| write(node, filled(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
@@ -363,7 +364,7 @@ extern "C" fn cuGraphHostNodeGetParams(node: Handle, parameters: *mut c_void) ->
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphHostNodeSetParams(node: Handle, parameters: *const c_void) -> CuResult {
-    write(node, host(In(parameters.cast())))
+    boundary(|| write(node, host(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
@@ -378,7 +379,7 @@ extern "C" fn cuGraphEventRecordNodeGetEvent(node: Handle, to: Out<Handle>) -> C
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphEventRecordNodeSetEvent(node: Handle, to: Handle) -> CuResult {
-    write(node, event(to, Work::Record))
+    boundary(|| write(node, event(to, Work::Record)?))
 }
 
 #[unsafe(no_mangle)]
@@ -388,47 +389,47 @@ extern "C" fn cuGraphEventWaitNodeGetEvent(node: Handle, to: Out<Handle>) -> CuR
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphEventWaitNodeSetEvent(node: Handle, to: Handle) -> CuResult {
-    write(node, event(to, Work::Wait))
+    boundary(|| write(node, event(to, Work::Wait)?))
 }
 
 /// Kernel, copy, memset, host function and events; child graphs change as a whole, by an update.
-fn exec_write(exec: Handle, node: Handle, work: Outcome<Work>) -> CuResult {
-    boundary(|| exec::set_work(Driver::get()?, exec, node, work?))
+fn exec_write(exec: Handle, node: Handle, work: Work) -> Outcome {
+    exec::set_work(Driver::get()?, exec, node, work)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecKernelNodeSetParams(exec: Handle, node: Handle, parameters: *const c_void) -> CuResult {
-    exec_write(exec, node, kernel(In(parameters.cast())))
+    boundary(|| exec_write(exec, node, kernel(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, parameters: *const c_void) -> CuResult {
-    exec_write(exec, node, kernel(In(parameters.cast())))
+    boundary(|| exec_write(exec, node, kernel(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecMemcpyNodeSetParams(exec: Handle, node: Handle, parameters: *const c_void, _context: Handle) -> CuResult {
-    exec_write(exec, node, copied(In(parameters.cast())))
+    boundary(|| exec_write(exec, node, copied(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecMemsetNodeSetParams(exec: Handle, node: Handle, parameters: *const c_void, _context: Handle) -> CuResult {
-    exec_write(exec, node, filled(In(parameters.cast())))
+    boundary(|| exec_write(exec, node, filled(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecHostNodeSetParams(exec: Handle, node: Handle, parameters: *const c_void) -> CuResult {
-    exec_write(exec, node, host(In(parameters.cast())))
+    boundary(|| exec_write(exec, node, host(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecEventRecordNodeSetEvent(exec: Handle, node: Handle, to: Handle) -> CuResult {
-    exec_write(exec, node, event(to, Work::Record))
+    boundary(|| exec_write(exec, node, event(to, Work::Record)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecEventWaitNodeSetEvent(exec: Handle, node: Handle, to: Handle) -> CuResult {
-    exec_write(exec, node, event(to, Work::Wait))
+    boundary(|| exec_write(exec, node, event(to, Work::Wait)?))
 }
 
 #[unsafe(no_mangle)]
