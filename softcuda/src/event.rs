@@ -84,7 +84,8 @@ impl Event {
     /// The event now stands for a place in a graph that is being captured.
     pub fn record_captured(&self, captured: Captured) {
         let mut record = self.record.lock();
-        *record = Record { number: record.number + 1, shared: record.shared.take(), captured: Some(captured), ..Record::default() };
+        *record =
+            Record { number: record.number + 1, shared: record.shared.take(), captured: Some(captured), ..Record::default() };
     }
 
     /// Where the last record stands in a graph, if it was captured.
@@ -177,9 +178,7 @@ impl Event {
                 let ticket = shared.last_ticket();
                 stream.submit(Op::Await(shared, ticket)).map(drop)
             }
-            (_, Some(at)) if !std::ptr::eq(at.stream, stream) => {
-                stream.submit(Op::Wait(at)).map(drop)
-            }
+            (_, Some(at)) if !std::ptr::eq(at.stream, stream) => stream.submit(Op::Wait(at)).map(drop),
             _ => Ok(()),
         }
     }

@@ -128,6 +128,11 @@ fn runtime() {
 }
 
 #[test]
+fn runtime_graphs() {
+    check_silent("runtime_graphs.c");
+}
+
+#[test]
 fn typed() {
     check_silent("typed.cpp");
 }

@@ -31,7 +31,7 @@ fn the_driver_has_what_its_header_declares() {
 }
 
 /// Exported for programs that look for them, with an answer that needs no declaration.
-const UNDECLARED: [&str; 15] = [
+const UNDECLARED: [&str; 17] = [
     "cuProfilerStart",
     "cuProfilerStop",
     "cuGetExportTable",
@@ -47,6 +47,9 @@ const UNDECLARED: [&str; 15] = [
     "cuLibraryLoadFromFile",
     "cuLibraryUnload",
     "cuStreamCopyAttributes",
+    // Of a form before CUDA 12; the name stands for another function now.
+    "cuGraphInstantiate",
+    "cuGraphInstantiate_v2",
 ];
 
 /// What the driver builds is declared, but for older forms of a declared function (`cuCtxCreate_v2` beside

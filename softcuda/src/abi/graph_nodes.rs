@@ -408,12 +408,22 @@ extern "C" fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, para
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphExecMemcpyNodeSetParams(exec: Handle, node: Handle, parameters: *const c_void, _context: Handle) -> CuResult {
+extern "C" fn cuGraphExecMemcpyNodeSetParams(
+    exec: Handle,
+    node: Handle,
+    parameters: *const c_void,
+    _context: Handle,
+) -> CuResult {
     boundary(|| exec_write(exec, node, copied(In(parameters.cast()))?))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphExecMemsetNodeSetParams(exec: Handle, node: Handle, parameters: *const c_void, _context: Handle) -> CuResult {
+extern "C" fn cuGraphExecMemsetNodeSetParams(
+    exec: Handle,
+    node: Handle,
+    parameters: *const c_void,
+    _context: Handle,
+) -> CuResult {
     boundary(|| exec_write(exec, node, filled(In(parameters.cast()))?))
 }
 

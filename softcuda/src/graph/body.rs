@@ -167,7 +167,13 @@ impl Body {
 
     /// Adds all nodes to `flat`, those without dependencies after `entry`. Returns what comes last, and collects the
     /// user objects.
-    fn flatten(&self, driver: &'static Driver, entry: &[usize], flat: &mut Vec<Flat>, held: &mut Vec<Held>) -> Outcome<Vec<usize>> {
+    fn flatten(
+        &self,
+        driver: &'static Driver,
+        entry: &[usize],
+        flat: &mut Vec<Flat>,
+        held: &mut Vec<Held>,
+    ) -> Outcome<Vec<usize>> {
         let mut exits: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
         let mut last = vec![true; self.nodes.len()];
         held.extend(self.held.iter().cloned());

@@ -201,9 +201,9 @@ impl Captures {
             Ok(session.id)
         })?;
         let session = self.take(id).ok_or(CudaError::ILLEGAL_STATE)?;
-        let sound = session.check().and_then(|()| {
-            if session.is_joined(driver) { Ok(()) } else { Err(CudaError::STREAM_CAPTURE_UNJOINED) }
-        });
+        let sound = session
+            .check()
+            .and_then(|()| if session.is_joined(driver) { Ok(()) } else { Err(CudaError::STREAM_CAPTURE_UNJOINED) });
         if sound.is_err() && session.own {
             let _ = body::discard(driver, session.graph);
         }
@@ -311,7 +311,8 @@ impl Captures {
             return Ok(());
         }
         let mut result = Ok(());
-        let streams = |session: &Session| session.members.iter().filter_map(|m| m.stream).any(|s| s.context_handle() == context.handle());
+        let streams =
+            |session: &Session| session.members.iter().filter_map(|m| m.stream).any(|s| s.context_handle() == context.handle());
         for session in self.sessions.lock().iter_mut().filter(|session| streams(session)) {
             result = Err(session.spoil(CudaError::STREAM_CAPTURE_UNSUPPORTED));
         }

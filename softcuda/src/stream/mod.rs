@@ -217,7 +217,11 @@ impl Stream {
 
     /// One capture more or less that concerns this stream.
     pub fn count_capture(&self, more: bool) {
-        if more { self.captures.fetch_add(1, Ordering::SeqCst) } else { self.captures.fetch_sub(1, Ordering::SeqCst) };
+        if more {
+            self.captures.fetch_add(1, Ordering::SeqCst)
+        } else {
+            self.captures.fetch_sub(1, Ordering::SeqCst)
+        };
     }
 
     /// Everything that it was given is done.
