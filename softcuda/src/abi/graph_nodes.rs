@@ -327,6 +327,25 @@ extern "C" fn cuGraphKernelNodeSetParams_v2(node: Handle, parameters: *const c_v
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn cuGraphNodeSetParams(node: Handle, parameters: *mut c_void) -> CuResult {
+    boundary(|| write(node, simple(parameters)?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphExecNodeSetParams(exec: Handle, node: Handle, parameters: *mut c_void) -> CuResult {
+    boundary(|| exec_write(exec, node, simple(parameters)?))
+}
+
+/// What `CUgraphNodeParams` says of anything but a child graph, which would have to be made anew.
+fn simple(parameters: *mut c_void) -> Outcome<Work> {
+    let parameters = In(parameters.cast_const().cast::<u8>());
+    if In(parameters.0.cast::<c_int>()).get()? == 4 {
+        return Err(unsupported("child graphs as new parameters of a node"));
+    }
+    any(parameters)
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn cuGraphMemcpyNodeGetParams(node: Handle, parameters: *mut c_void) -> CuResult {
     boundary(|| {
         let planes = read(node, |work| if let Work::Copy(planes) = work { Some(planes.clone()) } else { None })?;

@@ -160,16 +160,20 @@ pub fn enabled(driver: &'static Driver, exec: u64, node: u64, set: Option<bool>)
 /// `cuGraphExecUpdate`: takes over everything from a graph of the same shape. `Ok(Err(…))`: nothing was changed.
 pub fn update(driver: &'static Driver, exec: u64, graph: u64) -> Outcome<Result<(), Refusal>> {
     let (flat, held) = body::flatten(driver, graph)?;
-    with(driver, exec, |state| {
+    let mut held = Arc::new(held);
+    let updated = with(driver, exec, |state| {
         if let Some(refusal) = state.compare(&flat) {
             return Ok(Err(refusal));
         }
         for (part, new) in state.parts.iter_mut().zip(flat) {
             part.step = Arc::new(Step::new(new.work));
         }
-        state.held = Arc::new(held);
+        std::mem::swap(&mut state.held, &mut held);
         Ok(Ok(()))
-    })
+    });
+    // Destructors may run now: not while the exec is locked.
+    drop(held);
+    updated
 }
 
 impl Part {

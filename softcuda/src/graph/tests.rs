@@ -7,12 +7,8 @@ fn reaches(dependencies: &[Vec<usize>], from: usize, to: usize) -> bool {
 
 /// Order that the plan makes, by lanes and waits alone.
 fn ordered(plan: &Plan) -> Vec<Vec<usize>> {
-    let mut edges: Vec<Vec<usize>> = plan.waits.clone();
-    for node in 0..plan.lane.len() {
-        let before = (0..node).rev().find(|other| plan.lane[*other] == plan.lane[node]);
-        edges[node].extend(before);
-    }
-    edges
+    let before = |node: usize| (0..node).rev().find(|other| plan.lane[*other] == plan.lane[node]);
+    plan.waits.iter().enumerate().map(|(node, waits)| waits.iter().copied().chain(before(node)).collect()).collect()
 }
 
 #[test]

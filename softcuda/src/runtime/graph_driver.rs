@@ -63,6 +63,8 @@ unsafe extern "C" {
         count: usize,
         parameters: Address,
     ) -> Status;
+    pub(super) fn cuGraphNodeSetParams(node: Handle, parameters: Address) -> Status;
+    pub(super) fn cuGraphExecNodeSetParams(exec: Handle, node: Handle, parameters: Address) -> Status;
     pub(super) fn cuGraphAddKernelNode_v2(
         node: Out<Handle>,
         graph: Handle,

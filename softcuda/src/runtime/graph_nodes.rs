@@ -14,6 +14,7 @@ struct DriverSide {
     position: [usize; 3],
     level: usize,
     kind: u32,
+    gap: u32,
     host: Address,
     device: Address,
     array: Handle,
@@ -134,23 +135,53 @@ pub(super) unsafe fn add_any(
 ) -> Code {
     in_context(|| {
         // SAFETY: the caller's promise.
-        let (kind, mut copy) = unsafe { (read::<c_int>(parameters)?, read::<[u64; NODE_PARAMETERS / 8]>(parameters)?) };
-        let inner = UNION as usize / 8;
-        // The two structs differ in these kinds alone.
-        match kind {
-            // SAFETY: as above.
-            0 => copy[inner] = unsafe { kernel_head(parameters + UNION) }?.function,
-            1 => {
-                // SAFETY: as above; the copy stands behind flags and a context.
-                let translated = unsafe { read::<Copy3d>(parameters + UNION + 16) }?.to_driver()?;
-                // SAFETY: a struct of words without gaps but one, which is zero.
-                let words = unsafe { std::mem::transmute::<DriverCopy, [u64; size_of::<DriverCopy>() / 8]>(translated) };
-                copy[inner + 2..inner + 2 + words.len()].copy_from_slice(&words);
-            }
-            _ => {}
-        }
+        let translated = unsafe { translate(parameters) }?;
         // SAFETY: the arrays are the caller's; the struct is ours.
-        check(unsafe { driver::cuGraphAddNode_v2(node, graph, dependencies, edges, count, address(&copy)) })
+        check(unsafe { driver::cuGraphAddNode_v2(node, graph, dependencies, edges, count, address(&translated)) })
+    })
+}
+
+/// The driver's `CUgraphNodeParams` for the runtime's.
+///
+/// # Safety
+/// `parameters` is NULL or a `cudaGraphNodeParams`.
+unsafe fn translate(parameters: Address) -> Result<[u64; NODE_PARAMETERS / 8], Code> {
+    // SAFETY: the caller's promise.
+    let (kind, mut copy) = unsafe { (read::<c_int>(parameters)?, read::<[u64; NODE_PARAMETERS / 8]>(parameters)?) };
+    let inner = UNION as usize / 8;
+    // The two structs differ in these kinds alone.
+    match kind {
+        // SAFETY: as above.
+        0 => copy[inner] = unsafe { kernel_head(parameters + UNION) }?.function,
+        1 => {
+            // SAFETY: as above; the copy stands behind flags and a context.
+            let translated = unsafe { read::<Copy3d>(parameters + UNION + 16) }?.to_driver()?;
+            // SAFETY: a struct of integers without padding.
+            let words = unsafe { std::mem::transmute::<DriverCopy, [u64; size_of::<DriverCopy>() / 8]>(translated) };
+            copy[inner + 2..inner + 2 + words.len()].copy_from_slice(&words);
+        }
+        _ => {}
+    }
+    Ok(copy)
+}
+
+/// # Safety
+/// `parameters` is NULL or a `cudaGraphNodeParams`.
+#[unsafe(export_name = "softcudart_cudaGraphNodeSetParams")]
+unsafe extern "C" fn graph_node_set_params(node: Handle, parameters: Address) -> Code {
+    in_context(|| {
+        // SAFETY: the caller's promise; then a struct of ours.
+        check(unsafe { driver::cuGraphNodeSetParams(node, address(&translate(parameters)?)) })
+    })
+}
+
+/// # Safety
+/// `parameters` is NULL or a `cudaGraphNodeParams`.
+#[unsafe(export_name = "softcudart_cudaGraphExecNodeSetParams")]
+unsafe extern "C" fn graph_exec_node_set_params(exec: Handle, node: Handle, parameters: Address) -> Code {
+    in_context(|| {
+        // SAFETY: the caller's promise; then a struct of ours.
+        check(unsafe { driver::cuGraphExecNodeSetParams(exec, node, address(&translate(parameters)?)) })
     })
 }
 

@@ -146,6 +146,8 @@ static void by_hand(void) {
   OK(cudaGraphAddNode(&any[1], graph, &any[0], NULL, 1, &np));
   OK(cudaGraphNodeGetType(any[1], &type));
   CHECK(type == cudaGraphNodeTypeKernel);
+  OK(cudaGraphNodeSetParams(any[1], &np));
+  EXPECT(cudaErrorInvalidValue, cudaGraphNodeSetParams(any[0], &np)); /* of another kind */
   OK(cudaGraphMemcpyNodeGetParams(copy, &cp));
   CHECK(cp.extent.width == 8 && cp.extent.height == 2 && cp.dstPtr.pitch == 16);
   kp.func = NULL;
