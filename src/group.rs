@@ -5,9 +5,10 @@
 //! any call in the group makes the end return it and drops all that was collected.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use crate::comm::jobs::{self, Job};
+use crate::comm::jobs::{self, Job, Task};
 use crate::comm::{self, Comm, Config, InitRequest, Outcome};
 use crate::error::Error;
 use crate::launch;
@@ -22,23 +23,33 @@ struct Group {
     calls: Vec<(Arc<Comm>, Collective)>,
 }
 
+impl Group {
+    const EMPTY: Group = Group { depth: 0, error: None, jobs: Vec::new(), calls: Vec::new() };
+}
+
 thread_local! {
-    static GROUP: RefCell<Group> = RefCell::default();
+    // Never dropped, so that it can be used to the very end of the thread: programs destroy their
+    // communicators in exit handlers, when what is dropped is gone. A closed group owns nothing.
+    static GROUP: ManuallyDrop<RefCell<Group>> = const { ManuallyDrop::new(RefCell::new(Group::EMPTY)) };
+}
+
+fn with_group<R>(f: impl FnOnce(&mut Group) -> R) -> R {
+    GROUP.with(|group| f(&mut group.borrow_mut()))
 }
 
 /// Opens a group, or goes one level deeper.
 pub fn start() {
-    GROUP.with_borrow_mut(|group| group.depth += 1);
+    with_group(|group| group.depth += 1);
 }
 
 /// Whether the calling thread has a group open.
 pub fn is_open() -> bool {
-    GROUP.with_borrow(|group| group.depth > 0)
+    with_group(|group| group.depth > 0)
 }
 
 /// Remembers that a call inside a group failed; the end of the group returns the last such error.
 pub fn note_error(error: &Error) {
-    GROUP.with_borrow_mut(|group| {
+    with_group(|group| {
         if group.depth > 0 {
             group.error = Some(error.clone());
         }
@@ -51,7 +62,7 @@ pub fn note_error(error: &Error) {
 /// [`Error::InvalidUsage`] without a start; else the last error of a call in the group, or the first
 /// failure of what was collected.
 pub fn end() -> Result<Outcome, Error> {
-    let group = GROUP.with_borrow_mut(|group| {
+    let group = with_group(|group| {
         match group.depth {
             0 => return Err(Error::InvalidUsage("ncclGroupEnd: not in a group call.".to_string())),
             1 => {}
@@ -69,29 +80,51 @@ pub fn end() -> Result<Outcome, Error> {
 }
 
 fn carry_out(group: Group) -> Result<Outcome, Error> {
-    if let Some(error) = group.error {
+    let Group { error, jobs, calls, .. } = group;
+    let error = error.or_else(|| mixed(&jobs));
+    if let Some(error) = error {
+        jobs.into_iter().for_each(|job| job.drop_for(&error));
         return Err(error);
     }
-    jobs::run_all(group.jobs)?;
-    launch::run_group(&group.calls)?;
-    Ok(Outcome::Done)
+    if jobs.is_empty() || jobs.iter().any(|job| job.is_blocking() || job.is_end()) {
+        jobs::run_all(jobs)?;
+        launch::run_group(&calls)?;
+        return Ok(Outcome::Done);
+    }
+    jobs::in_background(jobs, move |jobs| {
+        jobs::run_all(jobs)?;
+        launch::run_group(&calls)
+    })?;
+    Ok(Outcome::InProgress)
+}
+
+/// Jobs that are waited for and jobs that are polled for do not go together (spec §4.1), unless the group
+/// ends communicators: then all are waited for.
+fn mixed(jobs: &[Job]) -> Option<Error> {
+    let blocking = |wanted| jobs.iter().any(|job| job.is_blocking() == wanted);
+    if jobs.iter().any(Job::is_end) || !(blocking(true) && blocking(false)) {
+        return None;
+    }
+    let text = "Blocking and nonblocking communicators are not allowed in the same group.";
+    Some(Error::InvalidArgument(text.to_string()))
 }
 
 /// Adds a collective to the open group, or launches it at once when none is open.
 pub fn submit(comm: Arc<Comm>, call: Collective) -> Result<Outcome, Error> {
+    launch::check_buffers(&call)?;
     if !is_open() {
         return launch::run_one(&comm, &call).map(|()| Outcome::Done);
     }
-    GROUP.with_borrow_mut(|group| group.calls.push((comm, call)));
+    with_group(|group| group.calls.push((comm, call)));
     Ok(Outcome::Done)
 }
 
-/// Adds a job to the open group, or runs it at once when none is open.
+/// Adds a job to the open group, or carries it out as a group of one when none is open.
 fn submit_job(job: Job) -> Result<Outcome, Error> {
     if !is_open() {
-        return (job.run)().map(|()| Outcome::Done);
+        return carry_out(Group { jobs: vec![job], ..Group::EMPTY });
     }
-    GROUP.with_borrow_mut(|group| group.jobs.push(job));
+    with_group(|group| group.jobs.push(job));
     Ok(Outcome::Done)
 }
 
@@ -102,20 +135,14 @@ fn submit_job(job: Job) -> Result<Outcome, Error> {
 /// Whatever the arguments or the creation give; a blocking creation outside a group returns its end.
 pub fn init_rank(request: InitRequest, publish: impl FnOnce(usize) + Send + 'static) -> Result<Outcome, Error> {
     let blocking = request.config.blocking || request.always_blocking;
-    let id = request.id;
-    let comm = Comm::create(request)?;
-    if !blocking {
-        publish(comm.handle());
-        comm.init_in_background(id)?;
-        return Ok(Outcome::InProgress);
+    let (id, nranks, rank) = (request.id, request.nranks, request.rank);
+    let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
+    if blocking {
+        return submit_job(Job::new(comm, Task::Init { id, publish: Some(Box::new(publish)) }, true));
     }
-    let canceller = comm.clone();
-    let run = move || {
-        comm.init(&id)?;
-        publish(comm.handle());
-        Ok(())
-    };
-    submit_job(Job { run: Box::new(run), cancel: Box::new(move || canceller.cancel_init()) })
+    publish(comm.handle());
+    submit_job(Job::new(comm, Task::Init { id, publish: None }, false))?;
+    Ok(Outcome::InProgress)
 }
 
 /// Creates the communicators of all ranks in one process, one for each device (`ncclCommInitAll`).
@@ -127,8 +154,9 @@ pub fn init_rank(request: InitRequest, publish: impl FnOnce(usize) + Send + 'sta
 pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
     comm::check_device_list(devices)?;
     let id = comm::unique_id()?;
-    let create = |(rank, device): (usize, &i32)| {
-        Comm::create(InitRequest {
+    let mut comms: Vec<Arc<Comm>> = Vec::new();
+    let result = devices.iter().enumerate().try_for_each(|(rank, device)| {
+        let request = InitRequest {
             function: "ncclCommInitAll",
             nranks: devices.len() as i32,
             rank: rank as i32,
@@ -136,33 +164,48 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
             config: config.clone(),
             always_blocking: true,
             device: Some(*device),
-        })
-    };
-    let comms: Vec<Arc<Comm>> = devices.iter().enumerate().map(create).collect::<Result<_, _>>()?;
-    let job = |comm: &Arc<Comm>| {
-        let (runner, canceller) = (comm.clone(), comm.clone());
-        Job { run: Box::new(move || runner.init(&id)), cancel: Box::new(move || canceller.cancel_init()) }
-    };
-    if let Err(error) = jobs::run_all(comms.iter().map(job).collect()) {
-        comms.iter().for_each(|comm| drop(comm.abort()));
-        return Err(error);
+        };
+        comms.push(Comm::create(request)?);
+        Ok(())
+    });
+    let job = |comm: &Arc<Comm>| Job::new(comm.clone(), Task::Init { id, publish: Some(Box::new(|_| ())) }, true);
+    let result = result.and_then(|()| jobs::run_all(comms.iter().map(job).collect()));
+    match result {
+        Ok(()) => Ok(comms.iter().map(|comm| comm.handle()).collect()),
+        Err(error) => {
+            // Those that have failed themselves are gone already.
+            comms.iter().for_each(|comm| drop(comm.abort()));
+            Err(error)
+        }
     }
-    Ok(comms.iter().map(|comm| comm.handle()).collect())
 }
 
 /// Waits for the work of a communicator (`ncclCommFinalize`).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for the second call.
 pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
-    submit_job(Job { run: Box::new(move || comm.finalize()), cancel: Box::new(|| {}) })
+    comm.check_unfinalized()?;
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Finalize, blocking))
 }
 
 /// Frees a communicator once its work has ended (`ncclCommDestroy`).
+///
+/// # Errors
+/// The communicator's own failure.
 pub fn destroy(comm: Arc<Comm>) -> Result<Outcome, Error> {
-    submit_job(Job { run: Box::new(move || comm.destroy()), cancel: Box::new(|| {}) })
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Destroy, blocking))
 }
 
 /// Stops and frees a communicator, whatever its peers do (`ncclCommAbort`).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] where it is gone already.
 pub fn abort(comm: Arc<Comm>) -> Result<Outcome, Error> {
     // Now, not at the end of the group: other threads may be waiting inside the communicator.
     comm.raise_abort();
-    submit_job(Job { run: Box::new(move || comm.abort()), cancel: Box::new(|| {}) })
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Abort, blocking))
 }

@@ -32,7 +32,7 @@ impl Config {
             None => default,
             Some(text) => clamp(name, &text, default, low, high),
         };
-        let devices = number("SOFTCUDA_DEVICES", 8, 1, MAX_DEVICES) as u32;
+        let devices = number("SOFTCUDA_DEVICES", 8, 0, MAX_DEVICES) as u32;
         let delay = number("SOFTCUDA_DELAY_US", 0, 0, 60_000_000);
         Config {
             visible: visible(devices, get("CUDA_VISIBLE_DEVICES").as_deref()),

@@ -100,18 +100,22 @@ unsafe fn init(
     config: *const Config,
 ) -> Result<Outcome, Error> {
     prepare();
-    comm::check_cuda().inspect_err(|error| never_made(function, error))?;
+    let id = id().map(|id| bootstrap::UniqueId(id.internal));
+    let excuse = |error: &Error| id.iter().for_each(|id| comm::excuse(id, nranks, rank, error));
+    comm::check_cuda().inspect_err(excuse).inspect_err(|error| never_made(function, error))?;
     log::banner(rank, library_path);
     noted((|| {
-        // SAFETY: NULL or valid for writing by the contract.
-        unsafe { store(function, "newcomm", newcomm, std::ptr::null_mut()) }?;
-        if nranks < 1 || rank < 0 || rank >= nranks {
-            return Err(invalid(format!("Invalid rank requested : {rank}/{nranks} ({function})")));
-        }
-        let id = bootstrap::UniqueId(id()?.internal);
+        let admit = || {
+            // SAFETY: NULL or valid for writing by the contract.
+            unsafe { store(function, "newcomm", newcomm, std::ptr::null_mut()) }?;
+            if nranks < 1 || rank < 0 || rank >= nranks {
+                return Err(invalid(format!("Invalid rank requested : {rank}/{nranks} ({function})")));
+            }
+            // SAFETY: the contract is the same.
+            Ok((id.clone()?, unsafe { read::config(config) }?))
+        };
+        let (id, config) = admit().inspect_err(excuse)?;
         ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.0[..8]);
-        // SAFETY: the contract is the same.
-        let config = unsafe { read::config(config) }?;
         let always_blocking = function == "ncclCommInitRank";
         let request = InitRequest { function, nranks, rank, id, config, always_blocking, device: None };
         let to = newcomm as usize;
@@ -135,7 +139,7 @@ unsafe fn init_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Re
     // SAFETY: NULL stands for the default configuration.
     let config = unsafe { read::config(std::ptr::null()) }?;
     let devices: Vec<i32> = match devlist.is_null() {
-        true => (0..ndev).collect(),
+        true => comm::first_devices(ndev)?,
         // SAFETY: not NULL, so a list of `ndev` ints by the C contract.
         false => unsafe { std::slice::from_raw_parts(devlist, count) }.to_vec(),
     };
@@ -241,7 +245,13 @@ fn finalize(comm: Handle) -> Result<Outcome, Error> {
     if comm.is_null() {
         return Ok(Outcome::Done);
     }
-    noted(ready("ncclCommFinalize", comm).and_then(group::finalize))
+    noted(comm_of("ncclCommFinalize", comm).and_then(|comm| {
+        // In a forked child there is nothing of its own to wait for.
+        if !comm.is_inherited() {
+            comm.check_ready()?;
+        }
+        group::finalize(comm)
+    }))
 }
 
 fn destroy(comm: Handle) -> Result<Outcome, Error> {

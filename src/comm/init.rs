@@ -11,13 +11,14 @@ use super::config::VERSION;
 use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
 use super::{Comm, Order, Parts, State, arena};
-use crate::bootstrap::{Bootstrap, Join, UniqueId};
-use crate::device::{Event, HostFlag, Kernels};
+use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
+use crate::device::{self, HostFlag, Kernels};
 use crate::error::Error;
+use crate::log::{Place, lines};
 use crate::plan::call::DataType;
 use crate::plan::layout::Proto;
 use crate::sys::{FdPost, HostFacts};
-use crate::transport::{self, Connections, PeerFacts, Setup};
+use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
 
 /// Names of the kernels; the place in the list is the datatype's number.
 fn kernel_names() -> Vec<String> {
@@ -50,33 +51,34 @@ impl Timings {
 
 impl Comm {
     /// Joins the other ranks and builds everything that operations need. Blocks until all ranks are
-    /// there; on failure the handle is taken back and the others are told.
-    pub fn init(self: &Arc<Comm>, id: &UniqueId) -> Result<(), Error> {
+    /// there; on failure the others are told. The handle is taken back then, unless it is `published`: one
+    /// that the user has already is polled, and no call returns the error.
+    pub fn init(self: &Arc<Comm>, id: &UniqueId, published: bool) -> Result<(), Error> {
         let result = self.build(id);
-        let mut state = self.state.lock();
-        match &result {
-            Ok(()) => *state = State::Ready,
-            Err(error) => {
-                *state = State::Failed(error.clone());
-                self.report(error);
-                arena::remove(self.handle());
-            }
+        self.begin_life(&result, published);
+        if result.is_err() && !published {
+            arena::remove(self.handle());
         }
         result
     }
 
-    /// As [`Comm::init`], on a thread of its own. The handle stays, so that the failure can be read.
-    pub fn init_in_background(self: &Arc<Comm>, id: UniqueId) -> Result<(), Error> {
-        let comm = self.clone();
-        let work = move || match comm.build(&id) {
-            Ok(()) => *comm.state.lock() = State::Ready,
+    /// What a creation has come to; of no account if the communicator was aborted meanwhile. An error that no
+    /// call returns becomes the last error here, before it can be seen.
+    fn begin_life(&self, result: &Result<(), Error>, published: bool) {
+        let mut state = self.state.lock();
+        if *state != State::Busy {
+            return;
+        }
+        match result {
+            Ok(()) => *state = State::Ready,
             Err(error) => {
-                comm.report(&error);
-                comm.fail(&error);
+                if published {
+                    crate::log::failure(&Place { file: "comm/init.rs", line: line!(), function: self.function }, error);
+                }
+                self.note_failure(self.function, error);
+                *state = State::Failed(error.clone());
             }
-        };
-        let spawned = std::thread::Builder::new().name("oxccl-init".to_string()).spawn(work);
-        spawned.map(|_| ()).map_err(|error| Error::system("pthread_create", "a thread for ncclCommInitRankConfig", &error))
+        }
     }
 
     /// Makes a creation that waits for other ranks give up.
@@ -90,11 +92,20 @@ impl Comm {
         log::info!(target: "INIT", "{}", self.line().init_start());
         let mut timings = Timings::begin();
         let settings = Settings::read()?;
-        let kernels = Kernels::get(&self.context, &kernel_names())?;
-        let mut post = FdPost::open()?;
-        let me = self.facts(&settings, &post)?;
+        let prepared = self.prepare(&settings).inspect_err(|error| tell(&settings.net, id, self.nranks, self.rank, error));
+        let (kernels, mut post, join) = prepared?;
         timings.kernels = timings.lap();
-        let mut bootstrap = Bootstrap::join(&settings.net, id, self.join_request(&settings, &me)?)?;
+        let mut bootstrap = match Bootstrap::join(&settings.net, id, join) {
+            Ok(bootstrap) => bootstrap,
+            Err(error) => {
+                drop(post);
+                // Where the system has refused something, the root may not know of this rank.
+                if matches!(error, Error::System { .. } | Error::Resource(_)) {
+                    tell(&settings.net, id, self.nranks, self.rank, &error);
+                }
+                return Err(error);
+            }
+        };
         timings.bootstrap = timings.lap();
         match self.build_joined(&settings, &mut bootstrap, &mut post, kernels, &mut timings) {
             Ok(mut parts) => {
@@ -110,15 +121,29 @@ impl Comm {
         }
     }
 
-    fn join_request(&self, settings: &Settings, me: &PeerFacts) -> Result<Join, Error> {
-        Ok(Join {
+    /// What a rank needs before it can join: kernels, a post box, facts about itself.
+    fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, FdPost, Join), Error> {
+        let kernels = Kernels::get(&self.context, &kernel_names())?;
+        let post = FdPost::open()?;
+        let join = Join {
             rank: self.rank,
             nranks: self.nranks,
             version: VERSION,
             settings: settings.agreement.clone(),
-            facts: encode(me)?,
+            facts: encode(&self.facts(settings, &post)?)?,
             cancel: Some(self.cancel.clone()),
-        })
+        };
+        Ok((kernels, post, join))
+    }
+
+    /// Gives a communicator up whose creation was never begun, because a group has failed: the other ranks
+    /// are told, and the handle is taken back where nobody has it.
+    pub fn give_up(&self, id: &UniqueId, published: bool, error: &Error) {
+        self.fail(error);
+        if !published {
+            arena::remove(self.handle());
+        }
+        excuse(id, self.nranks(), self.rank(), error);
     }
 
     fn build_joined(
@@ -141,7 +166,7 @@ impl Comm {
         let parts = Parts {
             kernels,
             schedules,
-            order: Mutex::new(Order::new(Event::create(&self.context)?)),
+            order: Mutex::new(Order::create(&self.context)?),
             flag: HostFlag::create(&self.context)?,
             connections,
             peers,
@@ -187,22 +212,14 @@ impl Comm {
         }
         let needs = schedules::needs(self.rank, self.nranks, agreed)?;
         let first = self.connect_once(bootstrap, post, peers, &needs);
-        // A communicator-wide verdict: a link has two ends.
-        let verdicts = bootstrap.all_gather(&encode(&first.as_ref().err().map(Verdict::of))?)?;
-        let failed = first_failure(&verdicts)?;
-        let Some((culprit, verdict)) = failed else { return first.map(Some) };
-        if !verdict.retry {
-            return Err(first.err().unwrap_or_else(|| verdict.as_remote(culprit)));
-        }
-        drop(first);
+        let (culprit, verdict) = match judge(bootstrap, first, true)? {
+            Ok(connections) => return Ok(Some(connections)),
+            Err(failed) => failed,
+        };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
         let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
         let second = self.connect_once(bootstrap, post, &peers, &needs);
-        let verdicts = bootstrap.all_gather(&encode(&second.as_ref().err().map(Verdict::of))?)?;
-        match first_failure(&verdicts)? {
-            Some((culprit, verdict)) => Err(second.err().unwrap_or_else(|| verdict.as_remote(culprit))),
-            None => second.map(Some),
-        }
+        judge(bootstrap, second, false)?.map(Some).map_err(|(culprit, verdict)| verdict.as_remote(culprit))
     }
 
     fn connect_once(
@@ -211,23 +228,23 @@ impl Comm {
         post: &mut FdPost,
         peers: &[PeerFacts],
         needs: &[transport::LinkNeed],
-    ) -> Result<Connections, Error> {
+    ) -> Result<Connections, Unconnected> {
         let mut setup = Setup { context: &self.context, me: &peers[self.rank as usize], post, cancel: self.cancel.as_fd() };
         transport::connect(&mut setup, peers, needs, &mut |bytes| bootstrap.all_gather(bytes))
     }
 
     fn log_plan(&self, parts: &Parts, channels: u32) {
         if self.rank == 0 {
-            let ring: Vec<String> = (0..self.nranks).map(|rank| rank.to_string()).collect();
-            for channel in 0..channels {
-                log::info!(target: "INIT", "Channel {channel:02}/{channels:02} : {}", ring.join(" "));
-            }
+            let ring: Vec<i32> = (0..self.nranks()).collect();
+            (0..channels).for_each(|channel| log::info!(target: "INIT", "{}", lines::ring(channel, channels, &ring)));
         }
         let Some(connections) = &parts.connections else { return };
-        for (peer, label) in &connections.routes {
-            let device = parts.peers[*peer as usize].device;
-            for channel in 0..channels {
-                log::info!(target: "INIT,P2P", "Channel {channel:02}/0 : {}[{}] -> {peer}[{device}] via {label}", self.rank, self.device);
+        for route in &connections.routes {
+            let to = (route.to as i32, parts.peers[route.to as usize].device);
+            let line = lines::channel(route.channel, route.connection, (self.rank(), self.device), to, route.label);
+            match route.connection {
+                Some(_) => log::info!(target: "INIT,P2P", "{line}"),
+                None => log::info!(target: "INIT,SHM", "{line}"),
             }
         }
         log::info!(target: "INIT", "Connected all rings, use ring PXN 0 GDR 0");
@@ -253,17 +270,41 @@ impl Comm {
     }
 }
 
+/// Ends the creation of a communicator on all ranks because this one cannot take part, for a wrong argument
+/// or a lack: they may be waiting for it already. The numbers are as C gave them. A rank that is out of range
+/// is told of, too; alone, a rank has nobody to tell, and its id is good for another try.
+pub fn excuse(id: &UniqueId, nranks: i32, rank: i32, error: &Error) {
+    if nranks < 2 {
+        return;
+    }
+    if let Ok(settings) = Settings::read() {
+        tell(&settings.net, id, nranks.cast_unsigned(), rank.cast_unsigned(), error);
+    }
+}
+
+/// Tells the root that a rank has failed before it could join.
+fn tell(net: &NetConfig, id: &UniqueId, nranks: u32, rank: u32, error: &Error) {
+    let join = Join { rank, nranks, version: VERSION, settings: Vec::new(), facts: Vec::new(), cancel: None };
+    if let Err(why) = Bootstrap::report_failure(net, id, join, error) {
+        log::info!(target: "INIT", "rank {rank} has failed and could not tell the other ranks: {why}");
+    }
+}
+
 /// How connecting went wrong on one rank, told to all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Verdict {
     /// Whether another transport may succeed.
     retry: bool,
+    /// Whether the rank suffers from the failure of another one.
+    derived: bool,
     text: String,
 }
 
 impl Verdict {
     fn of(error: &Error) -> Verdict {
-        Verdict { retry: matches!(error, Error::Cuda { .. }), text: error.to_string() }
+        // Where device memory has run out, another transport would only hide it.
+        let retry = matches!(error, Error::Cuda { code, .. } if *code != device::OUT_OF_MEMORY);
+        Verdict { retry, derived: matches!(error, Error::Remote { .. }), text: error.to_string() }
     }
 
     fn as_remote(&self, rank: u32) -> Error {
@@ -271,21 +312,52 @@ impl Verdict {
     }
 }
 
-/// The lowest rank whose verdict is a failure.
+/// A communicator-wide verdict on the links, since a link has two ends: all ranks have them, or all hear of
+/// the rank to blame where another transport may do and is still to be tried.
+///
+/// # Errors
+/// Where none will do: a rank's own failure if it has one, also where the others have not waited for its
+/// verdict, unless it is that a peer's memory has gone with the peer; else that of the rank to blame.
+fn judge(
+    bootstrap: &mut Bootstrap,
+    own: Result<Connections, Unconnected>,
+    another: bool,
+) -> Result<Result<Connections, (u32, Verdict)>, Error> {
+    let verdict = own.as_ref().err().map(|unconnected| Verdict::of(&unconnected.error));
+    let culprit = encode(&verdict).and_then(|bytes| bootstrap.all_gather(&bytes)).and_then(|all| first_failure(&all));
+    let at_peer = own.as_ref().is_err_and(|unconnected| unconnected.at_peer);
+    // From here on nobody maps anything any more.
+    match (own.map_err(|unconnected| unconnected.error), culprit) {
+        (Ok(connections), Ok(None)) => Ok(Ok(connections)),
+        (Err(_), Err(error)) if at_peer => Err(error),
+        (_, Ok(Some((rank, verdict)))) if another && verdict.retry => Ok(Err((rank, verdict))),
+        (Err(error), _) if !matches!(error, Error::Remote { .. }) => Err(error),
+        (_, Ok(Some((rank, verdict)))) => Err(verdict.as_remote(rank)),
+        (_, Err(error)) | (Err(error), Ok(None)) => Err(error),
+    }
+}
+
+/// The lowest rank that has failed by itself; else the lowest that has failed because of another one.
 fn first_failure(verdicts: &[Vec<u8>]) -> Result<Option<(u32, Verdict)>, Error> {
+    let mut first: Option<(u32, Verdict)> = None;
     for (rank, bytes) in verdicts.iter().enumerate() {
         let rank = rank as u32;
         let verdict: Option<Verdict> = postcard::from_bytes(bytes)
             .map_err(|_| Error::Remote { rank: Some(rank), text: format!("rank {rank} sent an unreadable verdict") })?;
-        if let Some(verdict) = verdict {
-            return Ok(Some((rank, verdict)));
+        let Some(verdict) = verdict else { continue };
+        if first.as_ref().is_none_or(|(_, known)| known.derived && !verdict.derived) {
+            first = Some((rank, verdict));
         }
     }
-    Ok(None)
+    Ok(first)
 }
 
 /// Every rank's facts, in the order of the ranks: they came with the rendezvous.
-fn read_facts(bootstrap: &Bootstrap) -> Result<Vec<PeerFacts>, Error> {
+fn read_facts(bootstrap: &mut Bootstrap) -> Result<Vec<PeerFacts>, Error> {
+    if (0..bootstrap.nranks()).any(|rank| bootstrap.facts(rank).is_empty()) {
+        // That rank came only to say that it has failed (`tell`): its reason is on the way.
+        bootstrap.barrier()?;
+    }
     let read = |rank| {
         let facts: Result<PeerFacts, _> = postcard::from_bytes(bootstrap.facts(rank));
         facts.ok().filter(|facts| facts.rank == rank).ok_or_else(|| Error::Remote {

@@ -1,6 +1,7 @@
 //! A communicator's life: creation, queries, the end.
 
 mod arena;
+mod background;
 pub mod config;
 mod init;
 pub mod jobs;
@@ -20,12 +21,16 @@ use crate::device::{self, Context, Driver, HostFlag, Kernels};
 use crate::error::{Code, Error};
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
+use crate::sys;
 use crate::transport::{Connections, PeerFacts};
 
+use background::Background;
+
 pub use config::Config;
+pub use init::excuse;
 pub use order::Order;
 pub use schedules::{Schedules, WaitPolicy};
-pub use settings::{check_device_list, unique_id};
+pub use settings::{check_device_list, first_devices, unique_id};
 
 /// How a call of the C interface went, other than by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +62,10 @@ pub struct InitRequest {
 /// Where a communicator is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Creation is under way.
-    Starting,
+    /// Creation is under way, or a call that its caller does not wait for.
+    Busy,
     /// In use.
     Ready,
-    /// `ncclCommFinalize` was called.
-    Finalized,
     /// Something failed; only abort is left.
     Failed(Error),
     /// It was destroyed or aborted.
@@ -85,6 +88,11 @@ pub struct Comm {
     first_failure: FirstFailure,
     calls: AtomicU64,
     revoked: AtomicBool,
+    finalized: AtomicBool,
+    /// The work that goes on in the background.
+    background: Mutex<Option<Arc<Background>>>,
+    /// How often the process had been forked when the communicator was made.
+    forks: u32,
     parts: OnceLock<Parts>,
 }
 
@@ -130,6 +138,7 @@ impl Comm {
     /// at, spec §3.2), [`Error::InvalidArgument`] for a rank out of range.
     pub fn create(request: InitRequest) -> Result<Arc<Comm>, Error> {
         check_cuda()?;
+        teardown::free_ended();
         let device = match request.device {
             Some(device) => device,
             None => device::current_device()?,
@@ -151,10 +160,13 @@ impl Comm {
             handle: OnceLock::new(),
             context,
             cancel: Cancel::new()?,
-            state: Mutex::new(State::Starting),
+            state: Mutex::new(State::Busy),
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),
             revoked: AtomicBool::new(false),
+            finalized: AtomicBool::new(false),
+            background: Mutex::new(None),
+            forks: sys::forks(),
             parts: OnceLock::new(),
         });
         let _ = comm.handle.set(arena::insert(comm.clone())?);
@@ -217,20 +229,30 @@ impl Comm {
     /// The "ready" check (spec §3.0): an operation that is under way is an error, an earlier failure
     /// is returned again.
     pub fn check_ready(&self) -> Result<(), Error> {
+        if self.is_inherited() {
+            let text = "the communicator belongs to the parent of this forked process, which cannot use it";
+            return Err(Error::InvalidUsage(text.to_string()));
+        }
         match &*self.state.lock() {
-            State::Ready | State::Finalized => Ok(()),
+            State::Ready => Ok(()),
             State::Failed(error) => Err(error.clone()),
             State::Ended => Err(Error::InvalidArgument("Error: corrupted comm object detected".to_string())),
-            State::Starting => Err(Error::InvalidArgument(
+            State::Busy => Err(Error::InvalidArgument(
                 "Attempt to use communicator before the previous operation returned ncclSuccess".to_string(),
             )),
         }
     }
 
+    /// Whether this process is a forked child of the one that made the communicator. Threads and
+    /// driver are missing in a child, and what it did to shared memory it would do to its parent.
+    pub fn is_inherited(&self) -> bool {
+        self.forks != sys::forks()
+    }
+
     /// What `ncclCommGetAsyncError` reports.
     pub fn async_state(&self) -> Code {
         match &*self.state.lock() {
-            State::Starting => Code::InProgress,
+            State::Busy => Code::InProgress,
             State::Failed(error) => error.code(),
             _ => Code::Success,
         }
@@ -247,10 +269,26 @@ impl Comm {
     }
 
     /// Remembers a failure for good: the communicator can only be aborted after it.
-    fn fail(&self, error: &Error) {
+    pub fn fail(&self, error: &Error) {
         let mut state = self.state.lock();
         if !matches!(*state, State::Failed(_) | State::Ended) {
             *state = State::Failed(error.clone());
+        }
+    }
+
+    /// The failure of a data call: it is for good where results are polled for (spec §4.3), but not
+    /// while the communicator is busy, which the call has merely come too early for.
+    pub fn fail_call(&self, error: &Error) {
+        if !self.is_blocking() && *self.state.lock() == State::Ready {
+            self.fail(error);
+        }
+    }
+
+    /// What was under way has succeeded.
+    fn leave_busy(&self) {
+        let mut state = self.state.lock();
+        if *state == State::Busy {
+            *state = State::Ready;
         }
     }
 
@@ -258,11 +296,6 @@ impl Comm {
     pub fn note_failure(&self, function: &'static str, error: &Error) {
         let place = Place { file: "comm/mod.rs", line: line!(), function };
         first_failure(&self.first_failure, &place, error);
-    }
-
-    /// The failure of a creation.
-    fn report(&self, error: &Error) {
-        self.note_failure(self.function, error);
     }
 
     /// Counts a call; returns how many there were before.

@@ -129,6 +129,18 @@ pub fn unique_id() -> Result<UniqueId, Error> {
     bootstrap::create_id(&net_config(&params::snapshot())?)
 }
 
+/// The devices 0 to `count` - 1, which stand for no list in `ncclCommInitAll`.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for more devices than there are.
+pub fn first_devices(count: i32) -> Result<Vec<i32>, Error> {
+    let there = device::device_count()?;
+    match (0..=there).contains(&count) {
+        true => Ok((0..count).collect()),
+        false => Err(Error::InvalidArgument(format!("Invalid device count requested : {count} (totalnDev={there})"))),
+    }
+}
+
 /// Checks the devices of `ncclCommInitAll` (spec §3.2).
 ///
 /// # Errors

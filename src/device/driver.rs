@@ -15,6 +15,8 @@ use crate::error::Error;
 const SONAME: &str = "libcuda.so.1";
 /// `CUDA_SUCCESS`.
 pub const SUCCESS: c_int = 0;
+/// `CUDA_ERROR_OUT_OF_MEMORY`: the device has no memory left.
+pub const OUT_OF_MEMORY: c_int = 2;
 /// `CUDA_ERROR_NOT_READY`: not an error, the queried work is still running.
 pub const NOT_READY: c_int = 600;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`: harmless.

@@ -10,7 +10,7 @@ mod image;
 mod memory;
 
 pub use context::{Context, DeviceFacts, current_device, device_count};
-pub use driver::{Driver, IpcMemHandle};
+pub use driver::{Driver, IpcMemHandle, OUT_OF_MEMORY};
 pub use event::Event;
 pub use image::{Kernels, Stream};
 pub use memory::{DeviceMemory, HostFlag, PeerMemory, RegisteredMemory, allocate, free};

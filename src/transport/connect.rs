@@ -35,14 +35,43 @@ pub struct LinkAddresses {
     pub slot_bytes: u32,
 }
 
+/// How a rank's data reaches a peer, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The channel.
+    pub channel: u32,
+    /// The receiving rank.
+    pub to: u32,
+    /// The number of the connection, where log lines of the transport have one (spec §9.4).
+    pub connection: Option<u32>,
+    /// The transport's label.
+    pub label: &'static str,
+}
+
 /// The memory of a communicator's links. Dropping it frees and unmaps all of it.
 pub struct Connections {
     links: BTreeMap<LinkId, LinkAddresses>,
-    /// One line for the log per peer: the peer's rank and the transport's label.
-    pub routes: Vec<(u32, &'static str)>,
+    /// How this rank sends, for each link.
+    pub routes: Vec<Route>,
     /// Bytes of memory that this rank allocated.
     pub bytes: usize,
-    _segments: Vec<Box<dyn Segment>>,
+    segments: Vec<Box<dyn Segment>>,
+}
+
+/// Links that could not be connected. Memory that peers may be about to map lives until this is dropped:
+/// to be kept until all have said whether they are connected, or they fail for no fault of theirs.
+pub struct Unconnected {
+    /// What stood in the way.
+    pub error: Error,
+    /// It was found at a peer's memory, which may be gone because the peer is.
+    pub at_peer: bool,
+    _memory: Option<Box<Connections>>,
+}
+
+impl From<Error> for Unconnected {
+    fn from(error: Error) -> Unconnected {
+        Unconnected { error, at_peer: false, _memory: None }
+    }
 }
 
 impl Connections {
@@ -92,6 +121,16 @@ struct Pending {
     parts: Vec<(LinkId, Part)>,
 }
 
+/// This rank's part of the links with one peer, whose memory is kept elsewhere.
+struct Half {
+    transport: &'static dyn Transport,
+    address: u64,
+    parts: Vec<(LinkId, Part)>,
+}
+
+/// An allgather over all ranks of a communicator.
+pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
+
 /// Connects links. Every rank of the communicator calls this at the same time; `exchange` is an
 /// allgather over all of them.
 ///
@@ -102,32 +141,42 @@ pub fn connect(
     setup: &mut Setup<'_>,
     facts: &[PeerFacts],
     needs: &[LinkNeed],
-    exchange: &mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error>,
-) -> Result<Connections, Error> {
+    exchange: &mut Exchange<'_>,
+) -> Result<Connections, Unconnected> {
     let me = setup.me.rank;
-    let (mut pending, mut messages, mut bytes) = (BTreeMap::new(), Vec::new(), 0);
+    let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), bytes: 0, segments: Vec::new() };
+    let (mut pending, mut messages) = (BTreeMap::new(), Vec::new());
     let mut failure = None;
     for (peer, links) in by_peer(me, needs) {
         match offer(setup, &facts[peer as usize], &links) {
             Ok((one, message, size)) => {
                 pending.insert(peer, one);
                 messages.push(message);
-                bytes += size;
+                connections.bytes += size;
             }
             Err(error) => failure = failure.or(Some(error)),
         }
     }
-    // A rank that failed takes part in the exchange all the same: nobody may be left waiting.
+    let at_peer = failure.is_none();
+    // A rank that failed takes part in the exchange all the same: nobody may be left waiting. It offers
+    // nothing, so that its neighbours blame it and not the memory that is gone.
+    if failure.is_some() {
+        messages.clear();
+    }
     let all = exchange(&encode(&messages)?)?;
-    if let Some(error) = failure {
-        return Err(error);
+    for (peer, Pending { transport, own, parts }) in pending {
+        let half = Half { transport, address: own.address(), parts };
+        connections.segments.push(own);
+        if failure.is_none() {
+            let joined = find_message(&all[peer as usize], peer, me)
+                .and_then(|message| connections.join(setup, &facts[peer as usize], half, &message));
+            failure = joined.err();
+        }
     }
-    let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), bytes, _segments: Vec::new() };
-    for (peer, one) in pending {
-        let message = find_message(&all[peer as usize], peer, me)?;
-        connections.join(setup, &facts[peer as usize], one, &message)?;
+    match failure {
+        None => Ok(connections),
+        Some(error) => Err(Unconnected { error, at_peer, _memory: Some(Box::new(connections)) }),
     }
-    Ok(connections)
 }
 
 /// The links of each peer, in the order of the peers.
@@ -151,9 +200,10 @@ fn offer(setup: &mut Setup<'_>, peer: &PeerFacts, links: &[LinkNeed]) -> Result<
 
 impl Connections {
     /// Maps a peer's memory and puts the halves of each link together.
-    fn join(&mut self, setup: &mut Setup<'_>, peer: &PeerFacts, own: Pending, message: &Message) -> Result<(), Error> {
+    fn join(&mut self, setup: &mut Setup<'_>, peer: &PeerFacts, own: Half, message: &Message) -> Result<(), Error> {
         let theirs = own.transport.accept(setup, peer, &message.offer)?;
-        let (mine, other) = (own.own.address(), theirs.address());
+        let (mine, other) = (own.address, theirs.address());
+        self.segments.push(theirs);
         for (id, part) in own.parts {
             let remote = message.parts.iter().find(|(remote, _)| *remote == id).map(|(_, part)| *part);
             let link = match (part, remote) {
@@ -166,10 +216,11 @@ impl Connections {
                 _ => return Err(disagreement(peer.rank, id)),
             };
             self.links.insert(id, link);
+            if id.from == setup.me.rank {
+                let (connection, label) = (own.transport.connection(), own.transport.label());
+                self.routes.push(Route { channel: id.tag, to: id.to, connection, label });
+            }
         }
-        self.routes.push((peer.rank, own.transport.label()));
-        self._segments.push(own.own);
-        self._segments.push(theirs);
         Ok(())
     }
 }

@@ -255,3 +255,26 @@ fn the_dump_has_the_published_variables() {
     let Some(run) = say(&[("NCCL_PARAM_DUMP_ALL", "true")], &["dump"]) else { return };
     assert_eq!(stdout(&run).matches("    Accepted value: ").count(), 10);
 }
+
+/// The version line: plain at VERSION and WARN, once a process; an INFO line at INFO (spec §9.1).
+#[test]
+fn the_first_communicator_says_the_version() {
+    let Some(program) = program() else { return };
+    let plain = "NCCL version #.#.#+cuda#.# (oxccl #.#.#)\n";
+    for (level, expected) in [("", ""), ("VERSION", plain), ("WARN", plain)] {
+        let mut command = tool::command_on_softcuda(&program, &common::profile_dir());
+        command.env("NCCL_DEBUG", level).args(["make", "make"]);
+        let run = tool::output(command);
+        assert!(run.status.success(), "{} {}", run.status, stderr(&run));
+        assert_eq!((normal(&stdout(&run)).as_str(), stderr(&run).as_str()), (expected, ""), "NCCL_DEBUG={level}");
+    }
+    let mut command = tool::command_on_softcuda(&program, &common::profile_dir());
+    command.env("NCCL_DEBUG", "INFO").args(["make", "make"]);
+    let text = stdout(&tool::output(command));
+    assert_eq!(normal(&text).matches(&format!("H:#:# [#] NCCL INFO {plain}")).count(), 1, "{text}");
+    assert!(text.contains("NCCL INFO oxccl is loaded from ") && text.contains("libnccl.so"), "{text}");
+    // Nothing in a good run reads like a failure.
+    let bad = ["fail", "error", "cannot", "could not", "WARN"];
+    let worrying = text.lines().find(|line| bad.iter().any(|word| line.to_lowercase().contains(&word.to_lowercase())));
+    assert_eq!(worrying, None);
+}

@@ -2,6 +2,7 @@
  *
  *   warn         a call that fails with a WARN line
  *   init         a communicator that cannot be made without CUDA
+ *   make         a communicator of one rank, and its end
  *   reset        ncclResetDebugInit
  *   set N=V      changes the environment
  *   get N        writes V or "unset" to stderr
@@ -50,13 +51,21 @@ static void init(void) {
   ncclCommInitRank(&comm, 1, id, 0);
 }
 
+static int make(void) {
+  ncclUniqueId id;
+  ncclComm_t comm;
+  return ncclGetUniqueId(&id) || ncclCommInitRank(&comm, 1, id, 0) || ncclCommDestroy(comm);
+}
+
 int main(int argc, char **argv) {
   int i, n;
   for (i = 1; i < argc; i++) {
     const char *what = argv[i];
     if (!strcmp(what, "warn")) ncclGroupEnd();
     else if (!strcmp(what, "init")) init();
-    else if (!strcmp(what, "reset")) pncclResetDebugInit();
+    else if (!strcmp(what, "make")) {
+      if (make()) return 3;
+    } else if (!strcmp(what, "reset")) pncclResetDebugInit();
     else if (!strcmp(what, "set")) putenv(argv[++i]);
     else if (!strcmp(what, "get")) fprintf(stderr, "%s\n", getenv(argv[++i]) ? getenv(argv[i]) : "unset");
     else if (!strcmp(what, "last")) fprintf(stderr, "%s\n", ncclGetLastError(NULL));

@@ -334,6 +334,11 @@ impl Running {
         rustix::process::kill_process_group(group, signal).expect("the rank is alive");
     }
 
+    /// What a rank has printed to stdout so far.
+    pub fn stdout(&self, rank: usize) -> String {
+        self.ranks[rank].stdout.text()
+    }
+
     /// What a rank has printed to stderr so far.
     pub fn stderr(&self, rank: usize) -> String {
         self.ranks[rank].stderr.text()

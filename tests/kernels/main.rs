@@ -63,7 +63,7 @@ fn element(random: &mut SmallRng, datatype: DataType) -> u64 {
         4 => [0, 1, u64::MAX, u64::MAX >> 1, 1 << 63, 1 << (8 * datatype.size() - 1)][bits as usize % 6],
         5 => float([0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, f64::MAX][bits as usize % 6]),
         // The lowest exponents: subnormals and their neighbours.
-        6 => bits & (1 << (datatype.size() * 4)) - 1,
+        6 => bits & ((1 << (datatype.size() * 4)) - 1),
         _ => float(random.random_range(-8..=8) as f64 / 4.0),
     };
     value & (u64::MAX >> (64 - 8 * datatype.size()))
@@ -190,7 +190,7 @@ fn results_are_right() {
     let group = all.len() / (12 * OPS.len() * RANKS.len());
     let mut sample = Vec::new();
     for cases in all.chunks(group) {
-        sample.extend((0..4).map(|_| cases[random.random_range(0..group)]));
+        sample.extend((0..3).map(|_| cases[random.random_range(0..group)]));
     }
     run_all(&sample);
 }

@@ -152,7 +152,7 @@ pub struct World {
     pub error: AtomicU32,
     ranks: Vec<Rank>,
     _slots: Vec<Memory>,
-    _counters: Vec<Box<[Counter; 2]>>,
+    _counters: Vec<Memory>,
 }
 
 /// One rank's buffers, as addresses.
@@ -210,11 +210,14 @@ impl World {
     fn link(&mut self) -> LinkEnd {
         let slots = Memory::new(SLOTS * self.config.slot_bytes as usize);
         let value = self.config.start;
-        let counters = Box::new([Counter { value, ..Counter::default() }; 2]);
+        let mut counters = Memory::new(2 * size_of::<Counter>());
+        for counter in counters.bytes_mut().chunks_mut(size_of::<Counter>()) {
+            counter[..8].copy_from_slice(&value.to_le_bytes());
+        }
         let end = LinkEnd {
             slots: slots.address(),
-            posted: &raw const counters[0] as u64,
-            consumed: &raw const counters[1] as u64,
+            posted: counters.address(),
+            consumed: counters.address() + size_of::<Counter>() as u64,
             pos: value,
             seen: value,
             slot_bytes: self.config.slot_bytes,

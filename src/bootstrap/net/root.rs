@@ -27,6 +27,7 @@ pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed
     let settings = RootConfig {
         magic,
         token,
+        process: crate::bootstrap::process(),
         fixed,
         timeout: config.timeout,
         progress: config.progress,

@@ -49,6 +49,8 @@ impl Failure {
         match error {
             Error::Remote { rank: Some(culprit), text } => Failure::remote(Some(*culprit), text.clone()),
             Error::Timeout(text) => Failure::timeout(None, text.clone()),
+            // The ranks do not fit together: all see the same, and whoever is told first must return the same.
+            Error::InvalidUsage(text) => Failure::usage(Some(rank), text.clone()),
             Error::Aborted => Failure::remote(Some(rank), format!("rank {rank} aborted its initialisation")),
             other => Failure::remote(Some(rank), format!("rank {rank} failed: {other}")),
         }

@@ -112,6 +112,10 @@ impl Member {
         let role = link.role;
         self.dials.answered(conn);
         match role {
+            Role::Out(_, Purpose::Tree, _) => {
+                self.parent_answered = true;
+                self.links_complete(now);
+            }
             Role::Out(_, Purpose::Ring, _) => self.ring_flush(),
             Role::Out(rank, Purpose::Messages, _) => self.flush_messages(rank),
             _ => self.links_complete(now),

@@ -48,8 +48,7 @@ impl Member {
         if self.phase != Phase::Links || self.children.iter().any(Option::is_none) {
             return;
         }
-        let answered = |conn: Conn| matches!(self.links.get(&conn), Some(Link { role: Role::Out(_, _, true), .. }));
-        if self.place.parent.is_some() && !self.parent.is_some_and(answered) {
+        if self.place.parent.is_some() && !self.parent_answered {
             return;
         }
         if self.roster.complete() {

@@ -1,7 +1,7 @@
 //! A member: joins at the root, connects its place in the tree, and then exchanges blocks and messages.
 //!
 //! The driver starts an operation (`join` begins at once, then [`Member::start_all_gather`],
-//! [`Member::send`], [`Member::start_receive`]) and runs the machine until its result is there or
+//! [`Member::send_message`], [`Member::start_receive`]) and runs the machine until its result is there or
 //! [`Member::error`] is. The first error stays: every later operation returns it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -135,6 +135,7 @@ pub struct Member {
     token: Option<u64>,
     root: Option<Conn>,
     parent: Option<Conn>,
+    parent_answered: bool,
     /// One for each range of `place.children`.
     children: Vec<Option<Conn>>,
     /// What is known about the other ranks.
@@ -149,7 +150,8 @@ pub struct Member {
 impl Member {
     /// A member that begins to join now.
     pub fn new(config: MemberConfig, now: Duration) -> Member {
-        let place = tree::place(config.rank, config.nranks);
+        // A rank that is out of range comes only to say so (`reporting`), and gets no place.
+        let place = tree::place(config.rank.min(config.nranks - 1), config.nranks);
         let mut member = Member {
             children: vec![None; place.children.len()],
             gather: Gather::new(&place),
@@ -165,6 +167,7 @@ impl Member {
             token: None,
             root: None,
             parent: None,
+            parent_answered: false,
             roster: Book::new(config.nranks),
             messages: Messages::default(),
             actions: VecDeque::new(),
@@ -398,7 +401,11 @@ impl Member {
     /// through may leave while others still wait for ranks elsewhere.
     fn peer_lost(&mut self, rank: u32, purpose: Purpose, outgoing: bool, why: &str, bye: bool) {
         let needed = match (purpose, outgoing) {
-            (Purpose::Tree, _) => self.phase != Phase::Ready || self.gather.needs_tree(bye),
+            (Purpose::Tree, _) => match self.phase {
+                // It was connected: that it has had all it wanted is no harm yet.
+                Phase::Root | Phase::Links => !bye,
+                Phase::Roster | Phase::Ready => self.gather.needs_tree(bye),
+            },
             (Purpose::Ring, true) => self.gather.next_lost(why, bye),
             (Purpose::Ring, false) => self.gather.previous_lost(why, bye),
             (Purpose::Messages, true) => {

@@ -26,6 +26,8 @@ pub struct RootConfig {
     pub magic: u64,
     /// The magic of the members' connections.
     pub token: u64,
+    /// `host:pid` of the root's process.
+    pub process: String,
     /// The address is fixed: a failed root must not keep it, since a new run may want it.
     pub fixed: bool,
     /// Limit from the first check-in until everybody is in; members may bring a shorter one.
@@ -139,9 +141,12 @@ impl Root {
         }
         self.log(Level::Warn, format!("Bootstrap: the initialisation has failed: {}", failure.text));
         let bytes = failure.encode();
-        let members = self.seats.iter().flatten().filter(|seat| !seat.done);
-        let members: Vec<Conn> = members.map(|seat| seat.conn).collect();
-        for conn in members {
+        // The root's own process may end as soon as it knows: everybody else is told before.
+        let waiting = self.seats.iter().flatten().filter(|seat| !seat.done);
+        let mut members: Vec<(bool, Conn)> =
+            waiting.map(|seat| (seat.record.process == self.config.process, seat.conn)).collect();
+        members.sort_unstable();
+        for (_, conn) in members {
             self.actions.push_back(Action::Send { conn, bytes: bytes.clone() });
             self.told += 1;
             self.set_state(conn, State::Told);

@@ -346,7 +346,7 @@ fn one_of_two_thousand_dies() {
 
 #[test]
 fn a_rank_that_dies_in_the_ring_is_named() {
-    for seed in seeds(8, 300) {
+    for seed in seeds(8, 60) {
         let nranks = 2 + (seed % 4) as u32;
         let mut world = World::new(seed, nranks, World::root_config());
         world.block = (9 << 20) / nranks as usize;
@@ -363,6 +363,21 @@ fn a_rank_that_dies_in_the_ring_is_named() {
                     "seed {seed} member {id}: {error}"
                 );
             }
+        }
+    }
+}
+
+/// A rank that needs nothing more leaves while others are still connecting their neighbours.
+#[test]
+fn ranks_that_only_join_may_leave_at_once() {
+    for seed in seeds(200, 3_000) {
+        let mut world = World::new(seed, 8, World::root_config());
+        world.rounds = 0;
+        world.exchange = false;
+        let nranks = world.rng.random_range(2..=8);
+        let last = start_all(&mut world, nranks, 100);
+        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last + SLACK) {
+            assert_eq!(outcome, None, "seed {seed} member {id}");
         }
     }
 }

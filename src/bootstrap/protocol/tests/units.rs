@@ -1,13 +1,16 @@
 //! Codecs, lists, the tree, and garbage.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::super::checkin::{CheckIn, Entry, Roster, Welcome};
 use super::super::failure::Failure;
+use super::super::root::Root;
 use super::super::stranger::{Visitor, identify};
-use super::super::wire::{Decoder, Kind, Reader, Service};
-use super::super::{MAX_FACTS, ranks, tree};
-use super::world::{MAGIC, frame_of, nvidia_hello};
+use super::super::wire::{Decoder, Kind, Preamble, Reader, Service};
+use super::super::{Action, MAX_FACTS, Machine, ranks, tree};
+use super::world::{MAGIC, World, frame_of, nvidia_hello};
 
 #[test]
 fn lists_of_ranks_are_short() {
@@ -142,4 +145,36 @@ fn an_announced_length_allocates_nothing() {
     // A count of a million entries in an empty welcome.
     let payload = [&7u64.to_le_bytes()[..], &[0], &(1u32 << 20).to_le_bytes()].concat();
     assert!(Welcome::decode(&payload).is_err());
+}
+
+/// A process that hears of a failure may end at once, and the root with it: the root's own comes last.
+#[test]
+fn the_roots_own_process_is_told_last() {
+    let now = Duration::ZERO;
+    let mut root = Root::new(World::root_config(), now);
+    let world = World::new(0, 4, World::root_config());
+    let conns: Vec<_> = (0..3)
+        .map(|rank| {
+            let config = world.member(rank as usize, rank, 4);
+            let record = CheckIn {
+                rank,
+                nranks: 4,
+                version: config.version,
+                timeout_ms: 0,
+                process: config.process,
+                settings: config.settings,
+                entry: config.entry,
+            };
+            let conn = root.accepted(now, record.entry.address);
+            root.received(now, conn, &Preamble::new(MAGIC, Service::Root).encode());
+            root.received(now, conn, &record.encode());
+            conn
+        })
+        .collect();
+    while root.action().is_some() {}
+    root.closed(now, conns[2], None);
+    let told: Vec<_> = std::iter::from_fn(|| root.action())
+        .filter_map(|action| if let Action::Send { conn, .. } = action { Some(conn) } else { None })
+        .collect();
+    assert_eq!(told, [conns[1], conns[0]]);
 }

@@ -85,6 +85,8 @@ pub struct World {
     facts: usize,
     /// All-gathers that every member does after the rendezvous.
     pub rounds: u32,
+    /// After them a message.
+    pub exchange: bool,
     /// Half of the members leave when they are through.
     pub leave: bool,
     /// The size of the blocks of the all-gathers.
@@ -126,6 +128,7 @@ impl World {
             listens: vec![true; root_id + 1],
             facts: 20,
             rounds: if nranks < 500 { 3 } else { 1 },
+            exchange: true,
             leave: true,
             block: 50,
             ranks: vec![0; root_id + 1],
@@ -139,6 +142,7 @@ impl World {
         RootConfig {
             magic: MAGIC,
             token: TOKEN,
+            process: "host0:0".to_string(),
             fixed: false,
             timeout: None,
             progress: Duration::from_secs(30),
@@ -434,6 +438,7 @@ impl World {
     /// Whether a step is over and the next one begun.
     fn take_step(&mut self, id: Id) -> bool {
         let (now, size, rounds, rank) = (self.now, self.block, self.rounds, self.ranks[id]);
+        let exchange = self.exchange;
         let leaves = self.leave && self.rng.random_bool(0.5);
         let Node::Member { member, step } = &mut self.nodes[id] else {
             return false;
@@ -469,9 +474,9 @@ impl World {
         *step += 1;
         if *step <= rounds {
             let _ = member.start_all_gather(now, &block(rank, *step, size));
-        } else if *step == rounds + 1 {
+        } else if *step == rounds + 1 && exchange {
             let _ = member.send_message(now, to, 5, &block(rank, 99, 40));
-        } else if *step == rounds + 2 {
+        } else if *step == rounds + 2 && exchange {
             let _ = member.start_receive(now, from, 5);
         } else {
             member.complete();
