@@ -3,6 +3,7 @@
 //! * `abi/`: the C boundary, the only room beside `memory/` with `unsafe`
 //! * `driver`: the state behind it; `device/`, `context`, `event`, `module`: its objects; `handles`: how C names them
 //! * `stream/`: queues of operations, and who executes them when
+//! * `graph/`: stream capture, graphs, their launches
 //! * `launch`: blocks and threads of a kernel
 //! * `memory/`: allocations, virtual memory management, IPC, raw access
 //! * `runtime/`, `nvml/`: what `libcudart.so` and `libnvidia-ml.so.1` jump to
@@ -18,6 +19,7 @@ mod driver;
 mod error;
 mod event;
 mod fault;
+mod graph;
 mod handles;
 mod launch;
 mod memory;

@@ -74,6 +74,18 @@ fn streams() {
 }
 
 #[test]
+fn captures() {
+    check_silent("captures.c");
+}
+
+#[test]
+fn graphs() {
+    for text in check("graphs.c") {
+        assert!(text.lines().count() == 1 && text.contains("memory nodes"), "what is not built is named: {text}");
+    }
+}
+
+#[test]
 fn host_functions() {
     check_silent("host_functions.c");
 }
@@ -121,6 +133,11 @@ fn runtime() {
     for text in check("runtime.c") {
         assert_eq!(text.matches("lonely").count(), 1, "the kernel is named once: {text}");
     }
+}
+
+#[test]
+fn runtime_graphs() {
+    check_silent("runtime_graphs.c");
 }
 
 #[test]

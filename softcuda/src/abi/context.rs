@@ -182,14 +182,21 @@ extern "C" fn cuCtxSetFlags(flags: c_uint) -> CuResult {
     })
 }
 
+fn synchronize(context: &'static Context) -> Outcome {
+    let captures = &Driver::get()?.graphs.captures;
+    captures.check_context(context)?;
+    captures.allow_unsafe()?;
+    context.synchronize()
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> CuResult {
-    boundary(|| context::current(Driver::get()?)?.synchronize())
+    boundary(|| synchronize(context::current(Driver::get()?)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize_v2(handle: Handle) -> CuResult {
-    boundary(|| given(Driver::get()?, handle)?.synchronize())
+    boundary(|| synchronize(given(Driver::get()?, handle)?))
 }
 
 #[unsafe(no_mangle)]

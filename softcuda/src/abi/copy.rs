@@ -54,16 +54,23 @@ fn find(driver: &Driver, side: Side, (address, extent): (usize, usize), needed: 
     }
 }
 
+/// What the planes' destination and source are. Error: no such memory.
+fn places(driver: &Driver, planes: &[Transfer], to: Side, from: Side) -> Outcome<(Place, Place)> {
+    let mut found = (Place::Device, Place::Device);
+    for plane in planes {
+        found = (find(driver, to, plane.destination(), Rights::Write)?, find(driver, from, plane.source(), Rights::Read)?);
+    }
+    Ok(found)
+}
+
 /// Submits a copy and waits where CUDA does. `asynchronous`: one of the `Async` calls.
 fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, asynchronous: bool) -> Outcome {
     let driver = Driver::get()?;
-    let (mut target, mut source) = (Place::Device, Place::Device);
-    let mut bytes = 0;
-    for plane in planes {
-        target = find(driver, to, plane.destination(), Rights::Write)?;
-        source = find(driver, from, plane.source(), Rights::Read)?;
-        bytes += plane.bytes();
+    if !asynchronous {
+        driver.graphs.captures.allow_unsafe()?;
     }
+    let (target, source) = places(driver, planes, to, from)?;
+    let bytes: usize = planes.iter().map(Transfer::bytes).sum();
     let staged = asynchronous && source == Place::Pageable && target == Place::Device && bytes <= STAGED;
     let operation = match planes {
         [] => return Ok(()),
@@ -78,7 +85,7 @@ fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, as
         (Place::Pinned, Place::Pinned) => false,
         _ => asynchronous,
     };
-    let end = stream.submit(operation);
+    let end = stream.submit(operation)?;
     if !free {
         stream::synchronize(end);
     }
@@ -216,7 +223,7 @@ struct Side3d {
 /// `CUDA_MEMCPY3D`, `CUDA_MEMCPY3D_PEER`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Copy3d {
+pub(super) struct Copy3d {
     from: Side3d,
     to: Side3d,
     width: usize,
@@ -259,18 +266,44 @@ impl From<Side2d> for Side3d {
     }
 }
 
-fn copy_planes(copy: Copy3d, stream: Option<Handle>) -> Outcome {
-    let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
+/// The planes of a copy, none where there is nothing to copy, and what kind of addresses they have.
+fn planes(copy: Copy3d) -> Outcome<(Vec<Transfer>, Side, Side)> {
     let Copy3d { from, to, width, height, depth } = copy;
     if width == 0 || height == 0 || depth == 0 {
-        return Ok(());
+        return Ok((Vec::new(), Side::Any, Side::Any));
     }
     let (sources, from) = from.planes(width, height, depth)?;
     let (targets, to) = to.planes(width, height, depth)?;
     // SAFETY: as for `linear`.
     let plane = |(to, from): (&(usize, usize), &(usize, usize))| unsafe { Transfer::rows(*to, *from, width, height) };
-    let planes: Vec<Transfer> = targets.iter().zip(&sources).map(plane).collect();
+    Ok((targets.iter().zip(&sources).map(plane).collect(), to, from))
+}
+
+fn copy_planes(copy: Copy3d, stream: Option<Handle>) -> Outcome {
+    let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
+    let (planes, to, from) = planes(copy)?;
     submit(object, &planes, to, from, stream.is_some())
+}
+
+/// The planes of a graph's copy node, checked.
+pub(super) fn of_node(copy: Copy3d) -> Outcome<Vec<Transfer>> {
+    let (planes, to, from) = planes(copy)?;
+    places(Driver::get()?, &planes, to, from)?;
+    Ok(planes)
+}
+
+/// The copy node's parameters that stand for these planes.
+pub(super) fn parameters(planes: &[Transfer]) -> Copy3d {
+    let side = |(address, pitch): (usize, usize), next: Option<usize>| {
+        let rows = next.map_or(0, |next| next.abs_diff(address).checked_div(pitch).unwrap_or(0));
+        Side3d { x: 0, y: 0, z: 0, level: 0, memory: 4, host: 0, device: address as u64, array: 0, context: 0, pitch, rows }
+    };
+    let Some((to, from, (width, height))) = planes.first().map(Transfer::parts) else {
+        return Copy3d { from: side((0, 0), None), to: side((0, 0), None), width: 0, height: 0, depth: 0 };
+    };
+    let next = planes.get(1).map(Transfer::parts);
+    let (from, to) = (side(from, next.map(|next| next.1.0)), side(to, next.map(|next| next.0.0)));
+    Copy3d { from, to, width, height, depth: planes.len() }
 }
 
 fn copy_2d(copy: In<c_void>, stream: Option<Handle>) -> Outcome {

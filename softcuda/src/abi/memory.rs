@@ -28,6 +28,7 @@ fn allocate(to: Out<DevicePointer>, bytes: usize, kind: Kind) -> Outcome {
     let driver = Driver::get()?;
     let context = context::current(driver)?;
     to.check()?;
+    driver.graphs.captures.allow_unsafe()?;
     to.set(driver.memory.allocate(driver, context, bytes, kind)? as DevicePointer)
 }
 
@@ -66,7 +67,11 @@ extern "C" fn cuMemAllocPitch_v2(
 extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        if pointer == 0 { Ok(()) } else { driver.memory.free(driver, pointer as usize) }
+        if pointer == 0 {
+            return Ok(());
+        }
+        driver.graphs.captures.allow_unsafe()?;
+        driver.memory.free(driver, pointer as usize)
     })
 }
 
@@ -86,6 +91,7 @@ fn allocate_host(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Outcome {
     let driver = Driver::get()?;
     let context = context::current(driver)?;
     to.check()?;
+    driver.graphs.captures.allow_unsafe()?;
     if flags & !HOST_FLAGS != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
@@ -107,7 +113,11 @@ extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CuResult {
     let pointer = pointer as usize;
     boundary(|| {
         let driver = Driver::get()?;
-        if pointer == 0 { Ok(()) } else { driver.memory.free_host(driver, pointer) }
+        if pointer == 0 {
+            return Ok(());
+        }
+        driver.graphs.captures.allow_unsafe()?;
+        driver.memory.free_host(driver, pointer)
     })
 }
 
@@ -117,6 +127,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: c_
     boundary(|| {
         let driver = Driver::get()?;
         let context = context::current(driver)?;
+        driver.graphs.captures.allow_unsafe()?;
         if flags & !REGISTER_FLAGS != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -129,6 +140,7 @@ extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> CuResult {
     let pointer = pointer as usize;
     boundary(|| {
         let driver = Driver::get()?;
+        driver.graphs.captures.allow_unsafe()?;
         driver.memory.unregister(driver, pointer)
     })
 }

@@ -5,11 +5,15 @@
 #![allow(unsafe_code)]
 
 pub mod callout;
+mod capture;
 mod context;
 mod copy;
 mod device;
 mod errors;
 mod event;
+mod graph;
+mod graph_exec;
+mod graph_nodes;
 mod init;
 mod ipc;
 mod launch;
@@ -24,6 +28,7 @@ mod refused;
 mod set;
 mod stream;
 mod stream_ops;
+mod user_object;
 mod versions;
 mod vmm;
 
@@ -120,6 +125,11 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T: Copy> In<T> {
+    /// Reads an array; null is `INVALID_VALUE` unless it is empty.
+    pub fn list(self, count: usize) -> Outcome<Vec<T>> {
+        (0..count).map(|index| self.get_at(index)).collect()
+    }
+
     /// Reads; null is `INVALID_VALUE`.
     pub fn get(self) -> Outcome<T> {
         self.get_at(0)

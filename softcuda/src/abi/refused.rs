@@ -21,18 +21,12 @@ macro_rules! refused {
 }
 
 refused! {
-    cuStreamBeginCapture cuStreamBeginCapture_v2 cuStreamBeginCaptureToGraph cuStreamEndCapture
-    cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_v2
-    cuGraphCreate cuGraphDestroy cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphInstantiate_v2
-    cuGraphLaunch cuGraphUpload cuGraphExecDestroy cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphClone
-    cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddHostNode
-    cuGraphAddChildGraphNode cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode
-    cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddNode cuGraphAddNode_v2
-    cuGraphGetNodes cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetRootNodes
-    cuGraphNodeGetType cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphDestroyNode
-    cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGraphExecKernelNodeSetParams_v2
-    cuGraphDebugDotPrint cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease
-    cuGraphRetainUserObject cuGraphReleaseUserObject
+    cuStreamBeginRecaptureToGraph cuGraphDebugDotPrint cuGraphNodeGetLocalId cuGraphNodeGetToolsId
+    cuGraphAddMemAllocNode cuGraphMemAllocNodeGetParams cuGraphAddMemFreeNode cuGraphMemFreeNodeGetParams
+    cuGraphAddBatchMemOpNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
+    cuGraphExecBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphExecChildGraphNodeSetParams
+    cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeGetParams
+    cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
     cuMemGetHandleForAddressRange
     cuMulticastCreate cuMulticastAddDevice cuMulticastBindMem cuMulticastBindAddr cuMulticastUnbind
     cuMulticastGetGranularity

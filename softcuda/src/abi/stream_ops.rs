@@ -15,8 +15,7 @@ fn launch_host(stream: Handle, function: Option<HostFunction>, data: *mut c_void
     let stream = stream::lookup(Driver::get()?, stream)?;
     let function = function.ok_or(CudaError::INVALID_VALUE)?;
     // SAFETY: the client's promise to this call.
-    stream.submit(Op::Host(unsafe { HostCall::new(function, data) }));
-    Ok(())
+    stream.submit(Op::Host(unsafe { HostCall::new(function, data) })).map(drop)
 }
 
 #[unsafe(no_mangle)]
@@ -37,8 +36,7 @@ extern "C" fn cuStreamAddCallback(stream: Handle, function: Option<RawCallback>,
         let function = function.filter(|_| flags == 0).ok_or(CudaError::INVALID_VALUE)?;
         // SAFETY: the client's promise to this call.
         let callback = unsafe { Callback::new(function, stream, data) };
-        object.submit(Op::Callback(Box::new(callback)));
-        Ok(())
+        object.submit(Op::Callback(Box::new(callback))).map(drop)
     })
 }
 
@@ -55,8 +53,7 @@ fn write(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: 
         return Err(CudaError::INVALID_VALUE);
     }
     // SAFETY: checked; that the memory stays is the client's promise.
-    stream.submit(Op::Write(unsafe { ValueWrite::new(address as usize, value, wide) }));
-    Ok(())
+    stream.submit(Op::Write(unsafe { ValueWrite::new(address as usize, value, wide) })).map(drop)
 }
 
 fn wait(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: c_uint) -> Outcome {
@@ -64,8 +61,7 @@ fn wait(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: c
     check(address, if wide { 8 } else { 4 }, Reach::Read)?;
     let condition = Condition::from_flags(flags)?;
     // SAFETY: checked; that the memory stays is the client's promise.
-    stream.submit(Op::WaitValue(unsafe { ValueWait::new(address as usize, value, wide, condition) }));
-    Ok(())
+    stream.submit(Op::WaitValue(unsafe { ValueWait::new(address as usize, value, wide, condition) })).map(drop)
 }
 
 #[unsafe(no_mangle)]

@@ -47,6 +47,8 @@ pub enum Role {
     NonBlocking = 1,
     /// It is the legacy stream.
     Legacy = 2,
+    /// A lane of a graph: no client knows it, and as much may be pending as a graph has nodes.
+    Lane = 3,
 }
 
 /// A place in a stream: after its first `number` operations. Numbers never start again, so a place stays valid
@@ -85,6 +87,8 @@ pub struct Stream {
     role: AtomicU8,
     priority: AtomicI32,
     queue: Mutex<Queue>,
+    /// Captures that operations given to this stream belong to or would disturb; 0 nearly always.
+    captures: AtomicU32,
     /// Operations ever put into the queue, and those done.
     submitted: AtomicU64,
     completed: AtomicU64,
@@ -129,6 +133,13 @@ impl Stream {
         stream
     }
 
+    /// A stream for a part of a graph. It belongs to no context and is never freed.
+    pub fn make_lane() -> &'static Stream {
+        let stream: &'static Stream = Box::leak(Box::default());
+        stream.role.store(Role::Lane as u8, Ordering::Relaxed);
+        stream
+    }
+
     fn prepare(&self, driver: &Driver, context: &Context, handle: u64, role: Role) {
         self.handle.store(handle, Ordering::Relaxed);
         self.id.store(driver.unique(), Ordering::Relaxed);
@@ -136,12 +147,16 @@ impl Stream {
         self.role.store(role as u8, Ordering::Relaxed);
         self.priority.store(0, Ordering::Relaxed);
         self.queue.lock().legacy_waited = 0;
+        self.captures.store(0, Ordering::Relaxed);
         self.dying.store(false, Ordering::SeqCst);
     }
 
     /// `cuStreamDestroy`: the handle is gone at once, the work goes on.
     pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
         let stream = driver.streams.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
+        if stream.is_captured() {
+            driver.graphs.captures.stream_destroyed(stream);
+        }
         stream.dying.store(true, Ordering::SeqCst);
         stream.worker.retire();
         if stream.is_idle() {
@@ -186,6 +201,7 @@ impl Stream {
         match self.role.load(Ordering::Relaxed) {
             0 => Role::Blocking,
             1 => Role::NonBlocking,
+            3 => Role::Lane,
             _ => Role::Legacy,
         }
     }
@@ -200,7 +216,23 @@ impl Stream {
         if self.role() == Role::NonBlocking { NON_BLOCKING } else { 0 }
     }
 
-    fn is_idle(&self) -> bool {
+    /// Operations given to it go to a capture, or are refused because of one.
+    #[inline]
+    pub fn is_captured(&self) -> bool {
+        self.captures.load(Ordering::Relaxed) != 0
+    }
+
+    /// One capture more or less that concerns this stream.
+    pub fn count_capture(&self, more: bool) {
+        if more {
+            self.captures.fetch_add(1, Ordering::SeqCst)
+        } else {
+            self.captures.fetch_sub(1, Ordering::SeqCst)
+        };
+    }
+
+    /// Everything that it was given is done.
+    pub fn is_idle(&self) -> bool {
         self.completed.load(Ordering::SeqCst) >= self.submitted.load(Ordering::SeqCst)
     }
 
@@ -214,13 +246,13 @@ impl Stream {
         Target { stream: self, number: self.submitted.load(Ordering::SeqCst) }
     }
 
-    /// Adds an operation.
-    pub fn submit(&'static self, operation: Op) -> Target {
+    /// Adds an operation. In a stream that captures it becomes a node of the graph, which nobody has to wait for.
+    pub fn submit(&'static self, operation: Op) -> Outcome<Target> {
         self.submit_made(|_| operation)
     }
 
     /// Adds a launch whose record, one of the stream's spare ones, `fill` completes.
-    pub fn submit_launch(&'static self, fill: impl FnOnce(&mut Launch)) -> Target {
+    pub fn submit_launch(&'static self, fill: impl FnOnce(&mut Launch)) -> Outcome<Target> {
         self.submit_made(|queue| {
             let mut launch = queue.spare.pop().unwrap_or_default();
             fill(&mut launch);
@@ -228,11 +260,14 @@ impl Stream {
         })
     }
 
-    fn submit_made(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Target {
-        // Others may submit and complete between the two looks.
-        let pending = self.submitted.load(Ordering::Relaxed).saturating_sub(self.completed.load(Ordering::Relaxed));
-        if pending >= MANY_PENDING {
-            self.make_room(pending);
+    fn submit_made(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Outcome<Target> {
+        if self.is_captured() {
+            let operation = make(&mut self.queue.lock());
+            driver().graphs.captures.submit(self, operation)?;
+            return Ok(Target { stream: self, number: 0 });
+        }
+        if self.pending() >= MANY_PENDING && self.role() != Role::Lane {
+            self.make_room();
         }
         let number = {
             let mut connection = self.connect();
@@ -247,6 +282,29 @@ impl Stream {
                 connection.put(Target { stream: self, number });
             }
             number
+        };
+        driver().scheduler.submitted(self);
+        Ok(Target { stream: self, number })
+    }
+
+    /// Adds a wait for work that `start` puts into other streams, meant to begin at the place that it gets and to end
+    /// at the one that it returns. Nobody's operation gets in between.
+    pub fn submit_around(&'static self, start: impl FnOnce(Target) -> Target) -> Target {
+        self.make_room();
+        let number = {
+            let mut connection = self.connect();
+            let mut queue = self.queue.lock();
+            self.order(&mut queue);
+            if let Some(behind) = connection.as_ref().and_then(|connection| connection.ahead_of(self)) {
+                self.push(&mut queue, behind);
+            }
+            let begin = self.end();
+            let end = start(begin);
+            if let Some(connection) = &mut connection {
+                // Work that runs elsewhere keeps nobody back, once it has begun.
+                connection.put(begin);
+            }
+            self.push(&mut queue, Op::Wait(end))
         };
         driver().scheduler.submitted(self);
         Target { stream: self, number }
@@ -275,8 +333,17 @@ impl Stream {
         number
     }
 
-    fn make_room(&'static self, pending: u64) {
-        self.nudge();
+    fn pending(&self) -> u64 {
+        // Others may submit and complete between the two looks.
+        self.submitted.load(Ordering::Relaxed).saturating_sub(self.completed.load(Ordering::Relaxed))
+    }
+
+    /// Where much is pending, starts the worker; where too much is, waits for it.
+    pub fn make_room(&'static self) {
+        let pending = self.pending();
+        if pending >= MANY_PENDING {
+            self.nudge();
+        }
         if pending >= MAX_PENDING {
             let number = self.submitted.load(Ordering::Relaxed) - MAX_PENDING / 2;
             run::wait_for_others(Target { stream: self, number });
@@ -286,7 +353,7 @@ impl Stream {
     /// The legacy stream's rule: its operations wait for all blocking streams of the context, theirs wait for it.
     fn order(&self, queue: &mut Queue) {
         match self.role() {
-            Role::NonBlocking => {}
+            Role::NonBlocking | Role::Lane => {}
             Role::Blocking => {
                 let legacy = self.context().ok().and_then(Context::legacy_if_used);
                 let Some(end) = legacy.map(Stream::end) else {

@@ -4,6 +4,7 @@ use super::Target;
 use crate::abi::callout::{Callback, HostCall};
 use crate::driver::Driver;
 use crate::event::Event;
+use crate::graph::{Held, Step};
 use crate::launch::{self, Launch};
 use crate::memory::access::{Fill, Staged, Transfer, ValueWait, ValueWrite};
 use crate::memory::shared::SharedEvent;
@@ -47,6 +48,10 @@ pub enum Op {
     WaitValue(ValueWait),
     /// `cuMemFreeAsync` of the allocation that begins there.
     Free(usize),
+    /// A node of a graph.
+    Node(Arc<Step>),
+    /// The end of a graph's launch, which lets go of what the graph kept alive.
+    Retire(Arc<Vec<Held>>),
 }
 
 impl Op {
@@ -68,6 +73,8 @@ impl Op {
             Op::Write(write) => write.run(),
             Op::WaitValue(wait) => wait.run(),
             Op::Free(base) => driver.memory.forget(driver, base),
+            Op::Node(step) => step.run(driver),
+            Op::Retire(held) => drop(held),
         }
         None
     }

@@ -146,7 +146,7 @@ impl Drop for Owned {
 }
 
 fn delay(driver: &Driver, operation: &Op) {
-    if let Some(time) = driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_) | Op::Behind(_))) {
+    if let Some(time) = driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_) | Op::Behind(_) | Op::Retire(_))) {
         std::thread::sleep(time);
     }
 }
