@@ -93,6 +93,49 @@ own_default! {
     );
     #[unsafe(export_name = "softcudart_cudaLaunchKernelExC_ptsz")]
     launch_kernel_ex = softcudart_cudaLaunchKernelExC(config: *const c_void, function: Address, arguments: *const c_void);
+    #[unsafe(export_name = "softcudart_cudaGraphLaunch_ptsz")]
+    graph_launch = softcudart_cudaGraphLaunch(graph: Handle, stream: Handle);
+    #[unsafe(export_name = "softcudart_cudaGraphUpload_ptsz")]
+    graph_upload = softcudart_cudaGraphUpload(graph: Handle, stream: Handle);
+    #[unsafe(export_name = "softcudart_cudaGraphInstantiateWithParams_ptsz")]
+    graph_instantiate = softcudart_cudaGraphInstantiateWithParams(to: *const c_void, graph: Handle, parameters: *const c_void);
+    #[unsafe(export_name = "softcudart_cudaStreamBeginCapture_ptsz")]
+    begin_capture = softcudart_cudaStreamBeginCapture(stream: Handle, mode: c_int);
+    #[unsafe(export_name = "softcudart_cudaStreamBeginCaptureToGraph_ptsz")]
+    begin_capture_to_graph = softcudart_cudaStreamBeginCaptureToGraph(
+        stream: Handle, graph: Handle, dependencies: *const c_void, edges: *const c_void, count: usize, mode: c_int
+    );
+    #[unsafe(export_name = "softcudart_cudaStreamEndCapture_ptsz")]
+    end_capture = softcudart_cudaStreamEndCapture(stream: Handle, graph: *const c_void);
+    #[unsafe(export_name = "softcudart12_cudaStreamUpdateCaptureDependencies_ptsz")]
+    update_capture_12 = softcudart12_cudaStreamUpdateCaptureDependencies(
+        stream: Handle, dependencies: *const c_void, count: usize, flags: c_uint
+    );
+    #[unsafe(export_name = "softcudart12_cudaStreamUpdateCaptureDependencies_v2_ptsz")]
+    update_capture_12_v2 = softcudart12_cudaStreamUpdateCaptureDependencies_v2(
+        stream: Handle, dependencies: *const c_void, edges: *const c_void, count: usize, flags: c_uint
+    );
+    #[unsafe(export_name = "softcudart13_cudaStreamUpdateCaptureDependencies_ptsz")]
+    update_capture_13 = softcudart13_cudaStreamUpdateCaptureDependencies(
+        stream: Handle, dependencies: *const c_void, edges: *const c_void, count: usize, flags: c_uint
+    );
+    #[unsafe(export_name = "softcudart12_cudaStreamGetCaptureInfo_ptsz")]
+    capture_info_12 = softcudart12_cudaStreamGetCaptureInfo(stream: Handle, status: *const c_void, id: *const c_void);
+    #[unsafe(export_name = "softcudart12_cudaStreamGetCaptureInfo_v2_ptsz")]
+    capture_info_12_v2 = softcudart12_cudaStreamGetCaptureInfo_v2(
+        stream: Handle, status: *const c_void, id: *const c_void, graph: *const c_void, dependencies: *const c_void,
+        count: *const c_void
+    );
+    #[unsafe(export_name = "softcudart12_cudaStreamGetCaptureInfo_v3_ptsz")]
+    capture_info_12_v3 = softcudart12_cudaStreamGetCaptureInfo_v3(
+        stream: Handle, status: *const c_void, id: *const c_void, graph: *const c_void, dependencies: *const c_void,
+        edges: *const c_void, count: *const c_void
+    );
+    #[unsafe(export_name = "softcudart13_cudaStreamGetCaptureInfo_ptsz")]
+    capture_info_13 = softcudart13_cudaStreamGetCaptureInfo(
+        stream: Handle, status: *const c_void, id: *const c_void, graph: *const c_void, dependencies: *const c_void,
+        edges: *const c_void, count: *const c_void
+    );
 }
 
 /// `cudaEnablePerThreadDefaultStream`
