@@ -9,7 +9,7 @@ use crate::memory::shared::SharedEvent;
 use crate::stream::{Op, Stream, Target};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// `CU_EVENT_DISABLE_TIMING`
 const DISABLE_TIMING: u32 = 2;
@@ -38,6 +38,8 @@ struct Record {
 pub struct Event {
     flags: AtomicU32,
     context: AtomicU64,
+    /// The last record was captured.
+    in_capture: AtomicBool,
     record: Mutex<Record>,
 }
 
@@ -55,6 +57,7 @@ impl Event {
         let made = driver.events.insert(|event, _| {
             event.flags.store(flags, Ordering::Relaxed);
             event.context.store(context.handle(), Ordering::Relaxed);
+            event.in_capture.store(false, Ordering::Relaxed);
             let mut record = event.record.lock();
             *record = Record { number: record.number + 1, shared, ..Record::default() };
         });
@@ -86,10 +89,14 @@ impl Event {
         let mut record = self.record.lock();
         *record =
             Record { number: record.number + 1, shared: record.shared.take(), captured: Some(captured), ..Record::default() };
+        self.in_capture.store(true, Ordering::Release);
     }
 
     /// Where the last record stands in a graph, if it was captured.
     pub fn captured(&self) -> Option<Captured> {
+        if !self.in_capture.load(Ordering::Acquire) {
+            return None;
+        }
         self.record.lock().captured.clone()
     }
 
@@ -105,7 +112,9 @@ impl Event {
             let mut record = self.record.lock();
             record.number += 1;
             record.time = 0;
-            record.captured = None;
+            if record.captured.take().is_some() {
+                self.in_capture.store(false, Ordering::Release);
+            }
             (record.number, record.shared.clone())
         };
         // Not under the lock: a full stream makes us wait for its executor, which may want to store a time here.

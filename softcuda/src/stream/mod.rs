@@ -262,9 +262,7 @@ impl Stream {
 
     fn submit_made(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Outcome<Target> {
         if self.is_captured() {
-            let operation = make(&mut self.queue.lock());
-            driver().graphs.captures.submit(self, operation)?;
-            return Ok(Target { stream: self, number: 0 });
+            return self.capture(make);
         }
         if self.pending() >= MANY_PENDING && self.role() != Role::Lane {
             self.make_room();
@@ -287,10 +285,19 @@ impl Stream {
         Ok(Target { stream: self, number })
     }
 
+    #[cold]
+    fn capture(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Outcome<Target> {
+        let operation = make(&mut self.queue.lock());
+        driver().graphs.captures.submit(self, operation)?;
+        Ok(Target { stream: self, number: 0 })
+    }
+
     /// Adds a wait for work that `start` puts into other streams, meant to begin at the place that it gets and to end
     /// at the one that it returns. Nobody's operation gets in between.
     pub fn submit_around(&'static self, start: impl FnOnce(Target) -> Target) -> Target {
-        self.make_room();
+        if self.pending() >= MANY_PENDING {
+            self.make_room();
+        }
         let number = {
             let mut connection = self.connect();
             let mut queue = self.queue.lock();
@@ -333,12 +340,14 @@ impl Stream {
         number
     }
 
+    #[inline]
     fn pending(&self) -> u64 {
         // Others may submit and complete between the two looks.
         self.submitted.load(Ordering::Relaxed).saturating_sub(self.completed.load(Ordering::Relaxed))
     }
 
     /// Where much is pending, starts the worker; where too much is, waits for it.
+    #[cold]
     pub fn make_room(&'static self) {
         let pending = self.pending();
         if pending >= MANY_PENDING {

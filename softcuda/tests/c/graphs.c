@@ -475,6 +475,56 @@ static void user_objects(void) {
   OK(cuStreamDestroy(stream));
 }
 
+/* ---- Memory: what is made and thrown away leaves nothing behind ---- */
+static long resident_kb(void) {
+  long pages = 0, resident = 0;
+  FILE *statm = fopen("/proc/self/statm", "r");
+  CHECK(statm != NULL && fscanf(statm, "%ld %ld", &pages, &resident) == 2);
+  fclose(statm);
+  return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void cycle(CUstream a, CUstream b, CUevent event) {
+  CUgraph graph, clone;
+  CUgraphExec exec;
+  OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED));
+  for (int i = 0; i < 8; i++) {
+    launch_add(a, words, 1);
+    OK(cuEventRecord(event, a));
+    OK(cuStreamWaitEvent(b, event, 0));
+    launch_add(b, words + 8, 1);
+    OK(cuEventRecord(event, b));
+    OK(cuStreamWaitEvent(a, event, 0));
+  }
+  OK(cuStreamEndCapture(a, &graph));
+  OK(cuGraphClone(&clone, graph));
+  OK(cuGraphInstantiate(&exec, clone, 0));
+  OK(cuGraphLaunch(exec, a));
+  OK(cuGraphExecDestroy(exec));
+  OK(cuGraphDestroy(graph));
+  OK(cuGraphDestroy(clone));
+  OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED)); /* one that fails */
+  launch_add(a, words, 1);
+  EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamQuery(a));
+  EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(a, &graph));
+  OK(cuStreamSynchronize(a));
+}
+
+static void nothing_leaks(void) {
+  CUstream a = new_stream(CU_STREAM_NON_BLOCKING), b = new_stream(CU_STREAM_NON_BLOCKING);
+  CUevent event;
+  const char *delay = getenv("SOFTCUDA_DELAY_US");
+  const int rounds = delay != NULL && atoi(delay) > 0 ? 20 : 2000;
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  for (int i = 0; i < rounds / 4; i++) cycle(a, b, event);
+  long before = resident_kb();
+  for (int i = 0; i < rounds; i++) cycle(a, b, event);
+  CHECK(resident_kb() - before < 4096); /* 2 KB a round would be 4 MB */
+  OK(cuEventDestroy(event));
+  OK(cuStreamDestroy(a));
+  OK(cuStreamDestroy(b));
+}
+
 int main(void) {
   CUmodule module;
   int before = 0;
@@ -496,6 +546,7 @@ int main(void) {
     several();
     external_events();
     user_objects();
+    nothing_leaks();
     if (i == 0) before = open_fds();
   }
   CHECK(open_fds() == before);
