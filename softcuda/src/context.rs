@@ -284,6 +284,12 @@ pub fn current(driver: &'static Driver) -> Outcome<&'static Context> {
     driver.contexts.get(handle).filter(|c| c.is_active()).ok_or(CudaError::CONTEXT_IS_DESTROYED)
 }
 
+/// Index of the device of the calling thread's current context.
+pub fn current_device() -> Option<usize> {
+    let driver = Driver::running()?;
+    driver.contexts.get(CURRENT.get()).map(Context::device)
+}
+
 /// Handle of the calling thread's current context, 0 for none.
 pub fn current_handle() -> u64 {
     CURRENT.get()

@@ -60,7 +60,7 @@ thread_local! {
 impl Driver {
     fn new(config: Config) -> Driver {
         let devices = config.visible.iter().enumerate();
-        let devices = devices.map(|(index, ordinal)| Device::new(index, *ordinal, config.memory, config.sms)).collect();
+        let devices = devices.map(|(index, ordinal)| Device::new(index, *ordinal, &config)).collect();
         Driver {
             devices,
             contexts: Table::new(Kind::Context),

@@ -4,6 +4,7 @@ use super::{CuResult, Handle, Out, boundary};
 use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::synchronize_device;
 use crate::stream::PRIORITIES;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -276,6 +277,10 @@ extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CuResult {
             let same = peer == context.handle();
             return Err(if same { CudaError::INVALID_CONTEXT } else { CudaError::PEER_ACCESS_UNSUPPORTED });
         }
+        if context.settings.lock().peers.contains(&peer) {
+            return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);
+        }
+        synchronize_device(driver, context.device());
         let mut settings = context.settings.lock();
         if settings.peers.contains(&peer) {
             return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);

@@ -4,7 +4,9 @@
 use super::{CuResult, DevicePointer, Handle, In, boundary};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::Reach;
 use crate::memory::access::Transfer;
+use crate::memory::space::Rights;
 use crate::stream::{self, Op, Stream, Transfer3d};
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -16,6 +18,8 @@ const STAGED: usize = 64 << 10;
 enum Side {
     /// Device memory, or host memory that the device can reach.
     Device,
+    /// The same of a copy between contexts: any of their devices may have access.
+    Peer,
     /// Host memory, pinned or not.
     Host,
     /// Whatever the address is.
@@ -30,13 +34,22 @@ enum Place {
     Pageable,
 }
 
-fn find(driver: &Driver, side: Side, (address, extent): (usize, usize)) -> Outcome<Place> {
-    let known = driver.memory.classify(address, extent);
+fn find(driver: &Driver, side: Side, (address, extent): (usize, usize), needed: Rights) -> Outcome<Place> {
+    let reach = match (side, needed) {
+        (Side::Peer, needed) => Reach::Peer(needed),
+        (_, Rights::Write) => Reach::Write,
+        _ => Reach::Read,
+    };
+    let known = driver.memory.classify_for(address, extent, reach);
     match (side, known) {
         (_, Ok(Some(true))) => Ok(Place::Device),
         (_, Ok(Some(false))) => Ok(Place::Pinned),
-        (Side::Device, _) | (Side::Any, Err(_)) => Err(CudaError::INVALID_VALUE),
+        (Side::Device | Side::Peer, _) | (Side::Any, Err(_)) => Err(CudaError::INVALID_VALUE),
         (Side::Host | Side::Any, _) if address == 0 => Err(CudaError::INVALID_VALUE),
+        // Mapped, but without the right, is not pageable: it would be a crash.
+        (Side::Host, Err(_)) if driver.memory.find(address).is_some_and(|range| !range.permits(reach)) => {
+            Err(CudaError::INVALID_VALUE)
+        }
         (Side::Host | Side::Any, _) => Ok(Place::Pageable),
     }
 }
@@ -45,7 +58,7 @@ fn find(driver: &Driver, side: Side, (address, extent): (usize, usize)) -> Outco
 fn places(driver: &Driver, planes: &[Transfer], to: Side, from: Side) -> Outcome<(Place, Place)> {
     let mut found = (Place::Device, Place::Device);
     for plane in planes {
-        found = (find(driver, to, plane.destination())?, find(driver, from, plane.source())?);
+        found = (find(driver, to, plane.destination(), Rights::Write)?, find(driver, from, plane.source(), Rights::Read)?);
     }
     Ok(found)
 }
@@ -133,7 +146,7 @@ extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes
 fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Handle>) -> Outcome {
     let driver = Driver::get()?;
     let contexts = [crate::context::lookup(driver, to.1)?, crate::context::lookup(driver, from.1)?];
-    let copy = || linear((to.0, Side::Device), (from.0, Side::Device), bytes, stream);
+    let copy = || linear((to.0, Side::Peer), (from.0, Side::Peer), bytes, stream);
     if stream.is_some() {
         return copy();
     }
@@ -338,16 +351,18 @@ extern "C" fn cuMemcpy3DPeerAsync(copy: In<c_void>, stream: Handle) -> CuResult 
 }
 
 /// Memory is where it is; the call only has to be sound.
+fn prefetch(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> Outcome {
+    let driver = Driver::get()?;
+    stream::lookup(driver, stream)?;
+    if device >= 0 {
+        driver.device(device)?;
+    }
+    driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemPrefetchAsync(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        stream::lookup(driver, stream)?;
-        if device >= 0 {
-            driver.device(device)?;
-        }
-        driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
-    })
+    boundary(|| prefetch(pointer, bytes, device, stream))
 }
 
 /// `CUmemLocation`
@@ -367,5 +382,5 @@ extern "C" fn cuMemPrefetchAsync_v2(
     stream: Handle,
 ) -> CuResult {
     // Kind 1 is a device; the others are host memory.
-    cuMemPrefetchAsync(pointer, bytes, if location.kind == 1 { location.id } else { -1 }, stream)
+    boundary(|| prefetch(pointer, bytes, if location.kind == 1 { location.id } else { -1 }, stream))
 }

@@ -78,7 +78,8 @@ extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> CuResult {
 #[unsafe(no_mangle)]
 extern "C" fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>, pointer: DevicePointer) -> CuResult {
     boundary(|| {
-        let range = Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind.is_device());
+        let range =
+            Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind.is_device() || range.backing.is_some());
         let range = range.ok_or(CudaError::NOT_FOUND)?;
         base.set_if_wanted(range.base as DevicePointer);
         size.set_if_wanted(range.size);
@@ -171,16 +172,18 @@ extern "C" fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: *mut c_void) -> CuR
 }
 
 /// Advice is taken and not needed.
+fn advise(pointer: DevicePointer, bytes: usize, device: c_int) -> Outcome {
+    let driver = Driver::get()?;
+    if device >= 0 {
+        driver.device(device)?;
+    }
+    let managed = driver.memory.find(pointer as usize).is_some_and(|range| range.kind == Kind::Managed);
+    if managed && bytes > 0 { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAdvise(pointer: DevicePointer, bytes: usize, _advice: c_int, device: c_int) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        if device >= 0 {
-            driver.device(device)?;
-        }
-        let managed = driver.memory.find(pointer as usize).is_some_and(|range| range.kind == Kind::Managed);
-        if managed && bytes > 0 { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
-    })
+    boundary(|| advise(pointer, bytes, device))
 }
 
 /// `CUmemLocation`
@@ -192,6 +195,6 @@ struct Location {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAdvise_v2(pointer: DevicePointer, bytes: usize, advice: c_int, location: Location) -> CuResult {
-    cuMemAdvise(pointer, bytes, advice, if location.kind == 1 { location.id } else { -1 })
+extern "C" fn cuMemAdvise_v2(pointer: DevicePointer, bytes: usize, _advice: c_int, location: Location) -> CuResult {
+    boundary(|| advise(pointer, bytes, if location.kind == 1 { location.id } else { -1 }))
 }

@@ -20,6 +20,7 @@ mod launch;
 mod memory;
 mod module;
 pub mod os;
+mod per_thread;
 mod pointer;
 mod pool;
 mod procaddr;
@@ -29,8 +30,12 @@ mod stream;
 mod stream_ops;
 mod user_object;
 mod versions;
+mod vmm;
 
 use crate::error::{CudaError, Outcome};
+use crate::fault;
+pub use device::NAME as DEVICE_NAME;
+pub use init::DRIVER_VERSION;
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -41,9 +46,13 @@ pub type DevicePointer = u64;
 /// `CUcontext`, `CUstream`, …: opaque to the client, never dereferenced here.
 pub type Handle = u64;
 
-/// Runs the body of an entry point: a panic becomes `CUDA_ERROR_UNKNOWN` and a line on stderr (the panic's own).
+/// Runs the body of an entry point: a panic becomes `CUDA_ERROR_UNKNOWN` and a line on stderr (the panic's own). The
+/// body is a closure of the exported function itself, whose name `SOFTCUDA_FAULT` goes by.
 #[inline]
-pub fn boundary(body: impl FnOnce() -> Outcome) -> CuResult {
+pub fn boundary<F: FnOnce() -> Outcome>(body: F) -> CuResult {
+    if let Some(code) = fault::due::<F>() {
+        return code;
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => error.0,
@@ -64,6 +73,11 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
+    /// A pointer of another type.
+    pub fn at(pointer: *mut T) -> Out<T> {
+        Out(pointer)
+    }
+
     /// Null is `INVALID_VALUE`.
     pub fn check(self) -> Outcome {
         if self.0.is_null() { Err(CudaError::INVALID_VALUE) } else { Ok(()) }

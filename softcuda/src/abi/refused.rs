@@ -1,12 +1,12 @@
 //! Functions of the driver interface that programs look for and that are not built: each says `NOT_SUPPORTED`, and its
 //! name once on stderr. A caller's arguments are never looked at.
 
-use super::{CuResult, os};
-use crate::error::CudaError;
+use super::{CuResult, boundary, os};
+use crate::error::{CudaError, Outcome};
 
-fn refuse(name: &str) -> CuResult {
+fn refuse(name: &str) -> Outcome {
     os::say_once(name, &format!("{name} is not supported"));
-    CudaError::NOT_SUPPORTED.0
+    Err(CudaError::NOT_SUPPORTED)
 }
 
 macro_rules! refused {
@@ -14,7 +14,7 @@ macro_rules! refused {
         $(
             #[unsafe(no_mangle)]
             extern "C" fn $name() -> CuResult {
-                refuse(stringify!($name))
+                boundary(|| refuse(stringify!($name)))
             }
         )*
     };
@@ -27,9 +27,7 @@ refused! {
     cuGraphExecBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphExecChildGraphNodeSetParams
     cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeGetParams
     cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
-    cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemSetAccess cuMemGetAccess
-    cuMemExportToShareableHandle cuMemImportFromShareableHandle cuMemGetAllocationGranularity
-    cuMemGetAllocationPropertiesFromHandle cuMemRetainAllocationHandle cuMemGetHandleForAddressRange
+    cuMemGetHandleForAddressRange
     cuMulticastCreate cuMulticastAddDevice cuMulticastBindMem cuMulticastBindAddr cuMulticastUnbind
     cuMulticastGetGranularity
     cuStreamBatchMemOp cuStreamBatchMemOp_v2 cuStreamAttachMemAsync cuStreamGetAttribute cuStreamSetAttribute

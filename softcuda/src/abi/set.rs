@@ -3,6 +3,7 @@
 use super::{CuResult, DevicePointer, Handle, boundary};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::Reach;
 use crate::memory::access::{Fill, extent};
 use crate::stream::{self, Op};
 use std::ffi::{c_uchar, c_uint, c_ushort};
@@ -35,7 +36,7 @@ pub(super) fn prepare(driver: &Driver, to: DevicePointer, value: u32, shape: Sha
     if !(to as usize).is_multiple_of(element) || !pitch.is_multiple_of(element) || (height > 1 && pitch < bytes) {
         return Err(CudaError::INVALID_VALUE);
     }
-    let place = driver.memory.classify(to as usize, extent(bytes, height, pitch))?;
+    let place = driver.memory.classify_for(to as usize, extent(bytes, height, pitch), Reach::Write)?;
     let on_device = place.ok_or(CudaError::INVALID_VALUE)?;
     // SAFETY: the rows lie in one known range and are aligned; that they stay is the client's promise.
     let fill = unsafe { Fill::rows((to as usize, pitch), value, element, width, height) };

@@ -12,19 +12,21 @@ use std::ffi::{c_int, c_uint};
 /// `CU_EVENT_WAIT_EXTERNAL`: in a capture, a wait that happens at each launch. It means nothing elsewhere.
 const EXTERNAL: c_uint = 1;
 
+fn create(to: Out<Handle>, flags: c_uint, priority: c_int) -> Outcome {
+    let driver = Driver::get()?;
+    let context = context::current(driver)?;
+    to.check()?;
+    to.set(Stream::create(driver, context, flags, priority)?)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamCreate(to: Out<Handle>, flags: c_uint) -> CuResult {
-    cuStreamCreateWithPriority(to, flags, 0)
+    boundary(|| create(to, flags, 0))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamCreateWithPriority(to: Out<Handle>, flags: c_uint, priority: c_int) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        let context = context::current(driver)?;
-        to.check()?;
-        to.set(Stream::create(driver, context, flags, priority)?)
-    })
+    boundary(|| create(to, flags, priority))
 }
 
 /// The work goes on; the default streams cannot be destroyed.
@@ -79,35 +81,37 @@ extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) ->
     })
 }
 
-fn of<T>(stream: Handle, to: Out<T>, value: impl FnOnce(&'static Stream) -> T) -> CuResult {
-    boundary(|| to.set(value(stream::lookup(Driver::get()?, stream)?)))
+fn of<T>(stream: Handle, to: Out<T>, value: impl FnOnce(&'static Stream) -> T) -> Outcome {
+    to.set(value(stream::lookup(Driver::get()?, stream)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetPriority(stream: Handle, priority: Out<c_int>) -> CuResult {
-    of(stream, priority, Stream::priority)
+    boundary(|| of(stream, priority, Stream::priority))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetFlags(stream: Handle, flags: Out<c_uint>) -> CuResult {
-    of(stream, flags, Stream::flags)
+    boundary(|| of(stream, flags, Stream::flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetId(stream: Handle, id: Out<u64>) -> CuResult {
-    of(stream, id, Stream::id)
+    boundary(|| of(stream, id, Stream::id))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) -> CuResult {
-    of(stream, context, Stream::context_handle)
+    boundary(|| of(stream, context, Stream::context_handle))
 }
 
 /// There are no green contexts.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetCtx_v2(stream: Handle, context: Out<Handle>, green: Out<Handle>) -> CuResult {
-    green.set_if_wanted(0);
-    of(stream, context, Stream::context_handle)
+    boundary(|| {
+        green.set_if_wanted(0);
+        of(stream, context, Stream::context_handle)
+    })
 }
 
 #[unsafe(no_mangle)]

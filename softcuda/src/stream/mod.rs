@@ -1,6 +1,7 @@
 //! Streams: queues of operations, executed in order by whoever owns the stream at the moment: a thread that waits for
 //! it ("help by the waiter"), or else its worker thread.
 
+mod connection;
 mod op;
 mod run;
 mod scheduler;
@@ -10,11 +11,12 @@ use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::launch::Launch;
+pub use connection::{Connections, MAX_CONNECTIONS};
 pub use op::{Op, Transfer3d};
 use parking_lot::{Condvar, Mutex};
 pub use run::{synchronize, synchronize_all, synchronize_stream};
 pub use scheduler::Scheduler;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use worker::Worker;
@@ -90,6 +92,10 @@ pub struct Stream {
     /// Operations ever put into the queue, and those done.
     submitted: AtomicU64,
     completed: AtomicU64,
+    /// Operations that have left the queue.
+    started: AtomicU64,
+    /// The hardware queue, 0 before the first operation.
+    connection: AtomicU32,
     /// Somebody is executing operations.
     owned: AtomicBool,
     /// The scheduler looks after it.
@@ -171,6 +177,7 @@ impl Stream {
         if let Some(context) = driver.contexts.get(self.context_handle()) {
             context.remove_stream(self);
         }
+        self.disconnect();
         driver.streams.recycle(self.handle.load(Ordering::Relaxed));
     }
 
@@ -261,10 +268,18 @@ impl Stream {
             self.make_room();
         }
         let number = {
+            let mut connection = if self.role() == Role::Lane { None } else { self.connect() };
             let mut queue = self.queue.lock();
             self.order(&mut queue);
+            if let Some(behind) = connection.as_ref().and_then(|connection| connection.ahead_of(self)) {
+                self.push(&mut queue, behind);
+            }
             let operation = make(&mut queue);
-            self.push(&mut queue, operation)
+            let number = self.push(&mut queue, operation);
+            if let Some(connection) = &mut connection {
+                connection.put(Target { stream: self, number });
+            }
+            number
         };
         driver().scheduler.submitted(self);
         Ok(Target { stream: self, number })
@@ -318,7 +333,8 @@ impl Stream {
 
     #[inline]
     fn pending(&self) -> u64 {
-        self.submitted.load(Ordering::Relaxed).wrapping_sub(self.completed.load(Ordering::Relaxed))
+        // Others may submit and complete between the two looks.
+        self.submitted.load(Ordering::Relaxed).saturating_sub(self.completed.load(Ordering::Relaxed))
     }
 
     /// Where much is pending, starts the worker; where too much is, waits for it.
@@ -389,6 +405,16 @@ impl Drop for ThreadStreams {
 
 thread_local! {
     static THREAD_STREAMS: RefCell<ThreadStreams> = RefCell::default();
+    /// Set during a call that means the per-thread default stream by 0.
+    static OWN_DEFAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call for which stream 0 is the per-thread default stream.
+pub fn with_own_default<T>(call: impl FnOnce() -> T) -> T {
+    let before = OWN_DEFAULT.replace(true);
+    let answer = call();
+    OWN_DEFAULT.set(before);
+    answer
 }
 
 fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'static Stream> {
@@ -407,10 +433,16 @@ fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'s
     })
 }
 
+/// Whether this means the legacy default stream.
+pub fn is_legacy(handle: u64) -> bool {
+    handle == LEGACY_HANDLE || handle == 0 && !OWN_DEFAULT.get()
+}
+
 /// The stream that a client means: a handle, or one of the default streams of its current context.
 #[inline]
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Stream> {
     match handle {
+        0 if OWN_DEFAULT.get() => per_thread(driver, context::current(driver)?),
         0 | LEGACY_HANDLE => Ok(context::current(driver)?.legacy()),
         PER_THREAD_HANDLE => per_thread(driver, context::current(driver)?),
         _ => driver.streams.get(handle).ok_or(CudaError::INVALID_HANDLE),

@@ -36,6 +36,8 @@ pub enum Op {
     Record(&'static Event, u64),
     /// Goes on when the place is reached.
     Wait(Target),
+    /// Goes on when the place's last operation has started: it is ahead in a queue that streams share.
+    Behind(Target),
     /// An interprocess event's record with its ticket.
     Announce(Arc<SharedEvent>, u64),
     /// Goes on when another process's record is reached.
@@ -65,7 +67,7 @@ impl Op {
             Op::Callback(callback) => callback.run(),
             Op::Record(event, number) => event.reached(number, driver.now()),
             // The owner has seen that the place is reached.
-            Op::Wait(_) => {}
+            Op::Wait(_) | Op::Behind(_) => {}
             Op::Announce(event, ticket) => event.announce(ticket),
             Op::Await(event, ticket) => event.wait(ticket),
             Op::Write(write) => write.run(),
