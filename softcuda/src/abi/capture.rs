@@ -5,7 +5,7 @@ use crate::context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::graph::capture::{Info, Mode, exchange_mode};
-use crate::stream::{self, LEGACY_HANDLE};
+use crate::stream;
 use std::ffi::{c_int, c_uint};
 
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`; 0 adds.
@@ -59,15 +59,11 @@ extern "C" fn cuStreamEndCapture(stream: Handle, graph: Out<Handle>) -> CuResult
 
 fn info(stream: Handle) -> Outcome<Option<Info>> {
     let driver = Driver::get()?;
-    let stream = match stream {
+    if stream::is_legacy(stream) && context::current(driver)?.legacy_if_used().is_none() {
         // Asking about the default stream does not make it.
-        0 | LEGACY_HANDLE => match context::current(driver)?.legacy_if_used() {
-            Some(stream) => stream,
-            None => return Ok(None),
-        },
-        _ => stream::lookup(driver, stream)?,
-    };
-    driver.graphs.captures.info(stream)
+        return Ok(None);
+    }
+    driver.graphs.captures.info(stream::lookup(driver, stream)?)
 }
 
 #[unsafe(no_mangle)]

@@ -268,7 +268,7 @@ impl Stream {
             self.make_room();
         }
         let number = {
-            let mut connection = self.connect();
+            let mut connection = if self.role() == Role::Lane { None } else { self.connect() };
             let mut queue = self.queue.lock();
             self.order(&mut queue);
             if let Some(behind) = connection.as_ref().and_then(|connection| connection.ahead_of(self)) {
@@ -440,6 +440,11 @@ fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'s
         };
         driver.streams.get(handle).ok_or(CudaError::INVALID_HANDLE)
     })
+}
+
+/// Whether this means the legacy default stream.
+pub fn is_legacy(handle: u64) -> bool {
+    handle == LEGACY_HANDLE || handle == 0 && !OWN_DEFAULT.get()
 }
 
 /// The stream that a client means: a handle, or one of the default streams of its current context.
