@@ -138,6 +138,7 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned int flags);
 CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphClone(CUgraph *clone, CUgraph graph);
 CUresult cuGraphGetId(CUgraph graph, unsigned int *id);
+CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned int flags);
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *nNodes);
 CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *nNodes);
 CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges, size_t *nEdges);

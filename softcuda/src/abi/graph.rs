@@ -6,7 +6,9 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::graph::Work;
 use crate::graph::body::{self, Body};
-use std::ffi::{c_int, c_uint};
+use std::ffi::{OsStr, c_char, c_int, c_uint};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphCreate(to: Out<Handle>, flags: c_uint) -> CuResult {
@@ -35,6 +37,16 @@ extern "C" fn cuGraphClone(to: Out<Handle>, graph: Handle) -> CuResult {
     boundary(|| {
         to.check()?;
         to.set(body::copy(Driver::get()?, graph, false)?)
+    })
+}
+
+/// A drawing of the graph in a file. The flags ask for more detail, of which there is none.
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphDebugDotPrint(graph: Handle, path: In<c_char>, _flags: c_uint) -> CuResult {
+    boundary(|| {
+        let path = Path::new(OsStr::from_bytes(path.text()?.to_bytes()));
+        let drawing = body::with(Driver::get()?, graph, |body| Ok(body.dot()))?;
+        std::fs::write(path, drawing).map_err(|_| CudaError::OPERATING_SYSTEM)
     })
 }
 

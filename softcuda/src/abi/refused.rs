@@ -21,7 +21,7 @@ macro_rules! refused {
 }
 
 refused! {
-    cuStreamBeginRecaptureToGraph cuGraphDebugDotPrint cuGraphNodeGetLocalId cuGraphNodeGetToolsId
+    cuStreamBeginRecaptureToGraph cuGraphNodeGetLocalId cuGraphNodeGetToolsId
     cuGraphAddMemAllocNode cuGraphMemAllocNodeGetParams cuGraphAddMemFreeNode cuGraphMemFreeNodeGetParams
     cuGraphAddBatchMemOpNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
     cuGraphExecBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphExecChildGraphNodeSetParams

@@ -144,6 +144,17 @@ impl Body {
         found
     }
 
+    /// A drawing in the language of Graphviz.
+    pub fn dot(&self) -> String {
+        let mut text = format!("digraph graph_{} {{\n", self.id);
+        for (place, node) in self.nodes.iter().enumerate() {
+            text += &format!("  n{place} [shape=box, label=\"{}: {}\"];\n", place, node.work.label());
+            let edges = node.dependencies.iter().filter_map(|before| self.places.get(before));
+            edges.for_each(|before| text += &format!("  n{before} -> n{place};\n"));
+        }
+        text + "}\n"
+    }
+
     /// Indices of all nodes, what they depend on first, else in the order of their making. Error: a cycle.
     fn order(&self) -> Outcome<Vec<usize>> {
         let mut left: Vec<usize> = self.nodes.iter().map(|node| node.dependencies.len()).collect();

@@ -84,6 +84,23 @@ impl Work {
     }
 }
 
+impl Work {
+    /// What a drawing of the graph calls it.
+    pub fn label(&self) -> String {
+        match self {
+            Work::Kernel(kernel) => format!("kernel {:?} x {:?}", kernel.launch.grid, kernel.launch.block),
+            Work::Copy(planes) => format!("memcpy {} bytes", planes.iter().map(Transfer::bytes).sum::<usize>()),
+            Work::Fill(_) => "memset".to_owned(),
+            Work::Host(_) => "host".to_owned(),
+            Work::Child(_) => "graph".to_owned(),
+            Work::Empty => "empty".to_owned(),
+            Work::Wait(_) => "event wait".to_owned(),
+            Work::Record(_) => "event record".to_owned(),
+            Work::Write(_) | Work::WaitValue(_) => "memory operation".to_owned(),
+        }
+    }
+}
+
 /// Allocation in stream order inside a graph is not built.
 pub fn no_memory_nodes() -> CudaError {
     os::say_once("graph memory", "memory nodes of graphs (cuMemAllocAsync, cuMemFreeAsync in a capture) are not supported");

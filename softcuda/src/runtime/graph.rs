@@ -70,6 +70,14 @@ extern "C" fn graph_get_id(graph: Handle, id: Out<c_uint>) -> Code {
 }
 
 /// # Safety
+/// `path` is a C string or NULL.
+#[unsafe(export_name = "softcudart_cudaGraphDebugDotPrint")]
+unsafe extern "C" fn graph_debug_dot_print(graph: Handle, path: Address, flags: c_uint) -> Code {
+    // SAFETY: the caller's promise is the driver's condition.
+    call(|| unsafe { driver::cuGraphDebugDotPrint(graph, path, flags) })
+}
+
+/// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart_cudaGraphGetNodes")]
 unsafe extern "C" fn graph_get_nodes(graph: Handle, nodes: Address, count: Address) -> Code {

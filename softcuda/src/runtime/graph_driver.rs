@@ -34,6 +34,7 @@ unsafe extern "C" {
     pub(super) safe fn cuGraphDestroy(graph: Handle) -> Status;
     pub(super) safe fn cuGraphClone(clone: Out<Handle>, graph: Handle) -> Status;
     pub(super) safe fn cuGraphGetId(graph: Handle, id: Out<c_uint>) -> Status;
+    pub(super) fn cuGraphDebugDotPrint(graph: Handle, path: Address, flags: c_uint) -> Status;
     pub(super) fn cuGraphGetNodes(graph: Handle, nodes: Address, count: Address) -> Status;
     pub(super) fn cuGraphGetRootNodes(graph: Handle, nodes: Address, count: Address) -> Status;
     pub(super) fn cuGraphGetEdges_v2(graph: Handle, from: Address, to: Address, edges: Address, count: Address) -> Status;

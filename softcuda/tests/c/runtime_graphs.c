@@ -108,6 +108,19 @@ static void errors(void) {
   (void)cudaGetLastError();
 }
 
+/* A drawing of a graph whose second node depends on its first. */
+static void draw(cudaGraph_t graph) {
+  char path[64], text[4096] = {0};
+  snprintf(path, sizeof path, "/tmp/softcuda-graph-%d.dot", (int)getpid());
+  OK(cudaGraphDebugDotPrint(graph, path, 0));
+  FILE *drawing = fopen(path, "r");
+  CHECK(drawing != NULL && fread(text, 1, sizeof text - 1, drawing) > 0);
+  fclose(drawing);
+  unlink(path);
+  CHECK(strstr(text, "digraph") != NULL && strstr(text, "n0 -> n1;") != NULL);
+  EXPECT(cudaErrorOperatingSystem, cudaGraphDebugDotPrint(graph, "/nowhere/at/all", 0));
+}
+
 /* Built by hand: every kind of node that the runtime's structs describe. */
 static void by_hand(void) {
   cudaGraph_t graph;
@@ -153,6 +166,7 @@ static void by_hand(void) {
   kp.func = NULL;
   OK(cudaGraphKernelNodeGetParams(kernel_node, &kp));
   CHECK(kp.func == kernel && kp.gridDim.x == 1 && *(uint64_t *)kp.kernelParams[1] == 5);
+  draw(graph);
   OK(cudaGraphInstantiate(&exec, graph, 0));
   OK(cudaGraphLaunch(exec, 0));
   OK(cudaEventSynchronize(event));
