@@ -5,7 +5,7 @@
 //!   are written in Rust (`src/runtime/`). A cdylib cannot have symbol versions, and programs linked to NVIDIA's
 //!   runtime ask for `cudaMalloc@libcudart.so.13`; this library is linked with a version script that gives them.
 //!
-//! Another version of the runtime, or NVML, is another row of [`LAYERS`].
+//! `libcudart.so.12` and `libnvidia-ml.so.1` are made in the same way: rows of [`LAYERS`].
 
 use std::collections::BTreeSet;
 use std::env;
@@ -30,18 +30,41 @@ struct Layer {
     /// between versions of a library can have a form of its own.
     prefixes: &'static [&'static str],
     /// A file with the names of this library's ABI. Those that are not built are exported too and answer
-    /// `cudaErrorNotSupported`.
+    /// "not supported".
     names: &'static str,
+    /// The function in `libcuda.so.1` that a call of one of those ends up in, with the name as its argument.
+    unbuilt: &'static str,
 }
 
-const LAYERS: &[Layer] = &[Layer {
-    soname: "libcudart.so.13",
-    script: "libcudart.so.13 { global: cuda*; __cuda*; local: *; };\n",
-    link_name: Some("libcudart.so"),
-    sources: "src/runtime",
-    prefixes: &["softcudart_", "softcudart13_"],
-    names: "src/runtime/names-13.txt",
-}];
+const LAYERS: &[Layer] = &[
+    Layer {
+        soname: "libcudart.so.13",
+        script: "libcudart.so.13 { global: cuda*; __cuda*; local: *; };\n",
+        link_name: Some("libcudart.so"),
+        sources: "src/runtime",
+        prefixes: &["softcudart_", "softcudart13_"],
+        names: "src/runtime/names-13.txt",
+        unbuilt: "softcuda_runtime_unbuilt",
+    },
+    Layer {
+        soname: "libcudart.so.12",
+        script: "libcudart.so.12 { global: cuda*; __cuda*; local: *; };\n",
+        link_name: None,
+        sources: "src/runtime",
+        prefixes: &["softcudart_", "softcudart12_"],
+        names: "src/runtime/names-12.txt",
+        unbuilt: "softcuda_runtime_unbuilt",
+    },
+    Layer {
+        soname: "libnvidia-ml.so.1",
+        script: "{ global: nvml*; local: *; };\n",
+        link_name: None,
+        sources: "src/nvml",
+        prefixes: &["softnvml_"],
+        names: "src/nvml/names.txt",
+        unbuilt: "softcuda_nvml_unbuilt",
+    },
+];
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
@@ -135,18 +158,17 @@ fn build_layer(layer: &Layer, stub: &Path, out: &Path) -> io::Result<()> {
 /// The whole library: one jump for each built function, and for each unbuilt one a call that names it.
 fn assembly(layer: &Layer, exports: &BTreeSet<String>) -> io::Result<String> {
     let mut text = String::from("\t.text\n");
-    let mut built = BTreeSet::new();
-    for prefix in layer.prefixes.iter().rev() {
-        for name in exports.iter().filter_map(|n| n.strip_prefix(prefix)) {
-            if built.insert(name) {
-                text += &function(name, &jump(&format!("{prefix}{name}")));
-            }
-        }
-    }
     for name in fs::read_to_string(layer.names)?.lines().map(str::trim) {
-        if !name.is_empty() && !name.starts_with('#') && !built.contains(name) {
-            text += &function(name, &format!("{}\n\t{}", load_name(name), jump("softcuda_runtime_unbuilt")));
-            text += &string(name);
+        if name.is_empty() || name.starts_with('#') {
+            continue;
+        }
+        let symbols = layer.prefixes.iter().rev().map(|prefix| format!("{prefix}{name}"));
+        match symbols.into_iter().find(|symbol| exports.contains(symbol)) {
+            Some(symbol) => text += &function(name, &jump(&symbol)),
+            None => {
+                text += &function(name, &format!("{}\n\t{}", load_name(name), jump(layer.unbuilt)));
+                text += &string(name);
+            }
         }
     }
     text += "\t.section .note.GNU-stack,\"\",%progbits\n";

@@ -5,10 +5,10 @@
 //! any call in the group makes the end return it and drops all that was collected.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use crate::bootstrap::UniqueId;
-use crate::comm::jobs::{self, Job};
+use crate::comm::jobs::{self, Job, Task};
 use crate::comm::{self, Comm, Config, InitRequest, Outcome};
 use crate::error::Error;
 use crate::launch;
@@ -23,23 +23,33 @@ struct Group {
     calls: Vec<(Arc<Comm>, Collective)>,
 }
 
+impl Group {
+    const EMPTY: Group = Group { depth: 0, error: None, jobs: Vec::new(), calls: Vec::new() };
+}
+
 thread_local! {
-    static GROUP: RefCell<Group> = RefCell::default();
+    // Never dropped, so that it can be used to the very end of the thread: programs destroy their
+    // communicators in exit handlers, when what is dropped is gone. A closed group owns nothing.
+    static GROUP: ManuallyDrop<RefCell<Group>> = const { ManuallyDrop::new(RefCell::new(Group::EMPTY)) };
+}
+
+fn with_group<R>(f: impl FnOnce(&mut Group) -> R) -> R {
+    GROUP.with(|group| f(&mut group.borrow_mut()))
 }
 
 /// Opens a group, or goes one level deeper.
 pub fn start() {
-    GROUP.with_borrow_mut(|group| group.depth += 1);
+    with_group(|group| group.depth += 1);
 }
 
 /// Whether the calling thread has a group open.
 pub fn is_open() -> bool {
-    GROUP.with_borrow(|group| group.depth > 0)
+    with_group(|group| group.depth > 0)
 }
 
 /// Remembers that a call inside a group failed; the end of the group returns the last such error.
 pub fn note_error(error: &Error) {
-    GROUP.with_borrow_mut(|group| {
+    with_group(|group| {
         if group.depth > 0 {
             group.error = Some(error.clone());
         }
@@ -52,7 +62,7 @@ pub fn note_error(error: &Error) {
 /// [`Error::InvalidUsage`] without a start; else the last error of a call in the group, or the first
 /// failure of what was collected.
 pub fn end() -> Result<Outcome, Error> {
-    let group = GROUP.with_borrow_mut(|group| {
+    let group = with_group(|group| {
         match group.depth {
             0 => return Err(Error::InvalidUsage("ncclGroupEnd: not in a group call.".to_string())),
             1 => {}
@@ -70,13 +80,33 @@ pub fn end() -> Result<Outcome, Error> {
 }
 
 fn carry_out(group: Group) -> Result<Outcome, Error> {
-    if let Some(error) = group.error {
-        group.jobs.into_iter().for_each(|job| (job.discard)(&error));
+    let Group { error, jobs, calls, .. } = group;
+    let error = error.or_else(|| mixed(&jobs));
+    if let Some(error) = error {
+        jobs.into_iter().for_each(|job| job.drop_for(&error));
         return Err(error);
     }
-    jobs::run_all(group.jobs)?;
-    launch::run_group(&group.calls)?;
-    Ok(Outcome::Done)
+    if jobs.is_empty() || jobs.iter().any(|job| job.is_blocking() || job.is_end()) {
+        jobs::run_all(jobs)?;
+        launch::run_group(&calls)?;
+        return Ok(Outcome::Done);
+    }
+    jobs::in_background(jobs, move |jobs| {
+        jobs::run_all(jobs)?;
+        launch::run_group(&calls)
+    })?;
+    Ok(Outcome::InProgress)
+}
+
+/// Jobs that are waited for and jobs that are polled for do not go together (spec §4.1), unless the group
+/// ends communicators: then all are waited for.
+fn mixed(jobs: &[Job]) -> Option<Error> {
+    let blocking = |wanted| jobs.iter().any(|job| job.is_blocking() == wanted);
+    if jobs.iter().any(Job::is_end) || !(blocking(true) && blocking(false)) {
+        return None;
+    }
+    let text = "Blocking and nonblocking communicators are not allowed in the same group.";
+    Some(Error::InvalidArgument(text.to_string()))
 }
 
 /// Adds a collective to the open group, or launches it at once when none is open.
@@ -85,16 +115,16 @@ pub fn submit(comm: Arc<Comm>, call: Collective) -> Result<Outcome, Error> {
     if !is_open() {
         return launch::run_one(&comm, &call).map(|()| Outcome::Done);
     }
-    GROUP.with_borrow_mut(|group| group.calls.push((comm, call)));
+    with_group(|group| group.calls.push((comm, call)));
     Ok(Outcome::Done)
 }
 
-/// Adds a job to the open group, or runs it at once when none is open.
+/// Adds a job to the open group, or carries it out as a group of one when none is open.
 fn submit_job(job: Job) -> Result<Outcome, Error> {
     if !is_open() {
-        return (job.run)().map(|()| Outcome::Done);
+        return carry_out(Group { jobs: vec![job], ..Group::EMPTY });
     }
-    GROUP.with_borrow_mut(|group| group.jobs.push(job));
+    with_group(|group| group.jobs.push(job));
     Ok(Outcome::Done)
 }
 
@@ -107,28 +137,12 @@ pub fn init_rank(request: InitRequest, publish: impl FnOnce(usize) + Send + 'sta
     let blocking = request.config.blocking || request.always_blocking;
     let (id, nranks, rank) = (request.id, request.nranks, request.rank);
     let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
-    if !blocking {
-        publish(comm.handle());
-        comm.init_in_background(id)?;
-        return Ok(Outcome::InProgress);
+    if blocking {
+        return submit_job(Job::new(comm, Task::Init { id, publish: Some(Box::new(publish)) }, true));
     }
-    let job = creation(&comm, id);
-    let run = move || {
-        (job.run)()?;
-        publish(comm.handle());
-        Ok(())
-    };
-    submit_job(Job { run: Box::new(run), ..job })
-}
-
-/// The job that creates a communicator.
-fn creation(comm: &Arc<Comm>, id: UniqueId) -> Job {
-    let (runner, canceller, quitter) = (comm.clone(), comm.clone(), comm.clone());
-    Job {
-        run: Box::new(move || runner.init(&id)),
-        cancel: Box::new(move || canceller.cancel_init()),
-        discard: Box::new(move |error| quitter.give_up(&id, error)),
-    }
+    publish(comm.handle());
+    submit_job(Job::new(comm, Task::Init { id, publish: None }, false))?;
+    Ok(Outcome::InProgress)
 }
 
 /// Creates the communicators of all ranks in one process, one for each device (`ncclCommInitAll`).
@@ -140,8 +154,9 @@ fn creation(comm: &Arc<Comm>, id: UniqueId) -> Job {
 pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
     comm::check_device_list(devices)?;
     let id = comm::unique_id()?;
-    let create = |(rank, device): (usize, &i32)| {
-        Comm::create(InitRequest {
+    let mut comms: Vec<Arc<Comm>> = Vec::new();
+    let result = devices.iter().enumerate().try_for_each(|(rank, device)| {
+        let request = InitRequest {
             function: "ncclCommInitAll",
             nranks: devices.len() as i32,
             rank: rank as i32,
@@ -149,31 +164,48 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
             config: config.clone(),
             always_blocking: true,
             device: Some(*device),
-        })
-    };
-    let mut comms: Vec<Arc<Comm>> = Vec::with_capacity(devices.len());
-    let made = devices.iter().enumerate().map(create).try_for_each(|made| made.map(|comm| comms.push(comm)));
-    let ready = made.and_then(|()| jobs::run_all(comms.iter().map(|comm| creation(comm, id)).collect()));
-    if let Err(error) = ready {
-        comms.iter().for_each(|comm| drop(comm.abort()));
-        return Err(error);
+        };
+        comms.push(Comm::create(request)?);
+        Ok(())
+    });
+    let job = |comm: &Arc<Comm>| Job::new(comm.clone(), Task::Init { id, publish: Some(Box::new(|_| ())) }, true);
+    let result = result.and_then(|()| jobs::run_all(comms.iter().map(job).collect()));
+    match result {
+        Ok(()) => Ok(comms.iter().map(|comm| comm.handle()).collect()),
+        Err(error) => {
+            // Those that have failed themselves are gone already.
+            comms.iter().for_each(|comm| drop(comm.abort()));
+            Err(error)
+        }
     }
-    Ok(comms.iter().map(|comm| comm.handle()).collect())
 }
 
 /// Waits for the work of a communicator (`ncclCommFinalize`).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for the second call.
 pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
-    submit_job(Job::local(move || comm.finalize()))
+    comm.check_unfinalized()?;
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Finalize, blocking))
 }
 
 /// Frees a communicator once its work has ended (`ncclCommDestroy`).
+///
+/// # Errors
+/// The communicator's own failure.
 pub fn destroy(comm: Arc<Comm>) -> Result<Outcome, Error> {
-    submit_job(Job::local(move || comm.destroy()))
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Destroy, blocking))
 }
 
 /// Stops and frees a communicator, whatever its peers do (`ncclCommAbort`).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] where it is gone already.
 pub fn abort(comm: Arc<Comm>) -> Result<Outcome, Error> {
     // Now, not at the end of the group: other threads may be waiting inside the communicator.
     comm.raise_abort();
-    submit_job(Job::local(move || comm.abort()))
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Abort, blocking))
 }

@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use common::launch::{Job, Outcome};
 use common::need;
@@ -28,6 +29,12 @@ fn build(target: &str, extra: &[String]) -> PathBuf {
     out.join(target)
 }
 
+/// The program of two processes, made once: tests of this program run side by side.
+fn all_reduce() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| build("all_reduce", &[]))
+}
+
 fn tools() -> Option<()> {
     need::tool("make")?;
     need::tool("cc").map(drop)
@@ -46,8 +53,7 @@ fn assert_right(outcome: &Outcome, ranks: usize) {
 #[test]
 fn all_reduce_by_two_processes() {
     let Some(()) = tools() else { return };
-    let program = build("all_reduce", &[]);
-    let mut job = Job::program(program, RANKS);
+    let mut job = Job::program(all_reduce(), RANKS);
     let id = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-id-{}", std::process::id()));
     for rank in 0..RANKS {
         job = job.args_of(rank, [rank.to_string(), RANKS.to_string(), id.display().to_string()]);
@@ -60,7 +66,7 @@ fn all_reduce_by_two_processes() {
 #[test]
 fn bad_usage_is_told() {
     let Some(()) = tools() else { return };
-    let outcome = Job::program(build("all_reduce", &[]), 1).run();
+    let outcome = Job::program(all_reduce(), 1).run();
     assert_eq!(outcome.ranks[0].status.code(), Some(2));
     assert!(outcome.ranks[0].stderr.contains("usage:"), "{outcome}");
 }

@@ -18,6 +18,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use common::launch::{Job, Outcome};
@@ -47,8 +48,13 @@ fn report(arguments: &str) -> Option<Value> {
     Some(serde_json::from_str(&outcome.ranks[0].stdout).expect("stdout is one JSON object"))
 }
 
-/// The broken library.
+/// The broken library, made once: tests of this program run side by side.
 fn broken() -> Option<PathBuf> {
+    static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    MADE.get_or_init(build_broken).clone()
+}
+
+fn build_broken() -> Option<PathBuf> {
     let cc = need::tool("cc")?;
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libbroken-nccl.so");
     let root = common::root();

@@ -25,6 +25,7 @@ perf: checks and times collectives, in the manner of nccl-tests
   -c 0|1          check every result against independently computed values (default 1)
   -w N            untimed calls before (default 5)
   -i N            timed calls (default: as many as fill 50 ms, 5 to 2000)
+  -z 0|1          wait after each call, as a blocking library does, instead of after all (default 0)
   -a 0|1|2|3      time of rank 0, average, minimum or maximum over the ranks (default 1)
   --rounds N      init: how often (default 3)
   --device KIND   auto: a GPU where there is a driver, else the software device; soft; gpu
@@ -82,6 +83,7 @@ pub struct Args {
     pub warmup: u64,
     pub iterations: Option<u64>,
     pub average: u8,
+    pub blocking: bool,
     pub rounds: usize,
     pub device: DeviceKind,
     pub nccl: Option<String>,
@@ -105,6 +107,7 @@ impl Default for Args {
             warmup: 5,
             iterations: None,
             average: 1,
+            blocking: false,
             rounds: 3,
             device: DeviceKind::Auto,
             nccl: None,
@@ -182,6 +185,7 @@ fn set(args: &mut Args, name: &str, value: &str) -> Result<(), String> {
         "-w" => args.warmup = number(value, 0, 1_000_000)?,
         "-i" => args.iterations = Some(number(value, 1, 1_000_000_000)?),
         "-a" => args.average = number(value, 0, 3)? as u8,
+        "-z" => args.blocking = number(value, 0, 1)? == 1,
         "--calls" => args.mode = Mode::Calls(number(value, 1, 1_000_000_000)?),
         "--rounds" => args.rounds = number(value, 1, 1_000_000)? as usize,
         "--device" => args.device = device(value)?,
@@ -320,7 +324,8 @@ mod tests {
             ("all_gather", "`all_gather`"),
             ("all_reduce -n 0", "-n 0"),
             ("all_reduce -n x", "from 1 to 4096"),
-            ("all_reduce -z 3", "no such option"),
+            ("all_reduce -y 3", "no such option"),
+            ("all_reduce -z 3", "from 0 to 1"),
             ("all_reduce -d float3", "bfloat16"),
             ("all_reduce -o mean", "avg"),
             ("all_reduce -b 1M -e 1K", "more than"),

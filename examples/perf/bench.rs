@@ -176,14 +176,18 @@ fn measure(args: &Args, fleet: &mut Fleet, size: u64, dtype: DataType, op: RedOp
     Ok(Row { count, dtype, op, nranks: args.nranks, out_of_place, in_place })
 }
 
+fn timed(args: &Args, case: Case, calls: u64) -> Order {
+    Order::Run { case, calls, blocking: args.blocking }
+}
+
 fn time(args: &Args, fleet: &mut Fleet, case: Case, round: usize) -> Result<Timing, String> {
     let warmup = args.warmup.max(1);
-    let warm = fleet.times(&Order::Run(case, warmup))?;
+    let warm = fleet.times(&timed(args, case, warmup))?;
     let mut slowest = warm.into_iter().fold(1e-9, f64::max) / warmup as f64;
     let mut seconds = 0.0;
     for _ in 0..TRIES {
         let calls = args.iterations.unwrap_or_else(|| (FILL / slowest).clamp(CALLS.0, CALLS.1) as u64);
-        let times = fleet.times(&Order::Run(case, calls))?;
+        let times = fleet.times(&timed(args, case, calls))?;
         seconds = table::over_ranks(args, &times) / calls as f64;
         slowest = times.into_iter().fold(1e-9, f64::max) / calls as f64;
         // The untimed calls can be far slower than the rest; then there were too few timed ones.
@@ -217,8 +221,8 @@ fn many_calls(args: &Args, fleet: &mut Fleet, calls: u64, report: &mut Value) ->
     let count = (usize::try_from(args.min_bytes).map_err(|error| error.to_string())? / dtype.size()).max(1);
     fleet.all(&Order::Allocate(count * dtype.size()))?;
     let case = Case { count, dtype: dtype as usize, op: op as usize, in_place: false };
-    fleet.all(&Order::Run(case, args.warmup))?;
-    let seconds = table::over_ranks(&Args { average: 3, ..args.clone() }, &fleet.times(&Order::Run(case, calls))?);
+    fleet.all(&timed(args, case, args.warmup))?;
+    let seconds = table::over_ranks(&Args { average: 3, ..args.clone() }, &fleet.times(&timed(args, case, calls))?);
     let wrong = if args.check { check(fleet, case, 0)? } else { 0 };
     say(
         args,

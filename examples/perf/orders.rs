@@ -49,8 +49,15 @@ pub enum Order {
     Init(String),
     /// Make buffers of this many bytes.
     Allocate(usize),
-    /// Meet the other ranks, then make so many calls and wait for the last.
-    Run(Case, u64),
+    /// Meet the other ranks, then make so many calls and wait for the last, or for each.
+    Run {
+        /// What is called.
+        case: Case,
+        /// How often.
+        calls: u64,
+        /// Wait after each call.
+        blocking: bool,
+    },
     /// Make one call on fresh data and compare; the number makes the data differ from the last time's.
     Check(Case, usize),
     /// Release everything and end.
@@ -97,7 +104,9 @@ mod tests {
     #[test]
     fn orders_survive_a_line() {
         let case = Case { count: 5, dtype: 9, op: 4, in_place: true };
-        for order in [Order::UniqueId, Order::Init("00ff".into()), Order::Run(case, 7), Order::Check(case, 1)] {
+        for order in
+            [Order::UniqueId, Order::Init("00ff".into()), Order::Run { case, calls: 7, blocking: false }, Order::Check(case, 1)]
+        {
             let line = serde_json::to_string(&order).expect("serialises");
             assert!(!line.contains('\n'));
             assert_eq!(serde_json::from_str::<Order>(&line).expect("parses"), order);

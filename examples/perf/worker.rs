@@ -147,7 +147,7 @@ impl Ranks {
             Order::UniqueId => return Ok(Reply::UniqueId(to_hex(&told(self.nccl.unique_id())?.0))),
             Order::Init(id) => self.init(&id)?,
             Order::Allocate(bytes) => self.allocate(bytes)?,
-            Order::Run(case, calls) => return self.run(case, calls).map(Reply::Took),
+            Order::Run { case, calls, blocking } => return self.run(case, calls, blocking).map(Reply::Took),
             Order::Check(case, round) => {
                 let (wrong, first) = self.check(case, round)?;
                 return Ok(Reply::Wrong(wrong, first));
@@ -213,12 +213,15 @@ impl Ranks {
     }
 
     /// Seconds for so many calls, from when the ranks have met (by a call on one element).
-    fn run(&mut self, case: Case, calls: u64) -> Outcome<f64> {
+    fn run(&mut self, case: Case, calls: u64, blocking: bool) -> Outcome<f64> {
         self.call(Case { count: case.count.min(1), ..case })?;
         self.wait()?;
         let start = Instant::now();
         for _ in 0..calls {
             self.call(case)?;
+            if blocking {
+                self.wait()?;
+            }
         }
         self.wait()?;
         Ok(start.elapsed().as_secs_f64())

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * The one call that softcuda's libcuda.so.1 has and no GPU driver has: loading kernels that are host code.
+ * What softcuda's libcuda.so.1 has and no GPU driver has: loading kernels that are host code, and what is asked of them.
  *
  * A program looks for softcudaModuleLoadImage with dlsym. Where it is there, the program hands over an image, a table
  * of its kernels compiled for the host, in place of a fat binary, and goes on as on a GPU: cuModuleGetFunction,
@@ -55,6 +55,12 @@ typedef struct softcudaImage {
  * CUDA_ERROR_INVALID_IMAGE for another magic or version or a function without name or entry,
  * CUDA_ERROR_INVALID_CONTEXT without a current context. */
 CUresult softcudaModuleLoadImage(CUmodule *module, const softcudaImage *image);
+
+/* 1 if the environment has SOFTCUDA_NO_WAKE=1, else 0; no cuInit is needed. A store of a GPU wakes no thread that sleeps
+ * on the word. An image that waits with futexes of its own should then neither wake anybody nor rely on being woken, so
+ * that a program which counts on wake-ups is found out before it meets a GPU. softcuda itself never sleeps on a word that
+ * kernels or other processes store to; it looks again and again, at intervals of up to 500 us. */
+int softcudaNoWake(void);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,7 @@
 //! Settings from the environment, read once by `cuInit`.
 
 use crate::device::identity;
+use crate::stream::MAX_CONNECTIONS;
 use std::time::Duration;
 
 /// Devices that `SOFTCUDA_DEVICES` may ask for.
@@ -13,10 +14,15 @@ const MAX_SMS: u64 = 65_536;
 pub struct Config {
     /// Ordinals of the devices that this process may see, in its own order (`CUDA_VISIBLE_DEVICES`).
     pub visible: Vec<u32>,
+    /// Devices of the machine (`SOFTCUDA_DEVICES`).
+    pub devices: u32,
     /// Bytes of memory per device (`SOFTCUDA_MEMORY`).
     pub memory: u64,
     /// Blocks that run at once on a device (`SOFTCUDA_SMS`).
     pub sms: u32,
+    /// Hardware queues of a device, which its streams share; 0: one for each stream (`SOFTCUDA_CONNECTIONS`, else
+    /// `CUDA_DEVICE_MAX_CONNECTIONS`).
+    pub connections: usize,
     /// Delay before each stream operation (`SOFTCUDA_DELAY_US`).
     pub delay: Option<Duration>,
 }
@@ -34,10 +40,14 @@ impl Config {
         };
         let devices = number("SOFTCUDA_DEVICES", 8, 0, MAX_DEVICES) as u32;
         let delay = number("SOFTCUDA_DELAY_US", 0, 0, 60_000_000);
+        // As with NVIDIA's driver: 8 unless the variable says otherwise.
+        let connections = number("CUDA_DEVICE_MAX_CONNECTIONS", 8, 1, MAX_CONNECTIONS as u64);
         Config {
             visible: visible(devices, get("CUDA_VISIBLE_DEVICES").as_deref()),
+            devices,
             memory: number("SOFTCUDA_MEMORY", 16 << 30, 1 << 20, 1 << 46),
             sms: number("SOFTCUDA_SMS", 132, 1, MAX_SMS) as u32,
+            connections: number("SOFTCUDA_CONNECTIONS", connections, 0, MAX_CONNECTIONS as u64) as usize,
             delay: (delay > 0).then(|| Duration::from_micros(delay)),
         }
     }
@@ -124,8 +134,17 @@ mod tests {
         });
         assert_eq!(config.visible.len(), 64);
         assert_eq!(config.memory, 2 << 30);
-        assert_eq!(config.sms, 132);
+        assert_eq!((config.sms, config.connections), (132, 8));
         assert_eq!(config.delay, Some(Duration::from_millis(2)));
+        let connections = |own: &str, nvidias: &str| {
+            let get = |name: &str| match name {
+                "SOFTCUDA_CONNECTIONS" => Some(own.to_owned()).filter(|text| !text.is_empty()),
+                "CUDA_DEVICE_MAX_CONNECTIONS" => Some(nvidias.to_owned()),
+                _ => None,
+            };
+            Config::read(&get).connections
+        };
+        assert_eq!([connections("", "1"), connections("", "0"), connections("0", "4"), connections("99", "4")], [1, 1, 0, 32]);
         assert_eq!(parse("4K"), Some(4096));
         assert_eq!(parse(""), None);
     }

@@ -5,6 +5,7 @@ use crate::error::{CudaError, Outcome};
 use crate::stream::{Role, Stream};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -268,8 +269,9 @@ impl Primary {
 
 thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-    /// Below the current one.
-    static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// Below the current one. Never dropped, since programs call CUDA in exit handlers too, when what is
+    /// dropped is gone; it owns memory only while there is something in it.
+    static BELOW: ManuallyDrop<RefCell<Vec<u64>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// The calling thread's current context.
@@ -282,6 +284,12 @@ pub fn current(driver: &'static Driver) -> Outcome<&'static Context> {
     driver.contexts.get(handle).filter(|c| c.is_active()).ok_or(CudaError::CONTEXT_IS_DESTROYED)
 }
 
+/// Index of the device of the calling thread's current context.
+pub fn current_device() -> Option<usize> {
+    let driver = Driver::running()?;
+    driver.contexts.get(CURRENT.get()).map(Context::device)
+}
+
 /// Handle of the calling thread's current context, 0 for none.
 pub fn current_handle() -> u64 {
     CURRENT.get()
@@ -290,7 +298,8 @@ pub fn current_handle() -> u64 {
 /// Makes a context current on top of the present one.
 pub fn push(handle: u64) -> Outcome {
     let before = CURRENT.get();
-    BELOW.with_borrow_mut(|below| {
+    BELOW.with(|below| {
+        let mut below = below.borrow_mut();
         if below.len() >= MAX_STACK {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -309,7 +318,14 @@ pub fn pop() -> Outcome<u64> {
     if top == 0 {
         return Err(CudaError::INVALID_CONTEXT);
     }
-    CURRENT.set(BELOW.with_borrow_mut(|below| below.pop().unwrap_or(0)));
+    CURRENT.set(BELOW.with(|below| {
+        let mut below = below.borrow_mut();
+        let next = below.pop().unwrap_or(0);
+        if below.is_empty() {
+            *below = Vec::new();
+        }
+        next
+    }));
     Ok(top)
 }
 

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::error::{CudaError, Outcome};
 use crate::event::Event;
+use crate::graph::Graphs;
 use crate::handles::{Kind, Table};
 use crate::launch::Pool as ThreadPool;
 use crate::memory::Memory;
@@ -34,6 +35,8 @@ pub struct Driver {
     pub functions: Table<Function>,
     /// `CUmemoryPool`
     pub pools: Table<MemoryPool>,
+    /// Captures, graphs and user objects.
+    pub graphs: Graphs,
     /// Allocations and mappings.
     pub memory: Memory,
     /// Streams with work.
@@ -57,7 +60,7 @@ thread_local! {
 impl Driver {
     fn new(config: Config) -> Driver {
         let devices = config.visible.iter().enumerate();
-        let devices = devices.map(|(index, ordinal)| Device::new(index, *ordinal, config.memory, config.sms)).collect();
+        let devices = devices.map(|(index, ordinal)| Device::new(index, *ordinal, &config)).collect();
         Driver {
             devices,
             contexts: Table::new(Kind::Context),
@@ -66,6 +69,7 @@ impl Driver {
             modules: Table::new(Kind::Module),
             functions: Table::new(Kind::Function),
             pools: Table::new(Kind::Pool),
+            graphs: Graphs::new(),
             memory: Memory::default(),
             scheduler: Scheduler::default(),
             threads: ThreadPool::default(),

@@ -4,11 +4,12 @@
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::graph::Captured;
 use crate::memory::shared::SharedEvent;
 use crate::stream::{Op, Stream, Target};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// `CU_EVENT_DISABLE_TIMING`
 const DISABLE_TIMING: u32 = 2;
@@ -28,6 +29,8 @@ struct Record {
     /// What other processes see, and the ticket of this process's last record in it.
     shared: Option<Arc<SharedEvent>>,
     ticket: u64,
+    /// The last record was captured: where it stands in the graph.
+    captured: Option<Captured>,
 }
 
 /// An event object.
@@ -35,6 +38,8 @@ struct Record {
 pub struct Event {
     flags: AtomicU32,
     context: AtomicU64,
+    /// The last record was captured.
+    in_capture: AtomicBool,
     record: Mutex<Record>,
 }
 
@@ -52,6 +57,7 @@ impl Event {
         let made = driver.events.insert(|event, _| {
             event.flags.store(flags, Ordering::Relaxed);
             event.context.store(context.handle(), Ordering::Relaxed);
+            event.in_capture.store(false, Ordering::Relaxed);
             let mut record = event.record.lock();
             *record = Record { number: record.number + 1, shared, ..Record::default() };
         });
@@ -68,20 +74,54 @@ impl Event {
 
     /// Records the event after all that the stream was given so far.
     pub fn record(&'static self, stream: &'static Stream) -> Outcome {
-        if self.context.load(Ordering::Relaxed) != stream.context_handle() {
-            return Err(CudaError::INVALID_HANDLE);
+        self.check_stream(stream)?;
+        self.record_in(stream)
+    }
+
+    /// An event can be recorded in streams of its own context only.
+    pub fn check_stream(&self, stream: &Stream) -> Outcome {
+        let same = self.context.load(Ordering::Relaxed) == stream.context_handle();
+        if same { Ok(()) } else { Err(CudaError::INVALID_HANDLE) }
+    }
+
+    /// The event now stands for a place in a graph that is being captured.
+    pub fn record_captured(&self, captured: Captured) {
+        let mut record = self.record.lock();
+        *record =
+            Record { number: record.number + 1, shared: record.shared.take(), captured: Some(captured), ..Record::default() };
+        self.in_capture.store(true, Ordering::Release);
+    }
+
+    /// Where the last record stands in a graph, if it was captured.
+    pub fn captured(&self) -> Option<Captured> {
+        if !self.in_capture.load(Ordering::Acquire) {
+            return None;
         }
+        self.record.lock().captured.clone()
+    }
+
+    /// Whether it was ever recorded.
+    pub fn is_recorded(&self) -> bool {
+        let record = self.record.lock();
+        record.at.is_some() || record.shared.as_ref().is_some_and(|shared| shared.last_ticket() != 0)
+    }
+
+    /// As [`Event::record`], for a stream of any context: a lane of a graph.
+    pub fn record_in(&'static self, stream: &'static Stream) -> Outcome {
         let (number, shared) = {
             let mut record = self.record.lock();
             record.number += 1;
             record.time = 0;
+            if record.captured.take().is_some() {
+                self.in_capture.store(false, Ordering::Release);
+            }
             (record.number, record.shared.clone())
         };
         // Not under the lock: a full stream makes us wait for its executor, which may want to store a time here.
         let ticket = shared.as_ref().map_or(0, |shared| shared.take_ticket());
         let at = match shared {
-            Some(shared) => stream.submit(Op::Announce(shared, ticket)),
-            None if self.is_timed() => stream.submit(Op::Record(self, number)),
+            Some(shared) => stream.submit(Op::Announce(shared, ticket))?,
+            None if self.is_timed() => stream.submit(Op::Record(self, number))?,
             None => stream.mark(),
         };
         let mut record = self.record.lock();
@@ -137,7 +177,7 @@ impl Event {
     }
 
     /// Makes what the stream is given from now on wait for the last record.
-    pub fn hold_up(&self, stream: &'static Stream) {
+    pub fn hold_up(&self, stream: &'static Stream) -> Outcome {
         let (at, own_ticket, shared) = {
             let record = self.record.lock();
             (record.at.filter(|at| !at.is_reached()), record.ticket, record.shared.clone())
@@ -145,12 +185,10 @@ impl Event {
         match (shared, at) {
             (Some(shared), _) if shared.last_ticket() != own_ticket => {
                 let ticket = shared.last_ticket();
-                stream.submit(Op::Await(shared, ticket));
+                stream.submit(Op::Await(shared, ticket)).map(drop)
             }
-            (_, Some(at)) if !std::ptr::eq(at.stream, stream) => {
-                stream.submit(Op::Wait(at));
-            }
-            _ => {}
+            (_, Some(at)) if !std::ptr::eq(at.stream, stream) => stream.submit(Op::Wait(at)).map(drop),
+            _ => Ok(()),
         }
     }
 
@@ -162,6 +200,9 @@ impl Event {
 
     fn time(&self) -> Outcome<u64> {
         let record = self.record.lock();
+        if record.captured.is_some() {
+            return Err(CudaError::CAPTURED_EVENT);
+        }
         let at = record.at.ok_or(CudaError::INVALID_HANDLE)?;
         if !self.is_timed() {
             return Err(CudaError::INVALID_HANDLE);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a handle stands for; three bits of it.
+/// What a handle stands for; four bits of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub enum Kind {
@@ -24,6 +24,14 @@ pub enum Kind {
     Function = 5,
     /// `CUmemoryPool`
     Pool = 6,
+    /// `CUgraph`
+    Graph = 7,
+    /// `CUgraphNode`
+    Node = 8,
+    /// `CUgraphExec`
+    Exec = 9,
+    /// `CUuserObject`
+    UserObject = 10,
 }
 
 /// Slots of the first chunk; each further one doubles.
@@ -31,7 +39,7 @@ const FIRST: usize = 64;
 /// 64 × (2¹⁴ − 1) ≈ one million objects of a kind at once.
 const CHUNKS: usize = 14;
 const INDEX_BITS: u64 = 20;
-const GENERATION_BITS: u64 = 20;
+const GENERATION_BITS: u64 = 19;
 /// Handles look like aligned user-space addresses: clients keep flags in the low bits.
 const INDEX_SHIFT: u64 = 4;
 const GENERATION_SHIFT: u64 = INDEX_SHIFT + INDEX_BITS;

@@ -29,12 +29,25 @@ pub struct Launch {
     pub block: [u32; 3],
     /// Bytes of shared memory, static and dynamic.
     pub shared: usize,
+    /// Handle of the function, and the dynamic bytes alone: what a graph's node tells of itself.
+    pub function: u64,
+    /// See `function`.
+    pub dynamic: u32,
     /// A copy of the arguments.
     pub arguments: Arguments,
     memory: BlockMemory,
 }
 
 impl Launch {
+    /// Makes this one equal to another.
+    pub fn copy_from(&mut self, other: &Launch) {
+        self.device = other.device;
+        self.entry = other.entry;
+        (self.grid, self.block, self.shared) = (other.grid, other.block, other.shared);
+        (self.function, self.dynamic) = (other.function, other.dynamic);
+        self.arguments.copy_from(&other.arguments);
+    }
+
     fn coordinates(&self, block: u64, thread: u64) -> Coordinates {
         Coordinates { grid: self.grid, block: self.block, index: split(block, self.grid), thread: split(thread, self.block) }
     }

@@ -3,8 +3,11 @@
 //! * `abi/`: the C boundary, the only room beside `memory/` with `unsafe`
 //! * `driver`: the state behind it; `device/`, `context`, `event`, `module`: its objects; `handles`: how C names them
 //! * `stream/`: queues of operations, and who executes them when
+//! * `graph/`: stream capture, graphs, their launches
 //! * `launch`: blocks and threads of a kernel
-//! * `memory/`: allocations, IPC, raw access
+//! * `memory/`: allocations, virtual memory management, IPC, raw access
+//! * `runtime/`, `nvml/`: what `libcudart.so` and `libnvidia-ml.so.1` jump to
+//! * `fault`: calls that fail on request
 #![deny(unsafe_code)]
 #![allow(non_snake_case, reason = "the names of NVIDIA's interface")]
 
@@ -15,10 +18,14 @@ mod device;
 mod driver;
 mod error;
 mod event;
+mod fault;
+mod graph;
 mod handles;
 mod launch;
 mod memory;
 mod module;
+mod nvml;
 #[allow(unsafe_code)]
+#[allow(clashing_extern_declarations, reason = "it calls exported functions, each by the types that suit the caller")]
 mod runtime;
 mod stream;

@@ -74,6 +74,18 @@ fn streams() {
 }
 
 #[test]
+fn captures() {
+    check_silent("captures.c");
+}
+
+#[test]
+fn graphs() {
+    for text in check("graphs.c") {
+        assert!(text.lines().count() == 1 && text.contains("memory nodes"), "what is not built is named: {text}");
+    }
+}
+
+#[test]
 fn host_functions() {
     check_silent("host_functions.c");
 }
@@ -91,6 +103,14 @@ fn peers() {
 #[test]
 fn pointers() {
     check_silent("pointers.c");
+}
+
+#[test]
+fn virtual_memory() {
+    for text in check("virtual_memory.c") {
+        let multicast = text.lines().filter(|line| line.contains("cuMulticast") && line.contains("not supported")).count();
+        assert_eq!((multicast, text.lines().count()), (4, 4), "{text}");
+    }
 }
 
 #[test]
@@ -113,6 +133,11 @@ fn runtime() {
     for text in check("runtime.c") {
         assert_eq!(text.matches("lonely").count(), 1, "the kernel is named once: {text}");
     }
+}
+
+#[test]
+fn runtime_graphs() {
+    check_silent("runtime_graphs.c");
 }
 
 #[test]

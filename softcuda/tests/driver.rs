@@ -179,8 +179,8 @@ fn copies_stay_in_bounds() {
 }
 
 #[test]
-fn capture_is_refused_but_answered() {
-    in_child("capture_is_refused_but_answered", |api| {
+fn capture_modes_and_the_export_table() {
+    in_child("capture_modes_and_the_export_table", |api| {
         ok((api.init)(0));
         api.use_device(0);
         let (mut status, mut mode) = (9, 2);
@@ -192,7 +192,11 @@ fn capture_is_refused_but_answered() {
         assert_eq!(mode, 2);
         mode = 3;
         assert_eq!((api.exchange_capture_mode)(&mut mode), 1);
-        assert_eq!((api.stream_begin_capture)(api.stream(0), 0), 801);
+        let stream = api.stream(0);
+        assert_eq!((api.stream_begin_capture)(stream, 3), 1);
+        ok((api.stream_begin_capture)(stream, 0));
+        ok((api.stream_is_capturing)(stream, &mut status));
+        assert_eq!(status, 1);
         let mut table = ptr::null();
         assert_eq!((api.export_table)(&mut table, ptr::null()), 500);
     });

@@ -71,8 +71,13 @@ fn members(body: &str) -> Vec<String> {
     for declaration in split(body, ';') {
         if let Some((before, after)) = declaration.rsplit_once('}') {
             let outer = after.trim();
-            found.push(outer.to_owned());
             let inner = before.split_once('{').map_or("", |(_, inner)| inner);
+            if outer.is_empty() {
+                // Members of a nameless union are the record's own.
+                found.extend(members(inner));
+                continue;
+            }
+            found.push(outer.to_owned());
             found.extend(members(inner).iter().map(|m| format!("{outer}.{m}")));
         } else {
             for one in split(&declaration, ',') {
@@ -108,7 +113,7 @@ fn parse(text: &str) -> Declared {
 
 /// Adds the constants, which the preprocessor eats.
 fn constants(declared: &mut Declared) {
-    for header in ["cuda.h", "driver_types.h", "cuda_runtime_api.h"] {
+    for header in ["cuda.h", "softcuda_graph.h", "driver_types.h", "cuda_runtime_api.h"] {
         let text = fs::read_to_string(support::include_dir().join(header)).expect("our header is there");
         for definition in text.lines().filter_map(|l| l.strip_prefix("#define ")) {
             let Some((name, value)) = definition.split_once(' ') else {

@@ -106,7 +106,10 @@ impl Call {
     fn checked(self, config: Option<crate::comm::config::CollConfig>) -> Result<Outcome, Error> {
         let comm = comm_of(self.func.name(), self.comm)?;
         let result = self.on(&comm, config);
-        result.inspect_err(|error| comm.note_failure(self.function, error))
+        result.inspect_err(|error| {
+            comm.fail_call(error);
+            comm.note_failure(self.function, error);
+        })
     }
 
     /// The checks of spec §3.6 in their order, then the call.

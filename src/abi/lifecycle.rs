@@ -245,7 +245,13 @@ fn finalize(comm: Handle) -> Result<Outcome, Error> {
     if comm.is_null() {
         return Ok(Outcome::Done);
     }
-    noted(ready("ncclCommFinalize", comm).and_then(group::finalize))
+    noted(comm_of("ncclCommFinalize", comm).and_then(|comm| {
+        // In a forked child there is nothing of its own to wait for.
+        if !comm.is_inherited() {
+            comm.check_ready()?;
+        }
+        group::finalize(comm)
+    }))
 }
 
 fn destroy(comm: Handle) -> Result<Outcome, Error> {

@@ -32,6 +32,8 @@ use protocol::checkin::{Entry, MAX_SETTINGS};
 use protocol::member::{Member, MemberConfig, Retry};
 use protocol::{MAX_FACTS, MAX_RANKS};
 
+/// What stands for the port of a rank that does not listen: the one of the discard service.
+const NO_PORT: u16 = 9;
 /// How long a rank that has failed tries to tell the root, before it returns its own error.
 pub const REPORT: Duration = Duration::from_secs(5);
 
@@ -112,7 +114,7 @@ impl Bootstrap {
     /// root that is gone; `Timeout` with the missing ranks; `Aborted` if it was cancelled; `System`.
     pub fn join(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Bootstrap, Error> {
         let clock = Instant::now();
-        let (driver, settings) = prepare(config, id, join)?;
+        let (driver, settings) = prepare(config, id, join, true)?;
         let create = clock.elapsed();
         let (rank, nranks) = (settings.rank, settings.nranks);
         let member = Member::new(settings, driver.now());
@@ -126,12 +128,14 @@ impl Bootstrap {
 
     /// For a rank that has failed before it could join (no memory, no device): checks in only to end the
     /// initialisation of all other ranks with an error that names this one. Takes a round trip if the root
-    /// is there, and [`REPORT`] at most if it is not.
+    /// is there, and [`REPORT`] at most if it is not. A rank that is out of range (a negative one as its 32
+    /// bits) can be reported: the root tells all that it is.
     ///
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
     pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
-        let (driver, settings) = prepare(config, id, join)?;
+        // Nobody will connect to this rank, and descriptors may be what it lacks.
+        let (driver, settings) = prepare(config, id, join, false)?;
         let (rank, nranks) = (settings.rank, settings.nranks);
         let member = Member::reporting(settings, failure, driver.now());
         let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings: Timings::default() };
@@ -279,8 +283,9 @@ impl Drop for Bootstrap {
 }
 
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
-fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, MemberConfig), Error> {
-    check(&join)?;
+/// A rank that does not `listen` comes only to report a failure.
+fn prepare(config: &NetConfig, id: &UniqueId, join: Join, listen: bool) -> Result<(Driver, MemberConfig), Error> {
+    check(&join, listen)?;
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
     let subnet = parts.fixed.then_some(parts.root.ip());
@@ -291,9 +296,9 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, Mem
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
         net::root::start(config, listener, parts.magic, rand::random(), true)?;
     }
-    let listener = socket::listen(interface.at(0), config.ports, "other ranks")?;
-    let address = socket::local_address(&listener)?;
-    let driver = Driver::new(Some(listener), join.cancel, Buffers::from(config))?;
+    let listener = listen.then(|| socket::listen(interface.at(0), config.ports, "other ranks")).transpose()?;
+    let address = listener.as_ref().map_or(Ok(interface.at(NO_PORT)), socket::local_address)?;
+    let driver = Driver::new(listener, join.cancel, Buffers::from(config))?;
     let settings = MemberConfig {
         rank: join.rank,
         nranks: join.nranks,
@@ -311,12 +316,12 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join) -> Result<(Driver, Mem
 }
 
 /// What can be wrong with a rank's own arguments.
-fn check(join: &Join) -> Result<(), Error> {
+fn check(join: &Join, in_range: bool) -> Result<(), Error> {
     let (rank, nranks) = (join.rank, join.nranks);
     if nranks == 0 || nranks > MAX_RANKS {
         return Err(Error::InvalidArgument(format!("{nranks} ranks: there must be 1 to {MAX_RANKS}")));
     }
-    if rank >= nranks {
+    if rank >= nranks && in_range {
         return Err(Error::InvalidArgument(format!("rank {rank} is out of range, there are {nranks} ranks")));
     }
     if join.facts.len() > MAX_FACTS {

@@ -64,6 +64,11 @@ pub(super) fn get(handle: usize) -> Option<Arc<Comm>> {
     cells.table.read().cells.get(index_of(cells, handle)?)?.clone()
 }
 
+/// All live communicators.
+pub(super) fn all() -> Vec<Arc<Comm>> {
+    HANDLES.get().map_or_else(Vec::new, |cells| cells.table.read().cells.iter().flatten().cloned().collect())
+}
+
 /// Takes a handle back. The second call for a handle finds nothing.
 pub(super) fn remove(handle: usize) -> Option<Arc<Comm>> {
     let cells = HANDLES.get()?;

@@ -12,9 +12,9 @@ use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
 use super::{Comm, Order, Parts, State, arena};
 use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
-use crate::device::{self, Event, HostFlag, Kernels};
+use crate::device::{self, HostFlag, Kernels};
 use crate::error::Error;
-use crate::log::Place;
+use crate::log::{Place, lines};
 use crate::sys::{FdPost, HostFacts};
 use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
 
@@ -44,35 +44,28 @@ impl Timings {
 
 impl Comm {
     /// Joins the other ranks and builds everything that operations need. Blocks until all ranks are
-    /// there; on failure the handle is taken back and the others are told.
-    pub fn init(self: &Arc<Comm>, id: &UniqueId) -> Result<(), Error> {
+    /// there; on failure the others are told. The handle is taken back then, unless it is `published`: one
+    /// that the user has already is polled, and no call returns the error.
+    pub fn init(self: &Arc<Comm>, id: &UniqueId, published: bool) -> Result<(), Error> {
         let result = self.build(id);
-        self.begin_life(&result, false);
-        if result.is_err() {
+        self.begin_life(&result, published);
+        if result.is_err() && !published {
             arena::remove(self.handle());
         }
         result
     }
 
-    /// As [`Comm::init`], on a thread of its own. The handle stays, so that the failure can be read.
-    pub fn init_in_background(self: &Arc<Comm>, id: UniqueId) -> Result<(), Error> {
-        let comm = self.clone();
-        let work = move || comm.begin_life(&comm.build(&id), true);
-        let spawned = std::thread::Builder::new().name("oxccl-init".to_string()).spawn(work);
-        spawned.map(|_| ()).map_err(|error| Error::system("pthread_create", "a thread for ncclCommInitRankConfig", &error))
-    }
-
-    /// What a creation has come to; of no account if the communicator was aborted meanwhile. In the
-    /// `background` no call returns the error, so that it becomes the last error here, before it can be seen.
-    fn begin_life(&self, result: &Result<(), Error>, background: bool) {
+    /// What a creation has come to; of no account if the communicator was aborted meanwhile. An error that no
+    /// call returns becomes the last error here, before it can be seen.
+    fn begin_life(&self, result: &Result<(), Error>, published: bool) {
         let mut state = self.state.lock();
-        if *state != State::Starting {
+        if *state != State::Busy {
             return;
         }
         match result {
             Ok(()) => *state = State::Ready,
             Err(error) => {
-                if background {
+                if published {
                     crate::log::failure(&Place { file: "comm/init.rs", line: line!(), function: self.function }, error);
                 }
                 self.note_failure(self.function, error);
@@ -95,12 +88,17 @@ impl Comm {
         let prepared = self.prepare(&settings).inspect_err(|error| tell(&settings.net, id, self.nranks, self.rank, error));
         let (kernels, mut post, join) = prepared?;
         timings.kernels = timings.lap();
-        let mut bootstrap = Bootstrap::join(&settings.net, id, join).inspect_err(|error| {
-            // The system refused something, perhaps before the root knew of this rank.
-            if matches!(error, Error::System { .. } | Error::Resource(_)) {
-                tell(&settings.net, id, self.nranks, self.rank, error);
+        let mut bootstrap = match Bootstrap::join(&settings.net, id, join) {
+            Ok(bootstrap) => bootstrap,
+            Err(error) => {
+                drop(post);
+                // Where the system has refused something, the root may not know of this rank.
+                if matches!(error, Error::System { .. } | Error::Resource(_)) {
+                    tell(&settings.net, id, self.nranks, self.rank, &error);
+                }
+                return Err(error);
             }
-        })?;
+        };
         timings.bootstrap = timings.lap();
         match self.build_joined(&settings, &mut bootstrap, &mut post, kernels, &mut timings) {
             Ok(mut parts) => {
@@ -131,11 +129,13 @@ impl Comm {
         Ok((kernels, post, join))
     }
 
-    /// Gives a communicator up whose creation was never begun, because a group has failed: its handle is
-    /// taken back and the other ranks are told.
-    pub fn give_up(&self, id: &UniqueId, error: &Error) {
-        *self.state.lock() = State::Ended;
-        arena::remove(self.handle());
+    /// Gives a communicator up whose creation was never begun, because a group has failed: the other ranks
+    /// are told, and the handle is taken back where nobody has it.
+    pub fn give_up(&self, id: &UniqueId, published: bool, error: &Error) {
+        self.fail(error);
+        if !published {
+            arena::remove(self.handle());
+        }
         excuse(id, self.nranks(), self.rank(), error);
     }
 
@@ -159,7 +159,7 @@ impl Comm {
         let parts = Parts {
             kernels,
             schedules,
-            order: Mutex::new(Order::new(Event::create(&self.context)?)),
+            order: Mutex::new(Order::create(&self.context)?),
             flag: HostFlag::create(&self.context)?,
             connections,
             peers,
@@ -229,16 +229,16 @@ impl Comm {
 
     fn log_plan(&self, parts: &Parts, channels: u32) {
         if self.rank == 0 {
-            let ring: Vec<String> = (0..self.nranks).map(|rank| rank.to_string()).collect();
-            for channel in 0..channels {
-                log::info!(target: "INIT", "Channel {channel:02}/{channels:02} : {}", ring.join(" "));
-            }
+            let ring: Vec<i32> = (0..self.nranks()).collect();
+            (0..channels).for_each(|channel| log::info!(target: "INIT", "{}", lines::ring(channel, channels, &ring)));
         }
         let Some(connections) = &parts.connections else { return };
-        for (peer, label) in &connections.routes {
-            let device = parts.peers[*peer as usize].device;
-            for channel in 0..channels {
-                log::info!(target: "INIT,P2P", "Channel {channel:02}/0 : {}[{}] -> {peer}[{device}] via {label}", self.rank, self.device);
+        for route in &connections.routes {
+            let to = (route.to as i32, parts.peers[route.to as usize].device);
+            let line = lines::channel(route.channel, route.connection, (self.rank(), self.device), to, route.label);
+            match route.connection {
+                Some(_) => log::info!(target: "INIT,P2P", "{line}"),
+                None => log::info!(target: "INIT,SHM", "{line}"),
             }
         }
         log::info!(target: "INIT", "Connected all rings, use ring PXN 0 GDR 0");
@@ -264,17 +264,19 @@ impl Comm {
     }
 }
 
-/// Ends the creation of a communicator on all ranks because this one cannot take part: they may be waiting
-/// for it already, and at least the id's root does. The numbers are as C gave them; where they name no rank,
-/// nobody can be told.
+/// Ends the creation of a communicator on all ranks because this one cannot take part, for a wrong argument
+/// or a lack: they may be waiting for it already. The numbers are as C gave them. A rank that is out of range
+/// is told of, too; alone, a rank has nobody to tell, and its id is good for another try.
 pub fn excuse(id: &UniqueId, nranks: i32, rank: i32, error: &Error) {
-    let (Ok(nranks), Ok(rank)) = (u32::try_from(nranks), u32::try_from(rank)) else { return };
-    match Settings::read() {
-        Ok(settings) if rank < nranks => tell(&settings.net, id, nranks, rank, error),
-        _ => {}
+    if nranks < 2 {
+        return;
+    }
+    if let Ok(settings) = Settings::read() {
+        tell(&settings.net, id, nranks.cast_unsigned(), rank.cast_unsigned(), error);
     }
 }
 
+/// Tells the root that a rank has failed before it could join.
 fn tell(net: &NetConfig, id: &UniqueId, nranks: u32, rank: u32, error: &Error) {
     let join = Join { rank, nranks, version: VERSION, settings: Vec::new(), facts: Vec::new(), cancel: None };
     if let Err(why) = Bootstrap::report_failure(net, id, join, error) {
@@ -309,7 +311,7 @@ impl Verdict {
 ///
 /// # Errors
 /// Where none will do: a rank's own failure if it has one, also where the others have not waited for its
-/// verdict; else that of the rank to blame.
+/// verdict, unless it is that a peer's memory has gone with the peer; else that of the rank to blame.
 fn judge(
     bootstrap: &mut Bootstrap,
     own: Result<Connections, Unconnected>,
@@ -317,9 +319,11 @@ fn judge(
 ) -> Result<Result<Connections, (u32, Verdict)>, Error> {
     let verdict = own.as_ref().err().map(|unconnected| Verdict::of(&unconnected.error));
     let culprit = encode(&verdict).and_then(|bytes| bootstrap.all_gather(&bytes)).and_then(|all| first_failure(&all));
+    let at_peer = own.as_ref().is_err_and(|unconnected| unconnected.at_peer);
     // From here on nobody maps anything any more.
     match (own.map_err(|unconnected| unconnected.error), culprit) {
         (Ok(connections), Ok(None)) => Ok(Ok(connections)),
+        (Err(_), Err(error)) if at_peer => Err(error),
         (_, Ok(Some((rank, verdict)))) if another && verdict.retry => Ok(Err((rank, verdict))),
         (Err(error), _) if !matches!(error, Error::Remote { .. }) => Err(error),
         (_, Ok(Some((rank, verdict)))) => Err(verdict.as_remote(rank)),
@@ -343,7 +347,11 @@ fn first_failure(verdicts: &[Vec<u8>]) -> Result<Option<(u32, Verdict)>, Error> 
 }
 
 /// Every rank's facts, in the order of the ranks: they came with the rendezvous.
-fn read_facts(bootstrap: &Bootstrap) -> Result<Vec<PeerFacts>, Error> {
+fn read_facts(bootstrap: &mut Bootstrap) -> Result<Vec<PeerFacts>, Error> {
+    if (0..bootstrap.nranks()).any(|rank| bootstrap.facts(rank).is_empty()) {
+        // That rank came only to say that it has failed (`tell`): its reason is on the way.
+        bootstrap.barrier()?;
+    }
     let read = |rank| {
         let facts: Result<PeerFacts, _> = postcard::from_bytes(bootstrap.facts(rank));
         facts.ok().filter(|facts| facts.rank == rank).ok_or_else(|| Error::Remote {

@@ -1,6 +1,7 @@
 //! A communicator's life: creation, queries, the end.
 
 mod arena;
+mod background;
 pub mod config;
 mod filter;
 mod init;
@@ -21,7 +22,10 @@ use crate::device::{self, Context, Driver, HostFlag, Kernels};
 use crate::error::{Code, Error};
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
+use crate::sys;
 use crate::transport::{Connections, PeerFacts};
+
+use background::Background;
 
 pub use config::Config;
 pub use init::excuse;
@@ -59,12 +63,10 @@ pub struct InitRequest {
 /// Where a communicator is in its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
-    /// Creation is under way.
-    Starting,
+    /// Creation is under way, or a call that its caller does not wait for.
+    Busy,
     /// In use.
     Ready,
-    /// `ncclCommFinalize` was called.
-    Finalized,
     /// Something failed; only abort is left.
     Failed(Error),
     /// It was destroyed or aborted.
@@ -87,6 +89,11 @@ pub struct Comm {
     first_failure: FirstFailure,
     calls: AtomicU64,
     revoked: AtomicBool,
+    finalized: AtomicBool,
+    /// The work that goes on in the background.
+    background: Mutex<Option<Arc<Background>>>,
+    /// How often the process had been forked when the communicator was made.
+    forks: u32,
     parts: OnceLock<Parts>,
 }
 
@@ -132,6 +139,7 @@ impl Comm {
     /// at, spec §3.2), [`Error::InvalidArgument`] for a rank out of range.
     pub fn create(request: InitRequest) -> Result<Arc<Comm>, Error> {
         check_cuda()?;
+        teardown::free_ended();
         let device = match request.device {
             Some(device) => device,
             None => device::current_device()?,
@@ -153,10 +161,13 @@ impl Comm {
             handle: OnceLock::new(),
             context,
             cancel: Cancel::new()?,
-            state: Mutex::new(State::Starting),
+            state: Mutex::new(State::Busy),
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),
             revoked: AtomicBool::new(false),
+            finalized: AtomicBool::new(false),
+            background: Mutex::new(None),
+            forks: sys::forks(),
             parts: OnceLock::new(),
         });
         let _ = comm.handle.set(arena::insert(comm.clone())?);
@@ -219,20 +230,30 @@ impl Comm {
     /// The "ready" check (spec §3.0): an operation that is under way is an error, an earlier failure
     /// is returned again.
     pub fn check_ready(&self) -> Result<(), Error> {
+        if self.is_inherited() {
+            let text = "the communicator belongs to the parent of this forked process, which cannot use it";
+            return Err(Error::InvalidUsage(text.to_string()));
+        }
         match &*self.state.lock() {
-            State::Ready | State::Finalized => Ok(()),
+            State::Ready => Ok(()),
             State::Failed(error) => Err(error.clone()),
             State::Ended => Err(Error::InvalidArgument("Error: corrupted comm object detected".to_string())),
-            State::Starting => Err(Error::InvalidArgument(
+            State::Busy => Err(Error::InvalidArgument(
                 "Attempt to use communicator before the previous operation returned ncclSuccess".to_string(),
             )),
         }
     }
 
+    /// Whether this process is a forked child of the one that made the communicator. Threads and
+    /// driver are missing in a child, and what it did to shared memory it would do to its parent.
+    pub fn is_inherited(&self) -> bool {
+        self.forks != sys::forks()
+    }
+
     /// What `ncclCommGetAsyncError` reports.
     pub fn async_state(&self) -> Code {
         match &*self.state.lock() {
-            State::Starting => Code::InProgress,
+            State::Busy => Code::InProgress,
             State::Failed(error) => error.code(),
             _ => Code::Success,
         }
@@ -246,6 +267,30 @@ impl Comm {
     /// Whether the communicator works without blocking its caller.
     pub fn is_blocking(&self) -> bool {
         self.config.blocking
+    }
+
+    /// Remembers a failure for good: the communicator can only be aborted after it.
+    pub fn fail(&self, error: &Error) {
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Failed(_) | State::Ended) {
+            *state = State::Failed(error.clone());
+        }
+    }
+
+    /// The failure of a data call: it is for good where results are polled for (spec §4.3), but not
+    /// while the communicator is busy, which the call has merely come too early for.
+    pub fn fail_call(&self, error: &Error) {
+        if !self.is_blocking() && *self.state.lock() == State::Ready {
+            self.fail(error);
+        }
+    }
+
+    /// What was under way has succeeded.
+    fn leave_busy(&self) {
+        let mut state = self.state.lock();
+        if *state == State::Busy {
+            *state = State::Ready;
+        }
     }
 
     /// Says what went wrong on stderr, once for the communicator.

@@ -1,50 +1,62 @@
 //! The order of a communicator's launches among streams.
 
-use crate::device::{Event, Stream};
+use std::sync::Arc;
+
+use crate::device::{Context, Event, Stream};
 use crate::error::Error;
 
 /// Launches of one communicator run one after another, on whatever streams they are: each marks its
-/// end with an event, and a launch on another stream waits for it.
+/// end with an event, and the next one waits for it.
+///
+/// The wait is also made where both are on one stream, which costs nothing: a handle can name another
+/// stream than before (of another thread, or made after the first was destroyed).
 pub struct Order {
-    done: Event,
-    last: Option<Stream>,
+    /// The end of the last launch.
+    done: Arc<Event>,
+    /// For waits among streams that are no launch.
+    aside: Event,
+    launched: bool,
+    /// A launch could not be marked: nobody can tell when it ends.
+    lost: bool,
 }
 
 impl Order {
     /// The order of a communicator that has launched nothing.
-    pub fn new(done: Event) -> Order {
-        Order { done, last: None }
+    pub fn create(context: &Arc<Context>) -> Result<Order, Error> {
+        let (done, aside) = (Arc::new(Event::create(context)?), Event::create(context)?);
+        Ok(Order { done, aside, launched: false, lost: false })
     }
 
     /// Makes a stream wait for the launches before. The device's context must be current.
-    pub fn before(&mut self, stream: Stream) -> Result<(), Error> {
-        match self.last {
-            Some(last) if last != stream => self.done.hold(stream),
-            _ => Ok(()),
-        }
+    pub fn before(&self, stream: Stream) -> Result<(), Error> {
+        if self.launched { self.done.hold(stream) } else { Ok(()) }
     }
 
     /// Makes a stream wait for the work that another stream has now. The device's context must be current.
-    pub fn join(&mut self, other: Stream, stream: Stream) -> Result<(), Error> {
-        // The event is free for another use: what it marked, `stream` waits for already.
-        self.done.record(other)?;
-        self.done.hold(stream)
+    pub fn join(&self, other: Stream, stream: Stream) -> Result<(), Error> {
+        self.aside.record(other)?;
+        self.aside.hold(stream)
     }
 
     /// Marks the end of a launch. The device's context must be current.
+    ///
+    /// # Errors
+    /// What the driver gives; the end of the launch is then unknown for good.
     pub fn after(&mut self, stream: Stream) -> Result<(), Error> {
-        self.done.record(stream)?;
-        self.last = Some(stream);
-        Ok(())
+        self.launched = true;
+        self.done.record(stream).inspect_err(|_| self.lost = true)
     }
 
-    /// Whether all launches have ended.
+    /// Whether all launches have ended. The device's context must be current.
     pub fn is_idle(&self) -> Result<bool, Error> {
-        if self.last.is_none() { Ok(true) } else { self.done.is_done() }
+        if self.lost {
+            return Ok(false);
+        }
+        if self.launched { self.done.is_done() } else { Ok(true) }
     }
 
-    /// Waits for the end of all launches.
-    pub fn wait(&self) -> Result<(), Error> {
-        if self.last.is_none() { Ok(()) } else { self.done.wait() }
+    /// The end of the last launch, to be waited for without holding up other users; none before the first.
+    pub fn end(&self) -> Option<Arc<Event>> {
+        self.launched.then(|| self.done.clone())
     }
 }

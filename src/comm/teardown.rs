@@ -1,7 +1,10 @@
 //! The end of a communicator: finalize, destroy, abort.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::{Comm, State, arena};
 use crate::error::Error;
@@ -11,20 +14,34 @@ const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two looks at the stream during an abort.
 const ABORT_NAP: Duration = Duration::from_micros(200);
 
+/// Ended communicators whose memory is not freed yet. They have no handle and no owner any more.
+static ENDED: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
+
 impl Comm {
     /// Waits until every launched operation has ended (spec §6.6).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for the second call, and what [`Comm::check_ready`] gives.
+    /// [`Error::InvalidArgument`] for the second call, and what the launched operations give.
     pub fn finalize(&self) -> Result<(), Error> {
-        self.check_ready()?;
-        let mut state = self.state.lock();
-        if *state == State::Finalized {
-            return Err(Error::InvalidArgument("ncclCommFinalize: the communicator is finalized already".to_string()));
+        if self.is_inherited() {
+            return Ok(());
         }
-        *state = State::Finalized;
-        drop(state);
-        self.wait_for_launches()
+        self.check_unfinalized()?;
+        self.finalized.store(true, Ordering::Release);
+        self.wait_for_launches()?;
+        self.leave_busy();
+        Ok(())
+    }
+
+    /// Refuses a second `ncclCommFinalize`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there was one.
+    pub fn check_unfinalized(&self) -> Result<(), Error> {
+        if !self.finalized.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument("ncclCommFinalize: the communicator is finalized already".to_string()))
     }
 
     /// Waits for the work and takes the handle back; the last user of the communicator frees it.
@@ -32,17 +49,27 @@ impl Comm {
     /// # Errors
     /// The failure of a communicator that has failed: nothing is freed then, abort does that.
     pub fn destroy(self: &Arc<Comm>) -> Result<(), Error> {
+        if self.is_inherited() {
+            return Ok(());
+        }
         self.check_ready()?;
+        // The handle stays good meanwhile, so that another thread can abort what waits in vain.
+        let result = self.wait_for_launches();
         if arena::remove(self.handle()).is_none() {
             return Err(Error::InvalidArgument("ncclCommDestroy: comm has already been destroyed".to_string()));
         }
-        let result = self.wait_for_launches();
+        self.refuse_launches();
+        // A launch of another thread may have slipped in between.
+        let result = result.and(self.wait_for_launches());
         self.end("Destroy");
         result
     }
 
     /// Makes running kernels and waiting threads leave; it never waits.
     pub fn raise_abort(&self) {
+        if self.is_inherited() {
+            return;
+        }
         log::info!(target: "DESTROY", "{}", self.line().abort_start());
         self.cancel.fire();
         if let Some(parts) = self.parts.get() {
@@ -51,11 +78,19 @@ impl Comm {
     }
 
     /// Ends a communicator whatever its peers do, and frees it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where somebody else has ended it meanwhile.
     pub fn abort(self: &Arc<Comm>) -> Result<(), Error> {
+        if self.is_inherited() {
+            return Ok(());
+        }
         if arena::remove(self.handle()).is_none() {
             return Err(Error::InvalidArgument("ncclCommAbort: comm has already been destroyed".to_string()));
         }
-        if !self.leave_kernels() {
+        let deadline = Instant::now() + ABORT_LIMIT;
+        self.refuse_launches();
+        if !(self.leave_background(deadline) && self.leave_kernels(deadline)) {
             log::warn!(
                 "comm {:#x}: a kernel did not leave within {ABORT_LIMIT:?} of the abort; its memory is not freed",
                 self.handle()
@@ -68,11 +103,12 @@ impl Comm {
     }
 
     /// Whether all launches have ended within the limit. Errors of the driver count as the end.
-    fn leave_kernels(&self) -> bool {
+    fn leave_kernels(&self, deadline: Instant) -> bool {
         let Some(parts) = self.parts.get() else { return true };
-        let deadline = Instant::now() + ABORT_LIMIT;
+        // Creation may have ended after the abort had looked for the flag.
+        parts.flag.raise();
         loop {
-            if parts.order.lock().is_idle().unwrap_or(true) {
+            if self.is_idle() {
                 return true;
             }
             if Instant::now() >= deadline {
@@ -82,16 +118,48 @@ impl Comm {
         }
     }
 
-    fn wait_for_launches(&self) -> Result<(), Error> {
-        self.parts.get().map_or(Ok(()), |parts| parts.order.lock().wait())
+    /// Whether no launch is under way; errors of the driver count as none.
+    fn is_idle(&self) -> bool {
+        let Some(parts) = self.parts.get() else { return true };
+        let Ok(_entered) = self.context.enter() else { return true };
+        // Held means that something is being launched; the driver may keep that waiting for room.
+        parts.order.try_lock().is_some_and(|order| order.is_idle().unwrap_or(true))
     }
 
-    fn end(&self, what: &str) {
-        *self.state.lock() = State::Ended;
-        // Sockets close now even if another thread still holds the communicator.
-        if let Some(parts) = self.parts.get() {
-            parts.bootstrap.lock().take();
-        }
-        log::info!(target: "DESTROY", "{}", self.line().gone(what));
+    fn wait_for_launches(&self) -> Result<(), Error> {
+        let Some(parts) = self.parts.get() else { return Ok(()) };
+        // Not under the lock: others look meanwhile, and an abort must get by.
+        let Some(end) = parts.order.lock().end() else { return Ok(()) };
+        let _entered = self.context.enter()?;
+        end.wait()
     }
+
+    /// From here on nothing is launched: a launch looks at the state under the same lock.
+    fn refuse_launches(&self) {
+        let _order = self.parts.get().map(|parts| parts.order.lock());
+        *self.state.lock() = State::Ended;
+    }
+
+    fn end(self: &Arc<Comm>, what: &str) {
+        // Sockets close now even if another thread still holds the communicator.
+        let bootstrap = self.parts.get().and_then(|parts| parts.bootstrap.lock().take());
+        drop(bootstrap);
+        log::info!(target: "DESTROY", "{}", self.line().gone(what));
+        ENDED.lock().push(self.clone());
+        free_ended();
+    }
+}
+
+/// Frees ended communicators, but none on a device where another communicator's kernel may wait for a
+/// peer: freeing waits for the device, and the caller may be the one who is to abort that communicator.
+pub(super) fn free_ended() {
+    let mut ended = ENDED.lock();
+    if ended.is_empty() {
+        return;
+    }
+    let busy: Vec<i32> = arena::all().iter().filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
+    let (keep, free) = std::mem::take(&mut *ended).into_iter().partition(|comm: &Arc<Comm>| busy.contains(&comm.device));
+    *ended = keep;
+    drop(ended);
+    drop::<Vec<Arc<Comm>>>(free);
 }

@@ -41,13 +41,15 @@ pub struct Collective {
 /// # Errors
 /// [`Error::InvalidUsage`] for a stream that is being captured, [`Error::Cuda`] when the driver refuses.
 pub fn run_one(comm: &Arc<Comm>, call: &Collective) -> Result<(), Error> {
+    check(comm, std::iter::once(call))?;
     launch_all(comm, std::iter::once(call))
 }
 
-/// Launches the calls of a group: communicator by communicator, in the order of their first calls.
+/// Launches the calls of a group: communicator by communicator, in the order of their first calls. What
+/// can be known to be wrong is found before anything is launched: peers wait for a launch.
 ///
 /// # Errors
-/// As [`run_one`]; the calls of later communicators are then not launched.
+/// As [`run_one`]; when the driver refuses a launch, the calls of later communicators are not launched.
 pub fn run_group(calls: &[(Arc<Comm>, Collective)]) -> Result<(), Error> {
     let mut comms: Vec<&Arc<Comm>> = Vec::new();
     for (comm, _) in calls {
@@ -55,8 +57,24 @@ pub fn run_group(calls: &[(Arc<Comm>, Collective)]) -> Result<(), Error> {
             comms.push(comm);
         }
     }
-    for comm in comms {
-        launch_all(comm, calls.iter().filter(|(owner, _)| Arc::ptr_eq(owner, comm)).map(|(_, call)| call))?;
+    let calls_of = |comm| calls.iter().filter(move |(owner, _)| Arc::ptr_eq(owner, comm)).map(|(_, call): &(_, Collective)| call);
+    comms.iter().try_for_each(|comm| check(comm, calls_of(comm)))?;
+    comms.iter().try_for_each(|comm| launch_all(comm, calls_of(comm)))
+}
+
+/// What is wrong with calls of one communicator, as far as it shows before a launch.
+fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Collective> + Clone) -> Result<(), Error> {
+    comm.check_ready()?;
+    if completion_events(calls.clone()).count() > 1 {
+        return Err(Error::InvalidUsage("Only one launch-completion event may be provided in one NCCL group".to_string()));
+    }
+    let _entered = comm.context().enter_for_launch()?;
+    let mut last = None;
+    for call in calls {
+        let stream = Stream(call.stream);
+        if last.replace(stream) != Some(stream) {
+            comm.context().refuse_capture(stream)?;
+        }
     }
     Ok(())
 }
@@ -67,46 +85,45 @@ fn launch_all<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Collective> + Clo
     let parts = comm.parts()?;
     let _entered = comm.context().enter_for_launch()?;
     let mut order = parts.order.lock();
-    let others = other_streams(comm, calls.clone(), stream)?;
+    // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
+    comm.check_ready()?;
+    let others = other_streams(calls.clone(), stream);
     order.before(stream)?;
     for other in &others {
         order.join(*other, stream)?;
     }
-    launch_batches(comm, parts, calls.clone(), stream)?;
-    order.after(stream)?;
-    signal_completion(comm, calls, stream)?;
-    for other in others {
-        order.before(other)?;
+    let launched = launch_batches(comm, parts, calls.clone(), stream);
+    // Part of it may have been launched even where it has failed.
+    let marked = order.after(stream);
+    if let Err(error) = launched.and(marked) {
+        // This rank is now out of step with the others.
+        comm.fail(&error);
+        return Err(error);
     }
-    Ok(())
+    signal_completion(comm, calls, stream)?;
+    others.into_iter().try_for_each(|other| order.before(other))
 }
 
-/// Records the event that a call's configuration names (delta §3.3): one for each group.
+/// The events that the configurations of calls name; 0 names none.
+fn completion_events<'a>(calls: impl Iterator<Item = &'a Collective>) -> impl Iterator<Item = usize> {
+    calls.filter_map(|call| call.config.as_ref()).map(|config| config.launch_completion_event).filter(|event| *event != 0)
+}
+
+/// Records the event that a call's configuration names (delta §3.3).
 fn signal_completion<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Collective>, stream: Stream) -> Result<(), Error> {
-    let mut events =
-        calls.filter_map(|call| call.config.as_ref()).map(|config| config.launch_completion_event).filter(|event| *event != 0);
-    let Some(event) = events.next() else { return Ok(()) };
-    if events.next().is_some() {
-        return Err(Error::InvalidUsage("Only one launch-completion event may be provided in one NCCL group".to_string()));
-    }
-    comm.context().record_user_event(event, stream)
+    completion_events(calls).try_for_each(|event| comm.context().record_user_event(event, stream))
 }
 
 /// The streams of a group's calls besides the last one, which carries the kernels (spec §4.5).
-///
-/// # Errors
-/// [`Error::InvalidUsage`] when any of the streams is being captured.
-fn other_streams<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Collective>, last: Stream) -> Result<Vec<Stream>, Error> {
-    comm.context().refuse_capture(last)?;
+fn other_streams<'a>(calls: impl Iterator<Item = &'a Collective>, last: Stream) -> Vec<Stream> {
     let mut others = Vec::new();
     for call in calls {
         let stream = Stream(call.stream);
         if stream != last && !others.contains(&stream) {
-            comm.context().refuse_capture(stream)?;
             others.push(stream);
         }
     }
-    Ok(others)
+    others
 }
 
 fn launch_batches<'a>(
@@ -157,8 +174,9 @@ pub fn check_buffers(call: &Collective) -> Result<(), Error> {
                 call.datatype.name()
             )));
         }
-        let end = (call.count as u64).checked_mul(size).and_then(|bytes| address.checked_add(bytes));
-        if end.is_none() {
+        // No buffer has 2^63 bytes; how a call is split counts on that.
+        let bytes = (call.count as u64).checked_mul(size).filter(|bytes| i64::try_from(*bytes).is_ok());
+        if bytes.and_then(|bytes| address.checked_add(bytes)).is_none() {
             return Err(Error::InvalidArgument(format!("{}: {} elements end outside the address space", name(), call.count)));
         }
     }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::error::Error;
@@ -29,7 +29,8 @@ const EARLY_MAX: usize = 4096;
 pub struct FdPost {
     socket: OwnedFd,
     name: FdPostName,
-    early: HashMap<u64, OwnedFd>,
+    /// What has come under keys that nobody has asked for yet; none where the system had no descriptor left.
+    early: HashMap<u64, Option<OwnedFd>>,
 }
 
 impl FdPost {
@@ -95,13 +96,16 @@ impl FdPost {
     /// Receives the descriptor that was sent under a key.
     ///
     /// # Errors
-    /// [`Error::Timeout`] when none came until the deadline, [`Error::Aborted`] when `cancel` becomes readable.
+    /// [`Error::Timeout`] when none came until the deadline, [`Error::Aborted`] when `cancel` becomes readable,
+    /// [`Error::Resource`] when it came and this process may open no more files.
     pub fn receive(&mut self, key: u64, cancel: BorrowedFd<'_>, limit: Duration) -> Result<OwnedFd, Error> {
         let deadline = Instant::now() + limit;
         loop {
             self.drain()?;
-            if let Some(fd) = self.early.remove(&key) {
-                return Ok(fd);
+            match self.early.remove(&key) {
+                Some(Some(fd)) => return Ok(fd),
+                Some(None) => return Err(Error::Resource(too_many_files())),
+                None => {}
             }
             self.pause(cancel, deadline, Duration::MAX)?;
         }
@@ -121,14 +125,15 @@ impl FdPost {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return Err(Error::system("recvmsg", "descriptor of shared memory", &errno.into())),
             };
-            for item in control.drain() {
-                let RecvAncillaryMessage::ScmRights(fds) = item else { continue };
-                for fd in fds {
-                    // Anything else in the box is a stranger's; the descriptor closes on drop.
-                    if message.bytes == MESSAGE_BYTES && self.early.len() < EARLY_MAX {
-                        self.early.insert(u64::from_le_bytes(bytes), fd);
-                    }
-                }
+            let rights = control.drain().filter_map(|item| match item {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            });
+            let fd = rights.flatten().last();
+            let lost = fd.is_none() && message.flags.contains(ReturnFlags::CTRUNC);
+            // Anything else in the box is a stranger's; the descriptor closes on drop.
+            if message.bytes == MESSAGE_BYTES && self.early.len() < EARLY_MAX && (fd.is_some() || lost) {
+                self.early.insert(u64::from_le_bytes(bytes), fd);
             }
         }
     }
@@ -158,6 +163,11 @@ impl AsFd for FdPost {
 
 /// How long a sender rests while the peer's box is full.
 const FULL_RETRY: Duration = Duration::from_millis(1);
+
+fn too_many_files() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(0);
+    format!("cannot take a peer's shared memory: Too many open files (limit of this process {limit}: ulimit -n)")
+}
 
 fn address(name: &FdPostName) -> Result<SocketAddrUnix, Error> {
     let mut text = b"oxccl-".to_vec();

@@ -1,9 +1,11 @@
 //! Hand-written system interfaces: shared memory, passing of file descriptors, host identity.
 
 mod fdpass;
+mod fork;
 mod host;
 mod shared;
 
 pub use fdpass::{FdPost, FdPostName};
+pub use fork::forks;
 pub use host::{HostFacts, allowed_cpus};
 pub use shared::{AddressRange, SharedMemory};

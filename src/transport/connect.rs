@@ -35,11 +35,24 @@ pub struct LinkAddresses {
     pub slot_bytes: u32,
 }
 
+/// How a rank's data reaches a peer, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The channel.
+    pub channel: u32,
+    /// The receiving rank.
+    pub to: u32,
+    /// The number of the connection, where log lines of the transport have one (spec §9.4).
+    pub connection: Option<u32>,
+    /// The transport's label.
+    pub label: &'static str,
+}
+
 /// The memory of a communicator's links. Dropping it frees and unmaps all of it.
 pub struct Connections {
     links: BTreeMap<LinkId, LinkAddresses>,
-    /// One line for the log per peer: the peer's rank and the transport's label.
-    pub routes: Vec<(u32, &'static str)>,
+    /// How this rank sends, for each link.
+    pub routes: Vec<Route>,
     /// Bytes of memory that this rank allocated.
     pub bytes: usize,
     segments: Vec<Box<dyn Segment>>,
@@ -50,12 +63,14 @@ pub struct Connections {
 pub struct Unconnected {
     /// What stood in the way.
     pub error: Error,
-    _memory: Option<Connections>,
+    /// It was found at a peer's memory, which may be gone because the peer is.
+    pub at_peer: bool,
+    _memory: Option<Box<Connections>>,
 }
 
 impl From<Error> for Unconnected {
     fn from(error: Error) -> Unconnected {
-        Unconnected { error, _memory: None }
+        Unconnected { error, at_peer: false, _memory: None }
     }
 }
 
@@ -113,6 +128,9 @@ struct Half {
     parts: Vec<(LinkId, Part)>,
 }
 
+/// An allgather over all ranks of a communicator.
+pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
+
 /// Connects links. Every rank of the communicator calls this at the same time; `exchange` is an
 /// allgather over all of them.
 ///
@@ -123,7 +141,7 @@ pub fn connect(
     setup: &mut Setup<'_>,
     facts: &[PeerFacts],
     needs: &[LinkNeed],
-    exchange: &mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error>,
+    exchange: &mut Exchange<'_>,
 ) -> Result<Connections, Unconnected> {
     let me = setup.me.rank;
     let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), bytes: 0, segments: Vec::new() };
@@ -139,6 +157,7 @@ pub fn connect(
             Err(error) => failure = failure.or(Some(error)),
         }
     }
+    let at_peer = failure.is_none();
     // A rank that failed takes part in the exchange all the same: nobody may be left waiting. It offers
     // nothing, so that its neighbours blame it and not the memory that is gone.
     if failure.is_some() {
@@ -156,7 +175,7 @@ pub fn connect(
     }
     match failure {
         None => Ok(connections),
-        Some(error) => Err(Unconnected { error, _memory: Some(connections) }),
+        Some(error) => Err(Unconnected { error, at_peer, _memory: Some(Box::new(connections)) }),
     }
 }
 
@@ -197,8 +216,11 @@ impl Connections {
                 _ => return Err(disagreement(peer.rank, id)),
             };
             self.links.insert(id, link);
+            if id.from == setup.me.rank {
+                let (connection, label) = (own.transport.connection(), own.transport.label());
+                self.routes.push(Route { channel: id.tag, to: id.to, connection, label });
+            }
         }
-        self.routes.push((peer.rank, own.transport.label()));
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use connect::{Connections, LinkAddresses, LinkNeed, Unconnected, connect};
+pub use connect::{Connections, LinkAddresses, LinkNeed, Route, Unconnected, connect};
 
 use crate::device::Context;
 use crate::error::Error;
@@ -92,6 +92,10 @@ pub trait Segment: Send + Sync {
 pub trait Transport: Sync {
     /// The name in log lines, as NCCL writes it: `P2P/IPC`.
     fn label(&self) -> &'static str;
+    /// The number of the connection in log lines, where they have one (spec §9.4).
+    fn connection(&self) -> Option<u32> {
+        Some(0)
+    }
     /// Whether two ranks can use it. Both ranks come to the same answer from the same facts.
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool;
     /// Makes zeroed memory of this rank for a peer.

@@ -40,6 +40,10 @@ impl Transport for Shm {
         "SHM/direct"
     }
 
+    fn connection(&self) -> Option<u32> {
+        None
+    }
+
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
         !a.shm_disabled && !b.shm_disabled && a.host.can_pass_descriptors(&b.host)
     }

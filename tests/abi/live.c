@@ -70,6 +70,8 @@ static void creation(void) {
   IN_GROUP(44, ncclCommInitRank(&comm, 1, id, 3));
   TELL(4, "comms argument is NULL", ncclCommInitAll(NULL, 1, NULL));
   TELL(4, "Invalid device count requested : -1", ncclCommInitAll(&comm, -1, NULL));
+  /* A rank that is out of range has ended the rendezvous of this id for all. */
+  CODE(0, ncclGetUniqueId(&id));
   CODE(0, ncclCommInitRankScalable(&comm, 1, 0, 1, &id, NULL));
   CODE(0, ncclCommDestroy(comm));
 }

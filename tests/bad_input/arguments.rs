@@ -33,7 +33,7 @@ fn with_pair(test: &str, body: fn(Lib, &Bench, usize)) {
     before.assert_same();
 }
 
-/// The root of an id waits for ranks; this ends it.
+/// The root of an id waits for ranks; this ends it, and shows that the id is good.
 fn use_up(lib: Lib, id: UniqueId) {
     let (answer, comm) = lib.init(1, id, 0);
     answer.ok();
@@ -119,7 +119,7 @@ fn an_error_drops_its_group() {
             &|| lib.all_reduce(buffers, 8, (INT32, SUM), 1, 0).code,
             &|| lib.all_reduce((0, bench.recv), 8, (INT32, SUM), comm, 0).code,
             &|| lib.all_reduce((bench.send + 1, bench.recv), 8, (INT32, SUM), comm, 0).code,
-            &|| lib.init(2, id, 2).0.code,
+            &|| lib.init(1, id, 2).0.code,
         ];
         for call in wrong {
             lib.group_start();
@@ -149,6 +149,7 @@ fn a_dropped_creation_leaves_nothing() {
             assert_eq!(lib.init(1, id, 5).0.code, ARGUMENT);
             assert_eq!(lib.group_end().code, ARGUMENT);
             assert_eq!(comm, 0, "NULL, not a handle that nobody can use");
+            use_up(lib, id);
         }
         before.assert_same();
     });
@@ -167,9 +168,11 @@ fn nowhere_to_write_to() {
             // SAFETY: as above.
             lib.answer(unsafe { lib.get::<OutOf>(name)(comm, 0) }).is(ARGUMENT, &["argument is NULL"]);
         }
+        let id = lib.id();
         // SAFETY: as above.
-        let answer = unsafe { lib.init_in_group(std::ptr::null_mut(), 1, lib.id(), 0) };
+        let answer = unsafe { lib.init_in_group(std::ptr::null_mut(), 1, id, 0) };
         answer.is(ARGUMENT, &["newcomm argument is NULL"]);
+        use_up(lib, id);
         let all: unsafe extern "C" fn(usize, c_int, usize) -> c_int = lib.get("ncclCommInitAll");
         // SAFETY: as above.
         lib.answer(unsafe { all(0, 1, 0) }).is(ARGUMENT, &["comms argument is NULL"]);
@@ -198,9 +201,12 @@ fn configurations_that_cannot_be() {
     with_pair("arguments::configurations_that_cannot_be", |lib, _, _| {
         let good = Config::new(1);
         let refused = |config, parts: &[&str]| {
-            let (answer, comm) = lib.init_config(1, lib.id(), 0, config);
+            let id = lib.id();
+            let (answer, comm) = lib.init_config(1, id, 0, config);
             answer.is(ARGUMENT, parts);
             assert_eq!(comm, 0);
+            // A wrong argument can be mended: the id is still good.
+            use_up(lib, id);
         };
         refused(Config { magic: 0, ..good }, &["ncclConfig_t", "INITIALIZER"]);
         refused(Config { magic: 0xcafe_bee0, ..good }, &["ncclConfig_t", "INITIALIZER"]);

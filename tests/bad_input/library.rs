@@ -1,6 +1,6 @@
 //! The C interface as it is: plain numbers for handles, pointers and enums, so that anything can be passed.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int};
 
 use libloading::Library;
 
@@ -222,7 +222,7 @@ impl Bench {
     }
 
     fn raw(&self) -> usize {
-        self.stream.0 as *mut c_void as usize
+        self.stream.0 as usize
     }
 
     /// Begins to sum `(rank + 1) * (i + 1)` over all ranks.

@@ -21,6 +21,8 @@ pub const ID: &str = "BAD_ID";
 pub const RANK: &str = "BAD_RANK";
 pub const NRANKS: &str = "BAD_NRANKS";
 pub const DEVICE: &str = "BAD_DEVICE";
+/// How many more descriptors the process may open.
+pub const FILES: &str = "BAD_FILES";
 /// `blocking`, `poll`, `abort`.
 pub const MODE: &str = "BAD_MODE";
 
@@ -124,6 +126,9 @@ fn one_rank() {
     let cuda = warm_up(lib);
     cuda.use_device(device).expect("a device");
     let before = settled();
+    if let Some(more) = number(FILES) {
+        allow_files(more as u64);
+    }
     println!("READY");
     let answer = match std::env::var(MODE).as_deref() {
         Ok("abort") => start_and_abort(lib, nranks, id, rank),
@@ -133,6 +138,17 @@ fn one_rank() {
     say(&answer);
     before.assert_same();
     before.assert_memory_within(SLACK_KIB);
+}
+
+/// Limits the process to the descriptors that it has and `more`.
+fn allow_files(more: u64) {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let open = std::fs::read_dir("/proc/self/fd").expect("the open files");
+    let open: Vec<u64> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    // The device keeps its own at high numbers; new ones take the lowest. One is the listing's.
+    let free = (0..).filter(|number| !open.contains(number)).nth(more as usize);
+    let limit = free.map(|number| number - 1);
+    setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }).expect("a lower limit");
 }
 
 /// A creation that blocks; where it succeeds, its communicator must work.

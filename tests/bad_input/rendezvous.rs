@@ -24,9 +24,22 @@ fn ranks_out_of_range() {
         answer.is(ARGUMENT, &["Invalid rank requested", &format!("{rank}/{nranks}")]);
         assert_eq!(comm, 0);
     }
+    for rank in [0, i32::MAX] {
+        lib.init(i32::MAX, lib.id(), rank).0.is(ARGUMENT, &[&i32::MAX.to_string()]);
+    }
     let (answer, comm) = lib.init(i32::MAX, lib.id(), 0);
     answer.is(ARGUMENT, &[&i32::MAX.to_string(), "ranks"]);
     assert_eq!(comm, 0);
+}
+
+/// The classic: ranks counted from 1. Whoever has a right number is told of the wrong one.
+#[test]
+fn one_rank_out_of_range_ends_the_creation_of_all() {
+    for (wrong, right) in [("2", "1"), ("-1", "0"), ("7", "0")] {
+        let told = answers(&ranks(2).env_of(0, RANK, right).env_of(1, RANK, wrong).run());
+        told[0].is(USAGE, &[&format!("rank {wrong} "), "out of range", "2 ranks"]);
+        told[1].is(ARGUMENT, &["Invalid rank requested", &format!("{wrong}/2")]);
+    }
 }
 
 #[test]

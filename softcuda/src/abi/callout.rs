@@ -96,6 +96,7 @@ impl BlockMemory {
 }
 
 /// A host function with its argument (`cuLaunchHostFunc`).
+#[derive(Clone, Copy)]
 pub struct HostCall {
     function: unsafe extern "C" fn(*mut c_void),
     data: *mut c_void,
@@ -103,14 +104,21 @@ pub struct HostCall {
 
 // SAFETY: the client gave the pointer for use by a thread of the driver.
 unsafe impl Send for HostCall {}
+// SAFETY: as above; there is nothing to change.
+unsafe impl Sync for HostCall {}
 
 impl HostCall {
-    /// To be called once.
+    /// To be called once, or, as a graph's node, as often as the graph is launched.
     ///
     /// # Safety
     /// The function must be callable with that argument from any thread.
     pub unsafe fn new(function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> HostCall {
         HostCall { function, data }
+    }
+
+    /// Function and argument as the client gave them.
+    pub fn parts(self) -> (unsafe extern "C" fn(*mut c_void), *mut c_void) {
+        (self.function, self.data)
     }
 
     /// Calls it.

@@ -4,6 +4,7 @@ use super::{CuResult, Handle, Out, boundary};
 use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::synchronize_device;
 use crate::stream::PRIORITIES;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -181,14 +182,21 @@ extern "C" fn cuCtxSetFlags(flags: c_uint) -> CuResult {
     })
 }
 
+fn synchronize(context: &'static Context) -> Outcome {
+    let captures = &Driver::get()?.graphs.captures;
+    captures.check_context(context)?;
+    captures.allow_unsafe()?;
+    context.synchronize()
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> CuResult {
-    boundary(|| context::current(Driver::get()?)?.synchronize())
+    boundary(|| synchronize(context::current(Driver::get()?)?))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize_v2(handle: Handle) -> CuResult {
-    boundary(|| given(Driver::get()?, handle)?.synchronize())
+    boundary(|| synchronize(given(Driver::get()?, handle)?))
 }
 
 #[unsafe(no_mangle)]
@@ -269,6 +277,10 @@ extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CuResult {
             let same = peer == context.handle();
             return Err(if same { CudaError::INVALID_CONTEXT } else { CudaError::PEER_ACCESS_UNSUPPORTED });
         }
+        if context.settings.lock().peers.contains(&peer) {
+            return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);
+        }
+        synchronize_device(driver, context.device());
         let mut settings = context.settings.lock();
         if settings.peers.contains(&peer) {
             return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);

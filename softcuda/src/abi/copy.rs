@@ -4,7 +4,9 @@
 use super::{CuResult, DevicePointer, Handle, In, boundary};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::Reach;
 use crate::memory::access::Transfer;
+use crate::memory::space::Rights;
 use crate::stream::{self, Op, Stream, Transfer3d};
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -16,6 +18,8 @@ const STAGED: usize = 64 << 10;
 enum Side {
     /// Device memory, or host memory that the device can reach.
     Device,
+    /// The same of a copy between contexts: any of their devices may have access.
+    Peer,
     /// Host memory, pinned or not.
     Host,
     /// Whatever the address is.
@@ -30,27 +34,43 @@ enum Place {
     Pageable,
 }
 
-fn find(driver: &Driver, side: Side, (address, extent): (usize, usize)) -> Outcome<Place> {
-    let known = driver.memory.classify(address, extent);
+fn find(driver: &Driver, side: Side, (address, extent): (usize, usize), needed: Rights) -> Outcome<Place> {
+    let reach = match (side, needed) {
+        (Side::Peer, needed) => Reach::Peer(needed),
+        (_, Rights::Write) => Reach::Write,
+        _ => Reach::Read,
+    };
+    let known = driver.memory.classify_for(address, extent, reach);
     match (side, known) {
         (_, Ok(Some(true))) => Ok(Place::Device),
         (_, Ok(Some(false))) => Ok(Place::Pinned),
-        (Side::Device, _) | (Side::Any, Err(_)) => Err(CudaError::INVALID_VALUE),
+        (Side::Device | Side::Peer, _) | (Side::Any, Err(_)) => Err(CudaError::INVALID_VALUE),
         (Side::Host | Side::Any, _) if address == 0 => Err(CudaError::INVALID_VALUE),
+        // Mapped, but without the right, is not pageable: it would be a crash.
+        (Side::Host, Err(_)) if driver.memory.find(address).is_some_and(|range| !range.permits(reach)) => {
+            Err(CudaError::INVALID_VALUE)
+        }
         (Side::Host | Side::Any, _) => Ok(Place::Pageable),
     }
+}
+
+/// What the planes' destination and source are. Error: no such memory.
+fn places(driver: &Driver, planes: &[Transfer], to: Side, from: Side) -> Outcome<(Place, Place)> {
+    let mut found = (Place::Device, Place::Device);
+    for plane in planes {
+        found = (find(driver, to, plane.destination(), Rights::Write)?, find(driver, from, plane.source(), Rights::Read)?);
+    }
+    Ok(found)
 }
 
 /// Submits a copy and waits where CUDA does. `asynchronous`: one of the `Async` calls.
 fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, asynchronous: bool) -> Outcome {
     let driver = Driver::get()?;
-    let (mut target, mut source) = (Place::Device, Place::Device);
-    let mut bytes = 0;
-    for plane in planes {
-        target = find(driver, to, plane.destination())?;
-        source = find(driver, from, plane.source())?;
-        bytes += plane.bytes();
+    if !asynchronous {
+        driver.graphs.captures.allow_unsafe()?;
     }
+    let (target, source) = places(driver, planes, to, from)?;
+    let bytes: usize = planes.iter().map(Transfer::bytes).sum();
     let staged = asynchronous && source == Place::Pageable && target == Place::Device && bytes <= STAGED;
     let operation = match planes {
         [] => return Ok(()),
@@ -65,7 +85,7 @@ fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, as
         (Place::Pinned, Place::Pinned) => false,
         _ => asynchronous,
     };
-    let end = stream.submit(operation);
+    let end = stream.submit(operation)?;
     if !free {
         stream::synchronize(end);
     }
@@ -126,7 +146,7 @@ extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes
 fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Handle>) -> Outcome {
     let driver = Driver::get()?;
     let contexts = [crate::context::lookup(driver, to.1)?, crate::context::lookup(driver, from.1)?];
-    let copy = || linear((to.0, Side::Device), (from.0, Side::Device), bytes, stream);
+    let copy = || linear((to.0, Side::Peer), (from.0, Side::Peer), bytes, stream);
     if stream.is_some() {
         return copy();
     }
@@ -203,7 +223,7 @@ struct Side3d {
 /// `CUDA_MEMCPY3D`, `CUDA_MEMCPY3D_PEER`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Copy3d {
+pub(super) struct Copy3d {
     from: Side3d,
     to: Side3d,
     width: usize,
@@ -246,18 +266,44 @@ impl From<Side2d> for Side3d {
     }
 }
 
-fn copy_planes(copy: Copy3d, stream: Option<Handle>) -> Outcome {
-    let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
+/// The planes of a copy, none where there is nothing to copy, and what kind of addresses they have.
+fn planes(copy: Copy3d) -> Outcome<(Vec<Transfer>, Side, Side)> {
     let Copy3d { from, to, width, height, depth } = copy;
     if width == 0 || height == 0 || depth == 0 {
-        return Ok(());
+        return Ok((Vec::new(), Side::Any, Side::Any));
     }
     let (sources, from) = from.planes(width, height, depth)?;
     let (targets, to) = to.planes(width, height, depth)?;
     // SAFETY: as for `linear`.
     let plane = |(to, from): (&(usize, usize), &(usize, usize))| unsafe { Transfer::rows(*to, *from, width, height) };
-    let planes: Vec<Transfer> = targets.iter().zip(&sources).map(plane).collect();
+    Ok((targets.iter().zip(&sources).map(plane).collect(), to, from))
+}
+
+fn copy_planes(copy: Copy3d, stream: Option<Handle>) -> Outcome {
+    let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
+    let (planes, to, from) = planes(copy)?;
     submit(object, &planes, to, from, stream.is_some())
+}
+
+/// The planes of a graph's copy node, checked.
+pub(super) fn of_node(copy: Copy3d) -> Outcome<Vec<Transfer>> {
+    let (planes, to, from) = planes(copy)?;
+    places(Driver::get()?, &planes, to, from)?;
+    Ok(planes)
+}
+
+/// The copy node's parameters that stand for these planes.
+pub(super) fn parameters(planes: &[Transfer]) -> Copy3d {
+    let side = |(address, pitch): (usize, usize), next: Option<usize>| {
+        let rows = next.map_or(0, |next| next.abs_diff(address).checked_div(pitch).unwrap_or(0));
+        Side3d { x: 0, y: 0, z: 0, level: 0, memory: 4, host: 0, device: address as u64, array: 0, context: 0, pitch, rows }
+    };
+    let Some((to, from, (width, height))) = planes.first().map(Transfer::parts) else {
+        return Copy3d { from: side((0, 0), None), to: side((0, 0), None), width: 0, height: 0, depth: 0 };
+    };
+    let next = planes.get(1).map(Transfer::parts);
+    let (from, to) = (side(from, next.map(|next| next.1.0)), side(to, next.map(|next| next.0.0)));
+    Copy3d { from, to, width, height, depth: planes.len() }
 }
 
 fn copy_2d(copy: In<c_void>, stream: Option<Handle>) -> Outcome {
@@ -305,16 +351,18 @@ extern "C" fn cuMemcpy3DPeerAsync(copy: In<c_void>, stream: Handle) -> CuResult 
 }
 
 /// Memory is where it is; the call only has to be sound.
+fn prefetch(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> Outcome {
+    let driver = Driver::get()?;
+    stream::lookup(driver, stream)?;
+    if device >= 0 {
+        driver.device(device)?;
+    }
+    driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemPrefetchAsync(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        stream::lookup(driver, stream)?;
-        if device >= 0 {
-            driver.device(device)?;
-        }
-        driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
-    })
+    boundary(|| prefetch(pointer, bytes, device, stream))
 }
 
 /// `CUmemLocation`
@@ -334,5 +382,5 @@ extern "C" fn cuMemPrefetchAsync_v2(
     stream: Handle,
 ) -> CuResult {
     // Kind 1 is a device; the others are host memory.
-    cuMemPrefetchAsync(pointer, bytes, if location.kind == 1 { location.id } else { -1 }, stream)
+    boundary(|| prefetch(pointer, bytes, if location.kind == 1 { location.id } else { -1 }, stream))
 }

@@ -7,7 +7,7 @@ use crate::error::{CudaError, Outcome};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// What `cuDeviceGetName` says.
-const NAME: &str = "softcuda device";
+pub const NAME: &str = "softcuda device";
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) -> CuResult {
@@ -47,7 +47,7 @@ extern "C" fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) -> CuResult
 /// Windows only.
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetLuid(_luid: *mut c_char, _mask: *mut c_uint, _device: c_int) -> CuResult {
-    CudaError::NOT_SUPPORTED.0
+    boundary(|| Err(CudaError::NOT_SUPPORTED))
 }
 
 #[unsafe(no_mangle)]
@@ -171,5 +171,5 @@ extern "C" fn cuDeviceGetExecAffinitySupport(supported: Out<c_int>, _kind: c_int
 /// There is nothing between a write and who reads it.
 #[unsafe(no_mangle)]
 extern "C" fn cuFlushGPUDirectRDMAWrites(_target: c_int, _scope: c_int) -> CuResult {
-    CudaError::NOT_SUPPORTED.0
+    boundary(|| Err(CudaError::NOT_SUPPORTED))
 }

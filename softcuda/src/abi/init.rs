@@ -4,6 +4,7 @@ use super::{CuResult, Out, boundary};
 use crate::driver::Driver;
 use crate::error::CudaError;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::OnceLock;
 
 /// CUDA 13.0.
 pub const DRIVER_VERSION: c_int = 13000;
@@ -16,6 +17,13 @@ extern "C" fn cuInit(flags: c_uint) -> CuResult {
 #[unsafe(no_mangle)]
 extern "C" fn cuDriverGetVersion(version: Out<c_int>) -> CuResult {
     boundary(|| version.set(DRIVER_VERSION))
+}
+
+/// `SOFTCUDA_NO_WAKE=1`: 1 if host images are to do without wake-ups (see `softcuda.h`). Needs no `cuInit`.
+#[unsafe(no_mangle)]
+extern "C" fn softcudaNoWake() -> c_int {
+    static NO_WAKE: OnceLock<bool> = OnceLock::new();
+    c_int::from(*NO_WAKE.get_or_init(|| std::env::var("SOFTCUDA_NO_WAKE").is_ok_and(|text| text.trim() == "1")))
 }
 
 /// NVIDIA's undocumented tables: there are none.
@@ -48,5 +56,5 @@ extern "C" fn cuLogsRegisterCallback(_function: *const c_void, _data: *mut c_voi
 
 #[unsafe(no_mangle)]
 extern "C" fn cuLogsUnregisterCallback(_handle: *mut c_void) -> CuResult {
-    0
+    boundary(|| Ok(()))
 }

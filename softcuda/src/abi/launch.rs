@@ -4,6 +4,7 @@ use super::{CuResult, Handle, In, boundary};
 use crate::device::{MAX_BLOCK_THREADS, SHARED_PER_BLOCK_OPTIN};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::launch::Launch;
 use crate::memory::access::Arguments;
 use crate::module::{self, Code};
 use crate::stream;
@@ -146,16 +147,39 @@ impl Request {
         let code = function.code()?;
         self.check(code, function.dynamic_limit(), driver.devices[context.device()].sms.count())?;
         source.check(code)?;
-        stream.submit_launch(|launch| {
-            launch.device = context.device();
-            launch.entry = code.description.entry;
-            launch.grid = self.grid;
-            launch.block = self.block;
-            launch.shared = (code.description.shared_bytes + self.dynamic) as usize;
-            source.copy(code, &mut launch.arguments);
-        });
-        Ok(())
+        stream.submit_launch(|launch| self.fill(launch, context.device(), code, source)).map(drop)
     }
+
+    /// Completes a launch that was checked.
+    fn fill(&self, launch: &mut Launch, device: usize, code: &'static Code, source: Source) {
+        launch.device = device;
+        launch.entry = code.description.entry;
+        launch.grid = self.grid;
+        launch.block = self.block;
+        launch.shared = (code.description.shared_bytes + self.dynamic) as usize;
+        (launch.function, launch.dynamic) = (self.function, self.dynamic);
+        source.copy(code, &mut launch.arguments);
+    }
+}
+
+/// The launch of a graph's kernel node, checked.
+pub(super) fn of_node(
+    function: Handle,
+    (grid, block): ([u32; 3], [u32; 3]),
+    dynamic: u32,
+    (parameters, extra): (*const *const c_void, *const *const c_void),
+) -> Outcome<Launch> {
+    let driver = Driver::get()?;
+    let source = Source::of(In(parameters.cast()), In(extra))?;
+    let request = Request { function, grid, block, dynamic, stream: 0, cooperative: false };
+    let function = module::lookup(driver, function)?;
+    let device = crate::context::lookup(driver, function.context())?.device();
+    let code = function.code()?;
+    request.check(code, function.dynamic_limit(), driver.devices[device].sms.count())?;
+    source.check(code)?;
+    let mut launch = Launch::default();
+    request.fill(&mut launch, device, code, source);
+    Ok(launch)
 }
 
 #[unsafe(no_mangle)]

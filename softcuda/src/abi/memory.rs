@@ -28,6 +28,7 @@ fn allocate(to: Out<DevicePointer>, bytes: usize, kind: Kind) -> Outcome {
     let driver = Driver::get()?;
     let context = context::current(driver)?;
     to.check()?;
+    driver.graphs.captures.allow_unsafe()?;
     to.set(driver.memory.allocate(driver, context, bytes, kind)? as DevicePointer)
 }
 
@@ -66,14 +67,19 @@ extern "C" fn cuMemAllocPitch_v2(
 extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        if pointer == 0 { Ok(()) } else { driver.memory.free(driver, pointer as usize) }
+        if pointer == 0 {
+            return Ok(());
+        }
+        driver.graphs.captures.allow_unsafe()?;
+        driver.memory.free(driver, pointer as usize)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>, pointer: DevicePointer) -> CuResult {
     boundary(|| {
-        let range = Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind.is_device());
+        let range =
+            Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind.is_device() || range.backing.is_some());
         let range = range.ok_or(CudaError::NOT_FOUND)?;
         base.set_if_wanted(range.base as DevicePointer);
         size.set_if_wanted(range.size);
@@ -85,6 +91,7 @@ fn allocate_host(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Outcome {
     let driver = Driver::get()?;
     let context = context::current(driver)?;
     to.check()?;
+    driver.graphs.captures.allow_unsafe()?;
     if flags & !HOST_FLAGS != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
@@ -106,7 +113,11 @@ extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CuResult {
     let pointer = pointer as usize;
     boundary(|| {
         let driver = Driver::get()?;
-        if pointer == 0 { Ok(()) } else { driver.memory.free_host(driver, pointer) }
+        if pointer == 0 {
+            return Ok(());
+        }
+        driver.graphs.captures.allow_unsafe()?;
+        driver.memory.free_host(driver, pointer)
     })
 }
 
@@ -116,6 +127,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: c_
     boundary(|| {
         let driver = Driver::get()?;
         let context = context::current(driver)?;
+        driver.graphs.captures.allow_unsafe()?;
         if flags & !REGISTER_FLAGS != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -128,6 +140,7 @@ extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> CuResult {
     let pointer = pointer as usize;
     boundary(|| {
         let driver = Driver::get()?;
+        driver.graphs.captures.allow_unsafe()?;
         driver.memory.unregister(driver, pointer)
     })
 }
@@ -159,16 +172,18 @@ extern "C" fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: *mut c_void) -> CuR
 }
 
 /// Advice is taken and not needed.
+fn advise(pointer: DevicePointer, bytes: usize, device: c_int) -> Outcome {
+    let driver = Driver::get()?;
+    if device >= 0 {
+        driver.device(device)?;
+    }
+    let managed = driver.memory.find(pointer as usize).is_some_and(|range| range.kind == Kind::Managed);
+    if managed && bytes > 0 { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAdvise(pointer: DevicePointer, bytes: usize, _advice: c_int, device: c_int) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        if device >= 0 {
-            driver.device(device)?;
-        }
-        let managed = driver.memory.find(pointer as usize).is_some_and(|range| range.kind == Kind::Managed);
-        if managed && bytes > 0 { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
-    })
+    boundary(|| advise(pointer, bytes, device))
 }
 
 /// `CUmemLocation`
@@ -180,6 +195,6 @@ struct Location {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAdvise_v2(pointer: DevicePointer, bytes: usize, advice: c_int, location: Location) -> CuResult {
-    cuMemAdvise(pointer, bytes, advice, if location.kind == 1 { location.id } else { -1 })
+extern "C" fn cuMemAdvise_v2(pointer: DevicePointer, bytes: usize, _advice: c_int, location: Location) -> CuResult {
+    boundary(|| advise(pointer, bytes, if location.kind == 1 { location.id } else { -1 }))
 }

@@ -5,17 +5,22 @@
 #![allow(unsafe_code)]
 
 pub mod callout;
+mod capture;
 mod context;
 mod copy;
 mod device;
 mod errors;
 mod event;
+mod graph;
+mod graph_exec;
+mod graph_nodes;
 mod init;
 mod ipc;
 mod launch;
 mod memory;
 mod module;
 pub mod os;
+mod per_thread;
 mod pointer;
 mod pool;
 mod procaddr;
@@ -23,9 +28,14 @@ mod refused;
 mod set;
 mod stream;
 mod stream_ops;
+mod user_object;
 mod versions;
+mod vmm;
 
 use crate::error::{CudaError, Outcome};
+use crate::fault;
+pub use device::NAME as DEVICE_NAME;
+pub use init::DRIVER_VERSION;
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -36,9 +46,13 @@ pub type DevicePointer = u64;
 /// `CUcontext`, `CUstream`, …: opaque to the client, never dereferenced here.
 pub type Handle = u64;
 
-/// Runs the body of an entry point: a panic becomes `CUDA_ERROR_UNKNOWN` and a line on stderr (the panic's own).
+/// Runs the body of an entry point: a panic becomes `CUDA_ERROR_UNKNOWN` and a line on stderr (the panic's own). The
+/// body is a closure of the exported function itself, whose name `SOFTCUDA_FAULT` goes by.
 #[inline]
-pub fn boundary(body: impl FnOnce() -> Outcome) -> CuResult {
+pub fn boundary<F: FnOnce() -> Outcome>(body: F) -> CuResult {
+    if let Some(code) = fault::due::<F>() {
+        return code;
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => error.0,
@@ -59,6 +73,11 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
+    /// A pointer of another type.
+    pub fn at(pointer: *mut T) -> Out<T> {
+        Out(pointer)
+    }
+
     /// Null is `INVALID_VALUE`.
     pub fn check(self) -> Outcome {
         if self.0.is_null() { Err(CudaError::INVALID_VALUE) } else { Ok(()) }
@@ -106,6 +125,11 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T: Copy> In<T> {
+    /// Reads an array; null is `INVALID_VALUE` unless it is empty.
+    pub fn list(self, count: usize) -> Outcome<Vec<T>> {
+        (0..count).map(|index| self.get_at(index)).collect()
+    }
+
     /// Reads; null is `INVALID_VALUE`.
     pub fn get(self) -> Outcome<T> {
         self.get_at(0)

@@ -7,6 +7,7 @@ use crate::context;
 use crate::device::{MAX_BLOCK_THREADS, SHARED_PER_BLOCK_OPTIN};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::synchronize_device;
 use crate::module::{self, Description, Function};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -64,8 +65,8 @@ fn describe(function: &ImageFunction) -> Outcome<Description> {
     }
 }
 
-/// The handshake: loads a host image into the current context. `INVALID_VALUE` for null pointers,
-/// `INVALID_IMAGE` for a wrong magic number, version or table.
+/// The handshake: loads a host image into the current context, after all work of its device, as a GPU's code is loaded.
+/// `INVALID_VALUE` for null pointers, `INVALID_IMAGE` for a wrong magic number, version or table.
 #[unsafe(no_mangle)]
 extern "C" fn softcudaModuleLoadImage(to: Out<Handle>, image: *const c_void) -> CuResult {
     boundary(|| {
@@ -80,22 +81,22 @@ extern "C" fn softcudaModuleLoadImage(to: Out<Handle>, image: *const c_void) -> 
         }
         let Image { functions, table, .. } = image.get()?;
         let descriptions = (0..functions as usize).map(|index| describe(&table.get_at(index)?));
-        to.set(module::load(driver, context, descriptions.collect::<Outcome<Vec<_>>>()?)?)
+        let descriptions = descriptions.collect::<Outcome<Vec<_>>>()?;
+        synchronize_device(driver, context.device());
+        to.set(module::load(driver, context, descriptions)?)
     })
 }
 
 /// A cubin, fatbin or PTX: never for this device.
-fn load_binary(to: Out<Handle>, image: In<c_void>) -> CuResult {
-    boundary(|| {
-        context::current(Driver::get()?)?;
-        to.check()?;
-        Err(if image.is_null() { CudaError::INVALID_VALUE } else { CudaError::NO_BINARY_FOR_GPU })
-    })
+fn load_binary(to: Out<Handle>, image: In<c_void>) -> Outcome {
+    context::current(Driver::get()?)?;
+    to.check()?;
+    Err(if image.is_null() { CudaError::INVALID_VALUE } else { CudaError::NO_BINARY_FOR_GPU })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadData(to: Out<Handle>, image: In<c_void>) -> CuResult {
-    load_binary(to, image)
+    boundary(|| load_binary(to, image))
 }
 
 #[unsafe(no_mangle)]
@@ -106,27 +107,25 @@ extern "C" fn cuModuleLoadDataEx(
     _options: *mut c_int,
     _values: *mut *mut c_void,
 ) -> CuResult {
-    load_binary(to, image)
+    boundary(|| load_binary(to, image))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadFatBinary(to: Out<Handle>, image: In<c_void>) -> CuResult {
-    load_binary(to, image)
+    boundary(|| load_binary(to, image))
 }
 
-fn load_file(to: Out<Handle>, name: In<c_char>) -> CuResult {
-    boundary(|| {
-        context::current(Driver::get()?)?;
-        to.check()?;
-        let name = name.text()?.to_string_lossy();
-        let there = Path::new(&*name).exists();
-        Err(if there { CudaError::NO_BINARY_FOR_GPU } else { CudaError::FILE_NOT_FOUND })
-    })
+fn load_file(to: Out<Handle>, name: In<c_char>) -> Outcome {
+    context::current(Driver::get()?)?;
+    to.check()?;
+    let name = name.text()?.to_string_lossy();
+    let there = Path::new(&*name).exists();
+    Err(if there { CudaError::NO_BINARY_FOR_GPU } else { CudaError::FILE_NOT_FOUND })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoad(to: Out<Handle>, name: In<c_char>) -> CuResult {
-    load_file(to, name)
+    boundary(|| load_file(to, name))
 }
 
 #[unsafe(no_mangle)]
@@ -140,7 +139,7 @@ extern "C" fn cuLibraryLoadFromFile(
     _values: *mut c_void,
     _count: c_uint,
 ) -> CuResult {
-    load_file(to, name)
+    boundary(|| load_file(to, name))
 }
 
 #[unsafe(no_mangle)]
@@ -164,7 +163,7 @@ extern "C" fn cuLibraryLoadData(
 /// No library was ever loaded.
 #[unsafe(no_mangle)]
 extern "C" fn cuLibraryUnload(_library: Handle) -> CuResult {
-    CudaError::INVALID_HANDLE.0
+    boundary(|| Err(CudaError::INVALID_HANDLE))
 }
 
 #[unsafe(no_mangle)]
@@ -306,6 +305,13 @@ extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 }
 
 /// The largest block a function takes, one for each SM.
+fn largest(grid: Out<c_int>, block: Out<c_int>, function: Handle, limit: c_int) -> Outcome {
+    let driver = Driver::get()?;
+    let most = module::lookup(driver, function)?.code()?.description.max_threads as c_int;
+    grid.set(driver.devices[context::current(driver)?.device()].sms.count() as c_int)?;
+    block.set(if limit > 0 { most.min(limit) } else { most })
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuOccupancyMaxPotentialBlockSize(
     grid: Out<c_int>,
@@ -315,12 +321,7 @@ extern "C" fn cuOccupancyMaxPotentialBlockSize(
     _dynamic: usize,
     limit: c_int,
 ) -> CuResult {
-    boundary(|| {
-        let driver = Driver::get()?;
-        let most = module::lookup(driver, function)?.code()?.description.max_threads as c_int;
-        grid.set(driver.devices[context::current(driver)?.device()].sms.count() as c_int)?;
-        block.set(if limit > 0 { most.min(limit) } else { most })
-    })
+    boundary(|| largest(grid, block, function, limit))
 }
 
 #[unsafe(no_mangle)]
@@ -328,10 +329,10 @@ extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     grid: Out<c_int>,
     block: Out<c_int>,
     function: Handle,
-    dynamic_for: *const c_void,
-    dynamic: usize,
+    _dynamic_for: *const c_void,
+    _dynamic: usize,
     limit: c_int,
     _flags: c_uint,
 ) -> CuResult {
-    cuOccupancyMaxPotentialBlockSize(grid, block, function, dynamic_for, dynamic, limit)
+    boundary(|| largest(grid, block, function, limit))
 }

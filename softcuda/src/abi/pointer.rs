@@ -1,9 +1,10 @@
 //! What is known of a pointer (`CUpointer_attribute`).
 
 use super::{CuResult, DevicePointer, In, Out, boundary};
+use crate::context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
-use crate::memory::{Kind, Range};
+use crate::memory::{Backing, Kind, Range};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
@@ -12,8 +13,10 @@ const HOST: u32 = 1;
 const DEVICE: u32 = 2;
 /// `CU_DEVICE_INVALID`
 const NO_DEVICE: c_int = -2;
+/// `CU_DEVICE_CPU`
+const HOST_ORDINAL: c_int = -1;
 /// Read and write.
-const ACCESS_FLAGS: u64 = 3;
+const ACCESS_FLAGS: u32 = 3;
 
 /// A value of the size that its attribute has.
 enum Value {
@@ -48,6 +51,24 @@ fn place(range: &Range, address: usize, attribute: c_int) -> Outcome<Option<Valu
     }))
 }
 
+/// The device that memory is on; for mappings also the host, or a device that cannot be seen from here.
+fn ordinal(range: &Range) -> u32 {
+    let Some(backing) = &range.backing else {
+        return range.device as u32;
+    };
+    let location = backing.physical.properties.location;
+    if location.is_host() { HOST_ORDINAL as u32 } else { location.numbers().1 as u32 }
+}
+
+/// What the current context's device may do with memory.
+fn access_flags(range: &Range) -> u32 {
+    let granted = |backing: &Backing| match context::current_device() {
+        Some(device) => backing.rights(Some(device)) as u32,
+        None => backing.union() as u32,
+    };
+    range.backing.as_ref().map_or(ACCESS_FLAGS, granted)
+}
+
 fn nature(range: &Range, attribute: c_int) -> Outcome<Value> {
     let exportable = range.kind == Kind::Device;
     Ok(match attribute {
@@ -56,12 +77,12 @@ fn nature(range: &Range, attribute: c_int) -> Outcome<Value> {
         6 => Value::Byte(u8::from(range.sync_operations.load(Ordering::Relaxed))),
         7 | 20 => Value::Wide(range.id),
         8 => Value::Byte(u8::from(range.kind == Kind::Managed)),
-        9 => Value::Narrow(range.device as u32),
+        9 => Value::Narrow(ordinal(range)),
         10 => Value::Byte(u8::from(exportable)),
         13 => Value::Byte(1),
-        14 => Value::Wide(0),
+        14 => Value::Wide(range.backing.as_ref().map_or(0, |backing| backing.physical.properties.handle_types.into())),
         15 | 21 => Value::Byte(0),
-        16 => Value::Narrow(ACCESS_FLAGS as u32),
+        16 => Value::Narrow(access_flags(range)),
         17 => Value::Wide(if let Kind::Pooled(pool) = range.kind { pool } else { 0 }),
         22 => Value::Narrow(-1i32 as u32),
         _ => return Err(CudaError::INVALID_VALUE),

@@ -144,8 +144,12 @@ extern "C" fn cuMemPoolGetAccess(flags: Out<c_uint>, pool: Handle, _location: *c
 
 fn allocate(to: Out<DevicePointer>, bytes: usize, pool: Option<Handle>, stream: Handle) -> Outcome {
     let driver = Driver::get()?;
-    let context = stream::lookup(driver, stream)?.context()?;
+    let stream = stream::lookup(driver, stream)?;
+    let context = stream.context()?;
     to.check()?;
+    if stream.is_captured() {
+        return Err(crate::graph::no_memory_nodes());
+    }
     let pool = match pool {
         Some(pool) => pool,
         None => pools(driver, &driver.devices[context.device()])?.1,
@@ -176,7 +180,6 @@ extern "C" fn cuMemFreeAsync(pointer: DevicePointer, stream: Handle) -> CuResult
         let base = pointer as usize;
         let range = driver.memory.find(base).filter(|r| r.base == base && r.kind.is_allocated_device());
         range.ok_or(CudaError::INVALID_VALUE)?;
-        stream.submit(Op::Free(base));
-        Ok(())
+        stream.submit(Op::Free(base)).map(drop)
     })
 }

@@ -10,7 +10,9 @@ use std::sync::OnceLock;
 const FOUND: c_int = 0;
 const NOT_FOUND: c_int = 1;
 const VERSION_NOT_SUFFICIENT: c_int = 2;
-/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+const PER_THREAD: u64 = 2;
+/// This and `CU_GET_PROC_ADDRESS_LEGACY_STREAM`.
 const FLAGS: u64 = 3;
 
 /// This library, as the dynamic linker knows it.
@@ -37,6 +39,13 @@ fn exported(symbol: &CStr) -> Option<*mut c_void> {
     (!found.is_null()).then_some(found)
 }
 
+/// The function under its name for per-thread default streams, if it has one.
+fn exported_per_thread(symbol: &CStr) -> Option<*mut c_void> {
+    let symbol = symbol.to_str().ok()?;
+    let forms = ["_ptsz", "_ptds"].map(|suffix| CString::new(format!("{symbol}{suffix}")));
+    forms.into_iter().find_map(|form| exported(&form.ok()?))
+}
+
 /// The symbol of a name for a version: the n-th version of a function has the suffix `_vN`.
 fn symbol(name: &str, version: c_int) -> Result<CString, c_int> {
     let at = VERSIONS.binary_search_by(|(known, _)| (*known).cmp(name)).map_err(|_| NOT_FOUND)?;
@@ -52,15 +61,18 @@ fn symbol(name: &str, version: c_int) -> Result<CString, c_int> {
 fn find(name: In<c_char>, to: Out<*mut c_void>, version: c_int, flags: u64) -> Outcome<c_int> {
     let name = name.text()?;
     to.set(std::ptr::null_mut())?;
-    if flags & !FLAGS != 0 || name.is_empty() {
+    if flags & !FLAGS != 0 || flags == FLAGS || name.is_empty() {
         return Err(CudaError::INVALID_VALUE);
     }
     match symbol(&name.to_string_lossy(), version) {
         Err(status) => Ok(status),
-        Ok(symbol) => match exported(&symbol) {
-            None => Ok(NOT_FOUND),
-            Some(address) => to.set(address).map(|()| FOUND),
-        },
+        Ok(symbol) => {
+            let own = if flags & PER_THREAD != 0 { exported_per_thread(&symbol) } else { None };
+            match own.or_else(|| exported(&symbol)) {
+                None => Ok(NOT_FOUND),
+                Some(address) => to.set(address).map(|()| FOUND),
+            }
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Functions of the driver interface that programs look for and that are not built: each says `NOT_SUPPORTED`, and its
 //! name once on stderr. A caller's arguments are never looked at.
 
-use super::{CuResult, os};
-use crate::error::CudaError;
+use super::{CuResult, boundary, os};
+use crate::error::{CudaError, Outcome};
 
-fn refuse(name: &str) -> CuResult {
+fn refuse(name: &str) -> Outcome {
     os::say_once(name, &format!("{name} is not supported"));
-    CudaError::NOT_SUPPORTED.0
+    Err(CudaError::NOT_SUPPORTED)
 }
 
 macro_rules! refused {
@@ -14,28 +14,20 @@ macro_rules! refused {
         $(
             #[unsafe(no_mangle)]
             extern "C" fn $name() -> CuResult {
-                refuse(stringify!($name))
+                boundary(|| refuse(stringify!($name)))
             }
         )*
     };
 }
 
 refused! {
-    cuStreamBeginCapture cuStreamBeginCapture_v2 cuStreamBeginCaptureToGraph cuStreamEndCapture
-    cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_v2
-    cuGraphCreate cuGraphDestroy cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphInstantiate_v2
-    cuGraphLaunch cuGraphUpload cuGraphExecDestroy cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphClone
-    cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphAddHostNode
-    cuGraphAddChildGraphNode cuGraphAddEmptyNode cuGraphAddEventRecordNode cuGraphAddEventWaitNode
-    cuGraphAddDependencies cuGraphAddDependencies_v2 cuGraphAddNode cuGraphAddNode_v2
-    cuGraphGetNodes cuGraphGetEdges cuGraphGetEdges_v2 cuGraphGetRootNodes
-    cuGraphNodeGetType cuGraphNodeGetDependencies cuGraphNodeGetDependencies_v2 cuGraphDestroyNode
-    cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGraphExecKernelNodeSetParams_v2
-    cuGraphDebugDotPrint cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease
-    cuGraphRetainUserObject cuGraphReleaseUserObject
-    cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemSetAccess cuMemGetAccess
-    cuMemExportToShareableHandle cuMemImportFromShareableHandle cuMemGetAllocationGranularity
-    cuMemGetAllocationPropertiesFromHandle cuMemRetainAllocationHandle cuMemGetHandleForAddressRange
+    cuStreamBeginRecaptureToGraph cuGraphNodeGetLocalId cuGraphNodeGetToolsId
+    cuGraphAddMemAllocNode cuGraphMemAllocNodeGetParams cuGraphAddMemFreeNode cuGraphMemFreeNodeGetParams
+    cuGraphAddBatchMemOpNode cuGraphBatchMemOpNodeGetParams cuGraphBatchMemOpNodeSetParams
+    cuGraphExecBatchMemOpNodeSetParams cuGraphConditionalHandleCreate cuGraphExecChildGraphNodeSetParams
+    cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuGraphNodeGetParams
+    cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode
+    cuMemGetHandleForAddressRange
     cuMulticastCreate cuMulticastAddDevice cuMulticastBindMem cuMulticastBindAddr cuMulticastUnbind
     cuMulticastGetGranularity
     cuStreamBatchMemOp cuStreamBatchMemOp_v2 cuStreamAttachMemAsync cuStreamGetAttribute cuStreamSetAttribute

@@ -3,16 +3,21 @@
 use super::{CuResult, DevicePointer, Handle, boundary};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::memory::Reach;
 use crate::memory::access::{Fill, extent};
 use crate::stream::{self, Op};
 use std::ffi::{c_uchar, c_uint, c_ushort};
 
-/// Rows of `width` elements of `element` bytes, `pitch` bytes apart. `asynchronous`: one of the `Async` calls.
-struct Shape {
-    element: usize,
-    pitch: usize,
-    width: usize,
-    height: usize,
+/// Rows of `width` elements of `element` bytes, `pitch` bytes apart.
+pub(super) struct Shape {
+    /// Bytes of an element: 1, 2 or 4.
+    pub(super) element: usize,
+    /// Bytes from row to row.
+    pub(super) pitch: usize,
+    /// Elements of a row.
+    pub(super) width: usize,
+    /// Rows.
+    pub(super) height: usize,
 }
 
 impl Shape {
@@ -21,22 +26,30 @@ impl Shape {
     }
 }
 
-fn fill(to: DevicePointer, value: u32, shape: Shape, stream: Option<Handle>) -> Outcome {
-    let driver = Driver::get()?;
-    let object = stream::lookup(driver, stream.unwrap_or(0))?;
+/// A checked fill, and whether its memory is the device's. `None`: there is nothing to fill.
+pub(super) fn prepare(driver: &Driver, to: DevicePointer, value: u32, shape: Shape) -> Outcome<Option<(Fill, bool)>> {
     let Shape { element, pitch, width, height } = shape;
     let bytes = width.checked_mul(element).ok_or(CudaError::INVALID_VALUE)?;
     if bytes == 0 || height == 0 {
-        return Ok(());
+        return Ok(None);
     }
     if !(to as usize).is_multiple_of(element) || !pitch.is_multiple_of(element) || (height > 1 && pitch < bytes) {
         return Err(CudaError::INVALID_VALUE);
     }
-    let place = driver.memory.classify(to as usize, extent(bytes, height, pitch))?;
+    let place = driver.memory.classify_for(to as usize, extent(bytes, height, pitch), Reach::Write)?;
     let on_device = place.ok_or(CudaError::INVALID_VALUE)?;
     // SAFETY: the rows lie in one known range and are aligned; that they stay is the client's promise.
     let fill = unsafe { Fill::rows((to as usize, pitch), value, element, width, height) };
-    let end = object.submit(Op::Fill(fill));
+    Ok(Some((fill, on_device)))
+}
+
+fn fill(to: DevicePointer, value: u32, shape: Shape, stream: Option<Handle>) -> Outcome {
+    let driver = Driver::get()?;
+    let object = stream::lookup(driver, stream.unwrap_or(0))?;
+    let Some((fill, on_device)) = prepare(driver, to, value, shape)? else {
+        return Ok(());
+    };
+    let end = object.submit(Op::Fill(fill))?;
     if stream.is_none() && !on_device {
         stream::synchronize(end);
     }

@@ -71,7 +71,7 @@ fn limits(attribute: i32) -> Option<i32> {
     })
 }
 
-/// Attributes that say yes; all others (virtual memory management, multicast, fabric handles, clusters, …) say no.
+/// Attributes that say yes; all others (multicast, fabric handles, memory pools of other processes, clusters, …) say no.
 fn abilities(attribute: i32) -> Option<i32> {
     let yes = matches!(
         attribute,
@@ -85,11 +85,13 @@ fn abilities(attribute: i32) -> Option<i32> {
         | 91      // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
         | 92..=95 // stream memory operations of both versions, COOPERATIVE_LAUNCH
         | 99      // HOST_REGISTER_SUPPORTED
+        | 102 | 103 // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         | 113     // READ_ONLY_HOST_REGISTER_SUPPORTED
         | 115     // MEMORY_POOLS_SUPPORTED
         | 122 | 123 // CAN_USE_64_BIT_STREAM_MEM_OPS, CAN_USE_STREAM_WAIT_VALUE_NOR
         | 125     // IPC_EVENT_SUPPORTED
         | 129     // UNIFIED_FUNCTION_POINTERS
+        | 141 | 145 // HOST_NUMA_ and HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     );
     yes.then_some(1)
 }

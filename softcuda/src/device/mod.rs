@@ -4,8 +4,10 @@ pub mod attributes;
 pub mod identity;
 mod sms;
 
+use crate::config::Config;
 use crate::context::Primary;
 use crate::error::{CudaError, Outcome};
+use crate::stream::Connections;
 use parking_lot::Mutex;
 pub use sms::Sms;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +36,8 @@ pub struct Device {
     used: AtomicU64,
     /// Its multiprocessors.
     pub sms: Sms,
+    /// Its hardware queues.
+    pub connections: Connections,
     /// Its primary context.
     pub primary: Primary,
     /// Handle of the default memory pool and of the current one.
@@ -42,13 +46,14 @@ pub struct Device {
 
 impl Device {
     /// Device number `index` of the process, `ordinal` of the machine.
-    pub fn new(index: usize, ordinal: u32, total: u64, sms: u32) -> Device {
+    pub fn new(index: usize, ordinal: u32, config: &Config) -> Device {
         Device {
             index,
             ordinal,
-            total,
+            total: config.memory,
             used: AtomicU64::new(0),
-            sms: Sms::new(sms),
+            sms: Sms::new(config.sms),
+            connections: Connections::new(config.connections),
             primary: Primary::default(),
             pools: Mutex::new((0, 0)),
         }

@@ -74,6 +74,11 @@ impl Transfer {
         Staged { data: data.into_boxed_slice(), transfer: *self }
     }
 
+    /// Address and pitch of destination and source; width and height.
+    pub fn parts(&self) -> ((usize, usize), (usize, usize), (usize, usize)) {
+        ((self.to, self.to_pitch), (self.from, self.from_pitch), (self.width, self.height))
+    }
+
     /// Bytes that it copies.
     pub fn bytes(&self) -> usize {
         self.width.saturating_mul(self.height)
@@ -102,6 +107,11 @@ pub struct Staged {
 }
 
 impl Staged {
+    /// The copy as it would be without the early read.
+    pub fn transfer(&self) -> Transfer {
+        self.transfer
+    }
+
     /// Writes it.
     pub fn run(&self) {
         let from_pitch = self.transfer.width;
@@ -127,6 +137,11 @@ impl Fill {
     /// All rows must stay valid until the fill has run, and be aligned to the element.
     pub unsafe fn rows(to: (usize, usize), value: u32, element: usize, width: usize, height: usize) -> Fill {
         Fill { to: to.0, pitch: to.1, value, element, width, height }
+    }
+
+    /// Address and pitch; value and bytes of an element; width in elements and height.
+    pub fn parts(&self) -> ((usize, usize), (u32, usize), (usize, usize)) {
+        ((self.to, self.pitch), (self.value, self.element), (self.width, self.height))
     }
 
     /// Writes.
@@ -277,6 +292,18 @@ impl Arguments {
     pub fn prepare(&mut self, bytes: usize, offsets: &'static [usize]) {
         self.lines.resize(bytes.div_ceil(64), Line([0; 64]));
         self.offsets = offsets;
+    }
+
+    /// Makes these equal to others.
+    pub fn copy_from(&mut self, other: &Arguments) {
+        self.lines.clone_from(&other.lines);
+        self.offsets = other.offsets;
+    }
+
+    /// The address of each argument; valid until they are prepared anew.
+    pub fn addresses(&self) -> Vec<usize> {
+        let base = self.lines.as_ptr() as usize;
+        self.offsets.iter().map(|offset| base + offset).collect()
     }
 
     /// Copies the next argument in; `index` counts them.

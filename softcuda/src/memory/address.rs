@@ -1,6 +1,7 @@
 //! What is known of an address range.
 
 use super::Mapping;
+use super::vmm::Backing;
 use crate::context::Context;
 use crate::driver::Driver;
 use std::sync::atomic::AtomicBool;
@@ -16,6 +17,11 @@ pub enum Kind {
     Pooled(u64),
     /// `cuIpcOpenMemHandle`
     Imported,
+    /// `cuMemMap`
+    Mapped {
+        /// Of memory on the host.
+        host: bool,
+    },
     /// `cuMemHostAlloc` with its flags.
     Pinned(u32),
     /// `cuMemHostRegister` with its flags.
@@ -25,7 +31,7 @@ pub enum Kind {
 impl Kind {
     /// Device memory, as far as a client can tell.
     pub fn is_device(self) -> bool {
-        !matches!(self, Kind::Pinned(_) | Kind::Registered(_))
+        !matches!(self, Kind::Pinned(_) | Kind::Registered(_) | Kind::Mapped { host: true })
     }
 
     /// What `cuMemFree` frees.
@@ -54,6 +60,8 @@ pub struct Range {
     pub sync_operations: AtomicBool,
     /// The memory itself, unless the client owns it.
     pub mapping: Option<Mapping>,
+    /// The same for what `cuMemMap` mapped.
+    pub backing: Option<Backing>,
 }
 
 impl Range {
@@ -69,6 +77,7 @@ impl Range {
             tag: 0,
             sync_operations: AtomicBool::new(false),
             mapping,
+            backing: None,
         }
     }
 }

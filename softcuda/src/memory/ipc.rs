@@ -144,7 +144,8 @@ pub fn file_name(tag: u128) -> CString {
     CString::new(format!("softcuda-{tag:032x}")).unwrap_or_else(|_| CStr::to_owned(c"softcuda"))
 }
 
-fn status(file: &OwnedFd) -> io::Result<std::fs::Metadata> {
+/// What the system knows of a file.
+pub fn status(file: &OwnedFd) -> io::Result<std::fs::Metadata> {
     File::from(file.try_clone()?).metadata()
 }
 

@@ -68,10 +68,11 @@ impl Drop for Mapping {
     }
 }
 
-fn memfd(name: &CStr) -> Outcome<OwnedFd> {
+/// A new memfd, which can be sealed.
+pub fn memfd(name: &CStr) -> Outcome<OwnedFd> {
     for attempt in 0..2 {
         // SAFETY: a C string and flags.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if fd >= 0 {
             // SAFETY: a new descriptor that nobody else owns.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd) });

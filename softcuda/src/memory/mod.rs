@@ -8,8 +8,11 @@ pub mod access;
 mod address;
 pub mod ipc;
 mod map;
+pub mod physical;
 pub mod pool;
 pub mod shared;
+pub mod space;
+mod vmm;
 
 use crate::context::Context;
 use crate::driver::Driver;
@@ -20,6 +23,7 @@ pub use map::Mapping;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+pub use vmm::{Backing, Reach};
 
 /// Alignment of allocations and of IPC mappings.
 pub const PAGE: usize = 4096;
@@ -38,6 +42,7 @@ pub struct Memory {
     ranges: RwLock<BTreeMap<usize, Arc<Range>>>,
     /// By tag of the allocation and handle of the context that opened it.
     imports: Mutex<HashMap<(u128, u64), Import>>,
+    space: vmm::Virtual,
 }
 
 impl Memory {
@@ -48,18 +53,34 @@ impl Memory {
         (address - range.base < range.size).then(|| range.clone())
     }
 
-    /// Whether all of the bytes lie in one known range, and whether that is device memory; `None`: pageable memory.
+    /// Whether all of the bytes are known and readable, and whether that is device memory; `None`: pageable memory.
     pub fn classify(&self, address: usize, bytes: usize) -> Outcome<Option<bool>> {
+        self.classify_for(address, bytes, Reach::Read)
+    }
+
+    /// The same for bytes that are to be read or written. They lie in one allocation, or in adjacent mappings.
+    pub fn classify_for(&self, address: usize, bytes: usize, reach: Reach) -> Outcome<Option<bool>> {
         let ranges = self.ranges.read();
         let Some((_, range)) = ranges.range(..=address).next_back() else {
             return Ok(None);
         };
-        let offset = address - range.base;
+        let (mut offset, mut left) = (address - range.base, bytes);
         if offset >= range.size {
             return Ok(None);
         }
-        let fits = bytes <= range.size - offset;
-        if fits { Ok(Some(range.kind.is_device())) } else { Err(CudaError::INVALID_VALUE) }
+        let on_device = range.kind.is_device();
+        let mut range = range;
+        while range.permits(reach) {
+            if left <= range.size - offset {
+                return Ok(Some(on_device));
+            }
+            left -= range.size - offset;
+            offset = 0;
+            let next = ranges.get(&(range.base + range.size));
+            let both = next.filter(|next| next.backing.is_some() && range.backing.is_some() && next.kind == range.kind);
+            range = both.ok_or(CudaError::INVALID_VALUE)?;
+        }
+        Err(CudaError::INVALID_VALUE)
     }
 
     fn add(&self, range: Range) -> usize {
@@ -97,6 +118,7 @@ impl Memory {
             tag,
             sync_operations: Default::default(),
             mapping: Some(mapping),
+            backing: None,
         }))
     }
 
@@ -217,7 +239,7 @@ impl Memory {
     }
 }
 
-/// Waits for all work of a device.
+/// Waits for all work of a device, as a GPU does before it frees memory, loads code or changes who reaches whom.
 pub fn synchronize_device(driver: &'static Driver, device: usize) {
     let mut streams = Vec::new();
     driver.contexts.for_each(|_, context| {

@@ -10,7 +10,7 @@ use super::{Address, Handle};
 
 /// `enum cudaMemcpyKind`.
 #[derive(Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     HostToHost,
     HostToDevice,
     DeviceToHost,
@@ -20,7 +20,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn new(kind: c_int) -> Result<Kind, Code> {
+    pub(super) fn new(kind: c_int) -> Result<Kind, Code> {
         Ok(match kind {
             0 => Kind::HostToHost,
             1 => Kind::HostToDevice,
@@ -32,7 +32,7 @@ impl Kind {
     }
 
     /// `CUmemorytype` of source and destination. "Unified" lets the driver find out.
-    fn memory_types(self) -> (u32, u32) {
+    pub(super) fn memory_types(self) -> (u32, u32) {
         const HOST: u32 = 1;
         const DEVICE: u32 = 2;
         const UNIFIED: u32 = 4;

@@ -76,6 +76,17 @@ extern "C" fn device_synchronize() -> Code {
     call(|| driver::cuCtxSynchronize())
 }
 
+/// Names of CUDA 2, which CUDA 12 still has.
+#[unsafe(export_name = "softcudart12_cudaThreadSynchronize")]
+extern "C" fn thread_synchronize() -> Code {
+    device_synchronize()
+}
+
+#[unsafe(export_name = "softcudart12_cudaThreadExit")]
+extern "C" fn thread_exit() -> Code {
+    device_reset()
+}
+
 #[unsafe(export_name = "softcudart_cudaDeviceReset")]
 extern "C" fn device_reset() -> Code {
     report(context::reset())

@@ -176,6 +176,14 @@ unsafe extern "C" {
     pub(super) fn cuStreamAddCallback(stream: Handle, callback: StreamCallback, data: *mut c_void, flags: c_uint) -> Status;
     pub(super) fn cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mut c_void) -> Status;
     pub(super) safe fn cuStreamIsCapturing(stream: Handle, status: Out<c_int>) -> Status;
+    pub(super) safe fn cuStreamGetCaptureInfo_v2(
+        stream: Handle,
+        status: Out<c_int>,
+        id: Out<u64>,
+        graph: Out<Handle>,
+        dependencies: Out<Address>,
+        count: Out<usize>,
+    ) -> Status;
     pub(super) safe fn cuStreamGetCaptureInfo_v3(
         stream: Handle,
         status: Out<c_int>,

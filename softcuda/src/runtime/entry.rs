@@ -10,12 +10,18 @@ use super::context::without_context;
 use super::error::{Code, INVALID_VALUE, NOT_SUPPORTED, SYMBOL_NOT_FOUND, check, report};
 use super::{Out, driver};
 
-/// What `libcudart.so.13` says it is: 1000 × major + 10 × minor.
+/// What `libcudart.so.13` and `.12` say they are: 1000 × major + 10 × minor.
 const RUNTIME_13: c_int = 13_000;
+const RUNTIME_12: c_int = 12_080;
 
 #[unsafe(export_name = "softcudart13_cudaRuntimeGetVersion")]
 extern "C" fn runtime_get_version(version: Out<c_int>) -> Code {
     report(write(version, RUNTIME_13))
+}
+
+#[unsafe(export_name = "softcudart12_cudaRuntimeGetVersion")]
+extern "C" fn runtime_get_version_12(version: Out<c_int>) -> Code {
+    report(write(version, RUNTIME_12))
 }
 
 fn write<T>(to: Out<T>, value: T) -> Result<(), Code> {
@@ -39,6 +45,19 @@ unsafe extern "C" fn get_driver_entry_point(
 ) -> Code {
     // SAFETY: the caller's string goes on as it is.
     unsafe { entry_point_by_version(symbol, function, RUNTIME_13.unsigned_abs(), flags, found) }
+}
+
+/// # Safety
+/// `symbol` is a C string or NULL.
+#[unsafe(export_name = "softcudart12_cudaGetDriverEntryPoint")]
+unsafe extern "C" fn get_driver_entry_point_12(
+    symbol: *const c_char,
+    function: Out<*mut c_void>,
+    flags: u64,
+    found: Out<c_int>,
+) -> Code {
+    // SAFETY: the caller's string goes on as it is.
+    unsafe { entry_point_by_version(symbol, function, RUNTIME_12.unsigned_abs(), flags, found) }
 }
 
 /// A name that the driver does not have is success with a NULL function, and `found` says so.

@@ -47,6 +47,12 @@ extern "C" fn elapsed_time(milliseconds: Out<f32>, start: Handle, end: Handle) -
     call(|| driver::cuEventElapsedTime_v2(milliseconds, start, end))
 }
 
+/// The newer name in CUDA 12 of what CUDA 13 has under the old one.
+#[unsafe(export_name = "softcudart12_cudaEventElapsedTime_v2")]
+extern "C" fn elapsed_time_v2(milliseconds: Out<f32>, start: Handle, end: Handle) -> Code {
+    elapsed_time(milliseconds, start, end)
+}
+
 #[unsafe(export_name = "softcudart_cudaIpcGetEventHandle")]
 extern "C" fn ipc_get_handle(handle: Out<IpcHandle>, event: Handle) -> Code {
     call(|| driver::cuIpcGetEventHandle(handle, event))

@@ -30,7 +30,7 @@ thread_local! {
 }
 
 /// The driver's function for `func`. Error: `cudaErrorInvalidDeviceFunction`.
-fn function(func: Address) -> Result<Handle, Code> {
+pub(super) fn function(func: Address) -> Result<Handle, Code> {
     if func == 0 || registry::is_kernel(func) {
         registry::refuse(func);
         return Err(INVALID_DEVICE_FUNCTION);

@@ -3,7 +3,7 @@
 //! `libcudart.so.13` itself is a table of jumps (see `build.rs`): a function marked
 //! `export_name = "softcudart_cudaMalloc"` here is what a program's `cudaMalloc` reaches. So there
 //! is one copy of the runtime's state, in `libcuda.so.1`, however many runtimes are loaded.
-//! A function whose ABI differs between runtimes is marked `softcudart13_` instead.
+//! A function whose ABI differs between runtimes is marked `softcudart12_` or `softcudart13_` instead.
 //!
 //! What the layer adds to the driver is little: the current device is the device of the current
 //! context, and a thread without a context gets the primary context of its device when it first
@@ -14,6 +14,7 @@
 //! Out-parameters are `Option<&mut MaybeUninit<T>>`: C promises a pointer that is NULL or may be
 //! written. Device pointers are plain integers and are never dereferenced here.
 
+mod capture12;
 mod context;
 mod copy;
 mod device;
@@ -21,10 +22,16 @@ mod driver;
 mod entry;
 mod error;
 mod event;
+mod graph;
+mod graph12;
+mod graph_driver;
+mod graph_nodes;
 mod kernel;
 mod memory;
+mod per_thread;
 mod pool;
 mod properties;
+mod properties12;
 mod registry;
 mod stream;
 

@@ -48,38 +48,40 @@ struct DeviceProp {
 }
 
 /// The `CUdevice_attribute`s of each run of members, in the struct's order.
-mod attributes {
+pub(super) mod attributes {
     use std::ffi::c_int;
 
-    pub(super) const REGISTERS_AND_WARP: [c_int; 2] = [12, 10];
-    pub(super) const LIMITS: [c_int; 7] = [1, 2, 3, 4, 5, 6, 7];
-    pub(super) const CAPABILITY: [c_int; 2] = [75, 76];
-    pub(super) const PROCESSOR: [c_int; 3] = [16, 18, 19];
-    pub(super) const TEXTURES: [c_int; 25] =
+    pub(in crate::runtime) const REGISTERS_AND_WARP: [c_int; 2] = [12, 10];
+    pub(in crate::runtime) const LIMITS: [c_int; 7] = [1, 2, 3, 4, 5, 6, 7];
+    pub(in crate::runtime) const CAPABILITY: [c_int; 2] = [75, 76];
+    pub(in crate::runtime) const PROCESSOR: [c_int; 3] = [16, 18, 19];
+    pub(in crate::runtime) const TEXTURES: [c_int; 25] =
         [21, 77, 22, 23, 73, 74, 70, 71, 72, 45, 46, 24, 25, 26, 47, 48, 49, 52, 42, 43, 27, 28, 29, 53, 54];
-    pub(super) const SURFACES: [c_int; 14] = [55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67, 68];
-    pub(super) const FEATURES: [c_int; 15] = [31, 32, 33, 34, 50, 35, 40, 41, 37, 38, 108, 39, 78, 79, 80];
-    pub(super) const MEMORY_FEATURES: [c_int; 10] = [82, 83, 84, 85, 86, 88, 89, 90, 91, 95];
-    pub(super) const HOST_FEATURES: [c_int; 4] = [100, 101, 106, 109];
-    pub(super) const INTEROP: [c_int; 20] =
+    pub(in crate::runtime) const SURFACES: [c_int; 14] = [55, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 66, 67, 68];
+    pub(in crate::runtime) const FEATURES: [c_int; 15] = [31, 32, 33, 34, 50, 35, 40, 41, 37, 38, 108, 39, 78, 79, 80];
+    pub(in crate::runtime) const MEMORY_FEATURES: [c_int; 10] = [82, 83, 84, 85, 86, 88, 89, 90, 91, 95];
+    pub(in crate::runtime) const HOST_FEATURES: [c_int; 4] = [100, 101, 106, 109];
+    pub(in crate::runtime) const INTEROP: [c_int; 20] =
         [99, 112, 113, 114, 115, 116, 117, 118, 119, 121, 125, 120, 129, 130, 131, 133, 134, 139, 140, 143];
 }
 
 /// One attribute; what the driver does not know is 0, "has none".
-fn number(device: c_int, attribute: c_int) -> c_int {
+pub(super) fn number(device: c_int, attribute: c_int) -> c_int {
     fetch(|value| driver::cuDeviceGetAttribute(value, attribute, device)).unwrap_or(0)
 }
 
-fn numbers<const N: usize>(device: c_int, attributes: [c_int; N]) -> [c_int; N] {
+/// Several of them.
+pub(super) fn numbers<const N: usize>(device: c_int, attributes: [c_int; N]) -> [c_int; N] {
     attributes.map(|attribute| number(device, attribute))
 }
 
 /// An attribute whose member is a `size_t`.
-fn size(device: c_int, attribute: c_int) -> usize {
+pub(super) fn size(device: c_int, attribute: c_int) -> usize {
     usize::try_from(number(device, attribute)).unwrap_or(0)
 }
 
-fn name(device: c_int) -> Result<[u8; 256], Code> {
+/// The device's name as C has it.
+pub(super) fn name(device: c_int) -> Result<[u8; 256], Code> {
     let mut name = [0; 256];
     // SAFETY: the length is the array's.
     check(unsafe { driver::cuDeviceGetName(name.as_mut_ptr().cast(), 256, device) })?;

@@ -1,6 +1,7 @@
 //! Streams: queues of operations, executed in order by whoever owns the stream at the moment: a thread that waits for
 //! it ("help by the waiter"), or else its worker thread.
 
+mod connection;
 mod op;
 mod run;
 mod scheduler;
@@ -10,13 +11,14 @@ use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::launch::Launch;
+pub use connection::{Connections, MAX_CONNECTIONS};
 pub use op::{Op, Transfer3d};
 use parking_lot::{Condvar, Mutex};
 pub use run::{synchronize, synchronize_all, synchronize_stream};
 pub use scheduler::Scheduler;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use worker::Worker;
 
 /// Operations that may be pending in a stream; who submits more waits, as for a GPU's launch queue.
@@ -45,6 +47,8 @@ pub enum Role {
     NonBlocking = 1,
     /// It is the legacy stream.
     Legacy = 2,
+    /// A lane of a graph: no client knows it, and as much may be pending as a graph has nodes.
+    Lane = 3,
 }
 
 /// A place in a stream: after its first `number` operations. Numbers never start again, so a place stays valid
@@ -83,9 +87,15 @@ pub struct Stream {
     role: AtomicU8,
     priority: AtomicI32,
     queue: Mutex<Queue>,
+    /// Captures that operations given to this stream belong to or would disturb; 0 nearly always.
+    captures: AtomicU32,
     /// Operations ever put into the queue, and those done.
     submitted: AtomicU64,
     completed: AtomicU64,
+    /// Operations that have left the queue.
+    started: AtomicU64,
+    /// The hardware queue, 0 before the first operation.
+    connection: AtomicU32,
     /// Somebody is executing operations.
     owned: AtomicBool,
     /// The scheduler looks after it.
@@ -123,6 +133,13 @@ impl Stream {
         stream
     }
 
+    /// A stream for a part of a graph. It belongs to no context and is never freed.
+    pub fn make_lane() -> &'static Stream {
+        let stream: &'static Stream = Box::leak(Box::default());
+        stream.role.store(Role::Lane as u8, Ordering::Relaxed);
+        stream
+    }
+
     fn prepare(&self, driver: &Driver, context: &Context, handle: u64, role: Role) {
         self.handle.store(handle, Ordering::Relaxed);
         self.id.store(driver.unique(), Ordering::Relaxed);
@@ -130,12 +147,16 @@ impl Stream {
         self.role.store(role as u8, Ordering::Relaxed);
         self.priority.store(0, Ordering::Relaxed);
         self.queue.lock().legacy_waited = 0;
+        self.captures.store(0, Ordering::Relaxed);
         self.dying.store(false, Ordering::SeqCst);
     }
 
     /// `cuStreamDestroy`: the handle is gone at once, the work goes on.
     pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
         let stream = driver.streams.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
+        if stream.is_captured() {
+            driver.graphs.captures.stream_destroyed(stream);
+        }
         stream.dying.store(true, Ordering::SeqCst);
         stream.worker.retire();
         if stream.is_idle() {
@@ -156,6 +177,7 @@ impl Stream {
         if let Some(context) = driver.contexts.get(self.context_handle()) {
             context.remove_stream(self);
         }
+        self.disconnect();
         driver.streams.recycle(self.handle.load(Ordering::Relaxed));
     }
 
@@ -179,6 +201,7 @@ impl Stream {
         match self.role.load(Ordering::Relaxed) {
             0 => Role::Blocking,
             1 => Role::NonBlocking,
+            3 => Role::Lane,
             _ => Role::Legacy,
         }
     }
@@ -193,7 +216,23 @@ impl Stream {
         if self.role() == Role::NonBlocking { NON_BLOCKING } else { 0 }
     }
 
-    fn is_idle(&self) -> bool {
+    /// Operations given to it go to a capture, or are refused because of one.
+    #[inline]
+    pub fn is_captured(&self) -> bool {
+        self.captures.load(Ordering::Relaxed) != 0
+    }
+
+    /// One capture more or less that concerns this stream.
+    pub fn count_capture(&self, more: bool) {
+        if more {
+            self.captures.fetch_add(1, Ordering::SeqCst)
+        } else {
+            self.captures.fetch_sub(1, Ordering::SeqCst)
+        };
+    }
+
+    /// Everything that it was given is done.
+    pub fn is_idle(&self) -> bool {
         self.completed.load(Ordering::SeqCst) >= self.submitted.load(Ordering::SeqCst)
     }
 
@@ -207,13 +246,13 @@ impl Stream {
         Target { stream: self, number: self.submitted.load(Ordering::SeqCst) }
     }
 
-    /// Adds an operation.
-    pub fn submit(&'static self, operation: Op) -> Target {
+    /// Adds an operation. In a stream that captures it becomes a node of the graph, which nobody has to wait for.
+    pub fn submit(&'static self, operation: Op) -> Outcome<Target> {
         self.submit_made(|_| operation)
     }
 
     /// Adds a launch whose record, one of the stream's spare ones, `fill` completes.
-    pub fn submit_launch(&'static self, fill: impl FnOnce(&mut Launch)) -> Target {
+    pub fn submit_launch(&'static self, fill: impl FnOnce(&mut Launch)) -> Outcome<Target> {
         self.submit_made(|queue| {
             let mut launch = queue.spare.pop().unwrap_or_default();
             fill(&mut launch);
@@ -221,16 +260,58 @@ impl Stream {
         })
     }
 
-    fn submit_made(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Target {
-        let pending = self.submitted.load(Ordering::Relaxed).wrapping_sub(self.completed.load(Ordering::Relaxed));
-        if pending >= MANY_PENDING {
-            self.make_room(pending);
+    fn submit_made(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Outcome<Target> {
+        if self.is_captured() {
+            return self.capture(make);
+        }
+        if self.pending() >= MANY_PENDING && self.role() != Role::Lane {
+            self.make_room();
         }
         let number = {
+            let mut connection = if self.role() == Role::Lane { None } else { self.connect() };
             let mut queue = self.queue.lock();
             self.order(&mut queue);
+            if let Some(behind) = connection.as_ref().and_then(|connection| connection.ahead_of(self)) {
+                self.push(&mut queue, behind);
+            }
             let operation = make(&mut queue);
-            self.push(&mut queue, operation)
+            let number = self.push(&mut queue, operation);
+            if let Some(connection) = &mut connection {
+                connection.put(Target { stream: self, number });
+            }
+            number
+        };
+        driver().scheduler.submitted(self);
+        Ok(Target { stream: self, number })
+    }
+
+    #[cold]
+    fn capture(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Outcome<Target> {
+        let operation = make(&mut self.queue.lock());
+        driver().graphs.captures.submit(self, operation)?;
+        Ok(Target { stream: self, number: 0 })
+    }
+
+    /// Adds a wait for work that `start` puts into other streams, meant to begin at the place that it gets and to end
+    /// at the one that it returns. Nobody's operation gets in between.
+    pub fn submit_around(&'static self, start: impl FnOnce(Target) -> Target) -> Target {
+        if self.pending() >= MANY_PENDING {
+            self.make_room();
+        }
+        let number = {
+            let mut connection = self.connect();
+            let mut queue = self.queue.lock();
+            self.order(&mut queue);
+            if let Some(behind) = connection.as_ref().and_then(|connection| connection.ahead_of(self)) {
+                self.push(&mut queue, behind);
+            }
+            let begin = self.end();
+            let end = start(begin);
+            if let Some(connection) = &mut connection {
+                // Work that runs elsewhere keeps nobody back, once it has begun.
+                connection.put(begin);
+            }
+            self.push(&mut queue, Op::Wait(end))
         };
         driver().scheduler.submitted(self);
         Target { stream: self, number }
@@ -259,8 +340,19 @@ impl Stream {
         number
     }
 
-    fn make_room(&'static self, pending: u64) {
-        self.nudge();
+    #[inline]
+    fn pending(&self) -> u64 {
+        // Others may submit and complete between the two looks.
+        self.submitted.load(Ordering::Relaxed).saturating_sub(self.completed.load(Ordering::Relaxed))
+    }
+
+    /// Where much is pending, starts the worker; where too much is, waits for it.
+    #[cold]
+    pub fn make_room(&'static self) {
+        let pending = self.pending();
+        if pending >= MANY_PENDING {
+            self.nudge();
+        }
         if pending >= MAX_PENDING {
             let number = self.submitted.load(Ordering::Relaxed) - MAX_PENDING / 2;
             run::wait_for_others(Target { stream: self, number });
@@ -270,7 +362,7 @@ impl Stream {
     /// The legacy stream's rule: its operations wait for all blocking streams of the context, theirs wait for it.
     fn order(&self, queue: &mut Queue) {
         match self.role() {
-            Role::NonBlocking => {}
+            Role::NonBlocking | Role::Lane => {}
             Role::Blocking => {
                 let legacy = self.context().ok().and_then(Context::legacy_if_used);
                 let Some(end) = legacy.map(Stream::end) else {
@@ -322,6 +414,16 @@ impl Drop for ThreadStreams {
 
 thread_local! {
     static THREAD_STREAMS: RefCell<ThreadStreams> = RefCell::default();
+    /// Set during a call that means the per-thread default stream by 0.
+    static OWN_DEFAULT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call for which stream 0 is the per-thread default stream.
+pub fn with_own_default<T>(call: impl FnOnce() -> T) -> T {
+    let before = OWN_DEFAULT.replace(true);
+    let answer = call();
+    OWN_DEFAULT.set(before);
+    answer
 }
 
 fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'static Stream> {
@@ -340,10 +442,16 @@ fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'s
     })
 }
 
+/// Whether this means the legacy default stream.
+pub fn is_legacy(handle: u64) -> bool {
+    handle == LEGACY_HANDLE || handle == 0 && !OWN_DEFAULT.get()
+}
+
 /// The stream that a client means: a handle, or one of the default streams of its current context.
 #[inline]
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Stream> {
     match handle {
+        0 if OWN_DEFAULT.get() => per_thread(driver, context::current(driver)?),
         0 | LEGACY_HANDLE => Ok(context::current(driver)?.legacy()),
         PER_THREAD_HANDLE => per_thread(driver, context::current(driver)?),
         _ => driver.streams.get(handle).ok_or(CudaError::INVALID_HANDLE),

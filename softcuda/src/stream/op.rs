@@ -4,6 +4,7 @@ use super::Target;
 use crate::abi::callout::{Callback, HostCall};
 use crate::driver::Driver;
 use crate::event::Event;
+use crate::graph::{Held, Step};
 use crate::launch::{self, Launch};
 use crate::memory::access::{Fill, Staged, Transfer, ValueWait, ValueWrite};
 use crate::memory::shared::SharedEvent;
@@ -35,6 +36,8 @@ pub enum Op {
     Record(&'static Event, u64),
     /// Goes on when the place is reached.
     Wait(Target),
+    /// Goes on when the place's last operation has started: it is ahead in a queue that streams share.
+    Behind(Target),
     /// An interprocess event's record with its ticket.
     Announce(Arc<SharedEvent>, u64),
     /// Goes on when another process's record is reached.
@@ -45,6 +48,10 @@ pub enum Op {
     WaitValue(ValueWait),
     /// `cuMemFreeAsync` of the allocation that begins there.
     Free(usize),
+    /// A node of a graph.
+    Node(Arc<Step>),
+    /// The end of a graph's launch, which lets go of what the graph kept alive.
+    Retire(Arc<Vec<Held>>),
 }
 
 impl Op {
@@ -60,12 +67,14 @@ impl Op {
             Op::Callback(callback) => callback.run(),
             Op::Record(event, number) => event.reached(number, driver.now()),
             // The owner has seen that the place is reached.
-            Op::Wait(_) => {}
+            Op::Wait(_) | Op::Behind(_) => {}
             Op::Announce(event, ticket) => event.announce(ticket),
             Op::Await(event, ticket) => event.wait(ticket),
             Op::Write(write) => write.run(),
             Op::WaitValue(wait) => wait.run(),
             Op::Free(base) => driver.memory.forget(driver, base),
+            Op::Node(step) => step.run(driver),
+            Op::Retire(held) => drop(held),
         }
         None
     }

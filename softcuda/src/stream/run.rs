@@ -24,6 +24,8 @@ pub(super) enum Halt {
     Empty,
     /// The next operation waits for another stream.
     Blocked(Target),
+    /// The next operation stands behind another stream's in a shared queue.
+    Behind(Target),
 }
 
 /// The right to execute a stream's operations; given up when dropped.
@@ -101,6 +103,8 @@ impl Owned {
                 Ok(operation) => operation,
                 Err(halt) => return halt,
             };
+            // SeqCst as for `completed`: streams that stand behind this operation look at it without a lock.
+            stream.started.store(done + 1, Ordering::SeqCst);
             delay(driver, &operation);
             self.spare = operation.execute(driver);
             stream.completed.store(done + 1, Ordering::SeqCst);
@@ -116,10 +120,10 @@ impl Owned {
         if let Some(launch) = self.spare.take().filter(|_| queue.spare.len() < MAX_SPARE) {
             queue.spare.push(launch);
         }
-        if let Some(Op::Wait(target)) = queue.operations.front()
-            && !target.is_reached()
-        {
-            return Err(Halt::Blocked(*target));
+        match queue.operations.front() {
+            Some(Op::Wait(target)) if !target.is_reached() => return Err(Halt::Blocked(*target)),
+            Some(Op::Behind(target)) if !target.is_started() => return Err(Halt::Behind(*target)),
+            _ => {}
         }
         queue.operations.pop_front().ok_or(Halt::Empty)
     }
@@ -142,7 +146,7 @@ impl Drop for Owned {
 }
 
 fn delay(driver: &Driver, operation: &Op) {
-    if let Some(time) = driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_))) {
+    if let Some(time) = driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_) | Op::Behind(_) | Op::Retire(_))) {
         std::thread::sleep(time);
     }
 }
@@ -158,6 +162,10 @@ pub(super) fn advance(target: Target) {
             Halt::Blocked(next) => {
                 drop(owned);
                 current = next;
+            }
+            Halt::Behind(next) => {
+                drop(owned);
+                return next.wait_started();
             }
             Halt::Reached | Halt::Empty => {
                 drop(owned);

@@ -128,6 +128,7 @@ fn drain(stream: &'static Stream) {
         drop(owned);
         match halt {
             Halt::Blocked(next) => wait_for(next),
+            Halt::Behind(next) => next.wait_started(),
             Halt::Reached | Halt::Empty if stream.is_waiting() => {}
             Halt::Reached | Halt::Empty => return,
         }

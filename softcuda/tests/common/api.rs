@@ -81,6 +81,13 @@ table! {
     stream_wait_32: "cuStreamWaitValue32_v2", fn(u64, u64, u32, c_uint);
     stream_is_capturing: "cuStreamIsCapturing", fn(u64, *mut c_int);
     stream_begin_capture: "cuStreamBeginCapture_v2", fn(u64, c_int);
+    stream_end_capture: "cuStreamEndCapture", fn(u64, *mut u64);
+    graph_destroy: "cuGraphDestroy", fn(u64);
+    graph_nodes: "cuGraphGetNodes", fn(u64, *mut u64, *mut usize);
+    graph_instantiate: "cuGraphInstantiateWithFlags", fn(*mut u64, u64, u64);
+    graph_launch: "cuGraphLaunch", fn(u64, u64);
+    graph_update: "cuGraphExecUpdate_v2", fn(u64, u64, *mut c_void);
+    exec_destroy: "cuGraphExecDestroy", fn(u64);
     exchange_capture_mode: "cuThreadExchangeStreamCaptureMode", fn(*mut c_int);
     launch_host: "cuLaunchHostFunc", fn(u64, extern "C" fn(*mut c_void), *mut c_void);
     event_create: "cuEventCreate", fn(*mut u64, c_uint);

@@ -30,7 +30,7 @@ proptest! {
         prop_assert!(g.nchannels >= 1 && g.nchannels <= r.max_channels);
         let mut next = 0;
         // Chunks after the last full one are all alike: the first, the last and those around the end do.
-        let full = if g.block == 0 { 0 } else { (g.count / g.block).min(u64::from(r.nchunks)) };
+        let full = g.count.checked_div(g.block).unwrap_or(0).min(u64::from(r.nchunks));
         for chunk in 0..r.nchunks {
             if (3..full.saturating_sub(3)).contains(&u64::from(chunk)) {
                 next = u64::from(chunk + 1) * g.block;

@@ -150,7 +150,8 @@ pub struct Member {
 impl Member {
     /// A member that begins to join now.
     pub fn new(config: MemberConfig, now: Duration) -> Member {
-        let place = tree::place(config.rank, config.nranks);
+        // A rank that is out of range comes only to say so (`reporting`), and gets no place.
+        let place = tree::place(config.rank.min(config.nranks - 1), config.nranks);
         let mut member = Member {
             children: vec![None; place.children.len()],
             gather: Gather::new(&place),

@@ -19,7 +19,9 @@ impl Root {
         let rank = record.rank;
         let who = format!("rank {rank} ({}, {from})", record.process);
         if record.nranks == 0 || record.nranks > MAX_RANKS || rank >= record.nranks {
-            let text = format!("{who} is out of range: it says that there are {} ranks", record.nranks);
+            let (number, nranks) = (rank.cast_signed(), record.nranks);
+            let text =
+                format!("rank {number} ({}, {from}) is out of range: it says that there are {nranks} ranks", record.process);
             return Some(Failure::usage(Some(rank), text));
         }
         let first = self.seats.iter().flatten().next()?;

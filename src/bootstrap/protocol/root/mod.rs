@@ -102,6 +102,8 @@ pub struct Root {
     seated: u32,
     /// Ranks that were told a failure.
     told: u32,
+    /// How many ranks there are by the word of a first one that could not be seated.
+    claimed: usize,
     started: Duration,
     first: Option<Duration>,
     next_progress: Duration,
@@ -122,6 +124,7 @@ impl Root {
             seats: Vec::new(),
             seated: 0,
             told: 0,
+            claimed: 0,
             started: now,
             first: None,
             next_progress: Duration::MAX,
@@ -344,7 +347,9 @@ impl Root {
         }
         match self.objection(conn, &record) {
             Some(failure) => {
-                self.told += 1;
+                self.claimed = record.nranks as usize;
+                // A rank beyond the others is none of those that are to be told.
+                self.told += u32::from(record.rank < record.nranks);
                 self.turn_away(conn, &failure);
                 self.fail(now, failure);
             }
@@ -456,7 +461,8 @@ impl Root {
                     self.actions.extend(told.map(|(conn, _)| Action::Close { conn }));
                 }
                 let hung_up = !self.visits.values().any(|visit| matches!(visit.state, State::Told));
-                let all_told = !self.seats.is_empty() && self.told as usize >= self.seats.len();
+                let ranks = if self.seats.is_empty() { self.claimed } else { self.seats.len() };
+                let all_told = ranks > 0 && self.told as usize >= ranks;
                 let late_come =
                     !self.config.fixed && !all_told && now < at + self.config.linger && self.listening_after_failure();
                 if !hung_up || late_come {

@@ -1,0 +1,52 @@
+//! Stream capture and graphs.
+//!
+//! * `capture`: what streams are told while they capture becomes nodes of a graph
+//! * `node`, `body`: a graph as the client sees and edits it
+//! * `exec`, `lanes`: an instantiated graph, its update, and how a launch runs on streams of its own
+//! * `object`: user objects, kept alive by graphs
+
+pub mod body;
+pub mod capture;
+pub mod exec;
+mod lanes;
+mod node;
+pub mod object;
+#[cfg(test)]
+mod tests;
+
+use crate::handles::{Kind, Table};
+pub use body::Graph;
+pub use capture::{Captured, Captures};
+pub use exec::{Exec, Refusal};
+pub use node::{Kernel, Step, Work, no_memory_nodes};
+pub use object::{Held, UserObject};
+
+/// Everything about graphs that the driver holds.
+pub struct Graphs {
+    /// `CUgraph`
+    pub graphs: Table<Graph>,
+    /// `CUgraphNode`
+    pub nodes: Table<body::Slot>,
+    /// `CUgraphExec`
+    pub execs: Table<Exec>,
+    /// `CUuserObject`
+    pub objects: Table<UserObject>,
+    /// Captures that have begun and not ended.
+    pub captures: Captures,
+    /// Streams for the parts of graphs.
+    pub lanes: lanes::Pool,
+}
+
+impl Graphs {
+    /// None of anything.
+    pub fn new() -> Graphs {
+        Graphs {
+            graphs: Table::new(Kind::Graph),
+            nodes: Table::new(Kind::Node),
+            execs: Table::new(Kind::Exec),
+            objects: Table::new(Kind::UserObject),
+            captures: Captures::default(),
+            lanes: lanes::Pool::default(),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What the tests call besides the common bindings.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use crate::common::cuda::{Context, Cuda, Stream};
+use crate::common::launch::Place;
+use crate::common::nccl::{Comm, Nccl, UniqueId, open, symbol};
+
+/// `CUstream` values with a meaning: NULL, legacy, per thread.
+pub const NULL_STREAM: Stream = Stream(std::ptr::null_mut());
+pub const LEGACY: Stream = Stream(std::ptr::without_provenance_mut(1));
+pub const PER_THREAD: Stream = Stream(std::ptr::without_provenance_mut(2));
+
+/// `ncclResult_t`.
+pub const SUCCESS: i32 = 0;
+pub const INVALID_ARGUMENT: i32 = 4;
+pub const INVALID_USAGE: i32 = 5;
+pub const REMOTE_ERROR: i32 = 6;
+pub const IN_PROGRESS: i32 = 7;
+
+/// A `CUevent`.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Event(*mut c_void);
+
+/// Both libraries.
+#[derive(Clone, Copy)]
+pub struct Api {
+    pub nccl: Nccl,
+    pub cuda: Cuda,
+    init_config: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *const c_void) -> c_int,
+    cu_device: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    user_rank: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    copy_async: unsafe extern "C" fn(u64, u64, usize, Stream) -> c_int,
+    fill_async: unsafe extern "C" fn(u64, u8, usize, Stream) -> c_int,
+    stream_create: unsafe extern "C" fn(*mut Stream, c_uint) -> c_int,
+    stream_wait: unsafe extern "C" fn(Stream, Event, c_uint) -> c_int,
+    event_create: unsafe extern "C" fn(*mut Event, c_uint) -> c_int,
+    event_record: unsafe extern "C" fn(Event, Stream) -> c_int,
+    event_destroy: unsafe extern "C" fn(Event) -> c_int,
+    host_func: unsafe extern "C" fn(Stream, extern "C" fn(*mut c_void), *mut c_void) -> c_int,
+    ctx_current: unsafe extern "C" fn(*mut Context) -> c_int,
+}
+
+impl Api {
+    /// Loads the libraries of this build.
+    pub fn load() -> Api {
+        let (nccl, cuda) = (open("libnccl.so.2").expect("libnccl"), open("libcuda.so.1").expect("libcuda"));
+        let missing = "a function of the library";
+        // SAFETY: the types of the fields are the prototypes of nccl.h and cuda.h.
+        unsafe {
+            Api {
+                nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
+                cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
+                init_config: symbol(nccl, "ncclCommInitRankConfig").expect(missing),
+                cu_device: symbol(nccl, "ncclCommCuDevice").expect(missing),
+                user_rank: symbol(nccl, "ncclCommUserRank").expect(missing),
+                copy_async: symbol(cuda, "cuMemcpyDtoDAsync_v2").expect(missing),
+                fill_async: symbol(cuda, "cuMemsetD8Async").expect(missing),
+                stream_create: symbol(cuda, "cuStreamCreate").expect(missing),
+                stream_wait: symbol(cuda, "cuStreamWaitEvent").expect(missing),
+                event_create: symbol(cuda, "cuEventCreate").expect(missing),
+                event_record: symbol(cuda, "cuEventRecord").expect(missing),
+                event_destroy: symbol(cuda, "cuEventDestroy_v2").expect(missing),
+                host_func: symbol(cuda, "cuLaunchHostFunc").expect(missing),
+                ctx_current: symbol(cuda, "cuCtxGetCurrent").expect(missing),
+            }
+        }
+    }
+
+    /// `ncclCommInitRankConfig` with the bytes of a configuration; the result code as it is.
+    pub fn init_config(&self, comm: &mut Comm, (nranks, rank): (usize, usize), id: UniqueId, config: Option<&[u64]>) -> i32 {
+        let config = config.map_or(std::ptr::null(), |config| config.as_ptr().cast());
+        // SAFETY: the handle lives until the call is over (a polled one is written at once); a configuration
+        // begins with its size.
+        unsafe { (self.init_config)(comm, nranks as c_int, id, rank as c_int, config) }
+    }
+
+    /// The device and the rank of a communicator.
+    pub fn place_of(&self, comm: Comm) -> (i32, i32) {
+        let (mut device, mut rank) = (-1, -1);
+        // SAFETY: the pointers are to live integers.
+        let codes = unsafe { ((self.cu_device)(comm, &mut device), (self.user_rank)(comm, &mut rank)) };
+        assert_eq!(codes, (0, 0));
+        (device, rank)
+    }
+
+    /// The current context of this thread.
+    pub fn current(&self) -> Context {
+        let mut context = Context(std::ptr::null_mut());
+        // SAFETY: the pointer is to a live handle.
+        assert_eq!(unsafe { (self.ctx_current)(&mut context) }, 0);
+        context
+    }
+
+    /// A stream that waits for the legacy stream, and the other way round.
+    pub fn blocking_stream(&self) -> Stream {
+        let mut stream = NULL_STREAM;
+        // SAFETY: the pointer is to a live handle.
+        assert_eq!(unsafe { (self.stream_create)(&mut stream, 0) }, 0);
+        stream
+    }
+
+    /// Queues a copy between device addresses.
+    pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) {
+        // SAFETY: the driver knows its allocations.
+        assert_eq!(unsafe { (self.copy_async)(to, from, bytes, stream) }, 0);
+    }
+
+    /// Queues a fill.
+    pub fn fill(&self, at: u64, byte: u8, bytes: usize, stream: Stream) {
+        // SAFETY: the driver knows its allocations.
+        assert_eq!(unsafe { (self.fill_async)(at, byte, bytes, stream) }, 0);
+    }
+
+    /// Makes `later` wait for what `earlier` has now.
+    pub fn follow(&self, later: Stream, earlier: Stream) {
+        let mut event = Event(std::ptr::null_mut());
+        // SAFETY: the pointer is to a live handle; an event may be destroyed while it is waited for.
+        let codes = unsafe {
+            [
+                (self.event_create)(&mut event, 2),
+                (self.event_record)(event, earlier),
+                (self.stream_wait)(later, event, 0),
+                (self.event_destroy)(event),
+            ]
+        };
+        assert_eq!(codes, [0; 4]);
+    }
+
+    /// Queues a call of a host function.
+    pub fn host(&self, stream: Stream, function: extern "C" fn(*mut c_void)) {
+        // SAFETY: the function takes no data.
+        assert_eq!(unsafe { (self.host_func)(stream, function, std::ptr::null_mut()) }, 0);
+    }
+
+    /// The process way to meet: rank 0 publishes an id under a name that is used once.
+    pub fn meet(&self, me: &Place, name: &str) -> UniqueId {
+        if me.rank == 0 {
+            me.publish(name, &self.nccl.unique_id().expect("an id").0);
+        }
+        UniqueId(me.await_published(name).try_into().expect("an id has 128 bytes"))
+    }
+
+    /// A blocking `ncclCommInitRank` on the current device.
+    pub fn init(&self, nranks: usize, id: UniqueId, rank: usize) -> Comm {
+        let mut comm = Comm::NULL;
+        // SAFETY: the handle lives until the call is over.
+        unsafe { self.nccl.init_rank(&mut comm, nranks, id, rank) }.expect("a communicator");
+        comm
+    }
+}
