@@ -168,8 +168,8 @@ mod tests {
     #[test]
     fn the_folder_is_the_users() {
         let text = |text: &str| Some(OsString::from(text));
-        assert_eq!(folder(text("/x"), text("/home/u")), Some(PathBuf::from("/x/oxccl")));
-        assert_eq!(folder(text("x"), text("/home/u")), Some(PathBuf::from("/home/u/.cache/oxccl")));
+        assert_eq!(folder(text("/x"), text("/h")), Some(PathBuf::from("/x/oxccl")));
+        assert_eq!(folder(text("x"), text("/h")), Some(PathBuf::from("/h/.cache/oxccl")));
         assert_eq!(folder(text(""), None), None);
     }
 }
