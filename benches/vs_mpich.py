@@ -4,8 +4,8 @@
     cargo build --release --example perf
     OXCCL_MPI_HOME=$(scripts/install-mpich.sh target/tools/mpich) benches/vs_mpich.py [-n RANKS] [-r ROUNDS]
 
-Both time the same thing: calls in a row on unchanged buffers, the mean over the ranks (see
-mpi_all_reduce.c and `perf -h`). perf measures the machine's flag-exchange time before and after each run:
+Both time the same thing: calls in a row on unchanged buffers, each ended before the next begins, the mean
+over the ranks (see mpi_all_reduce.c and `perf -h`). perf measures the machine's flag-exchange time before and after each run:
 a figure of about 50 ns or 250 ns is the state of the machine that everything else depends on.
 """
 import argparse
@@ -36,7 +36,7 @@ def run_mpi(home, program, ranks, size):
 
 
 def run_perf(perf, ranks, size):
-    command = [perf, "all_reduce", "--json", "-n", str(ranks), "-b", str(size), "-e", str(size)]
+    command = [perf, "all_reduce", "--json", "-z", "1", "-n", str(ranks), "-b", str(size), "-e", str(size)]
     output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S).stdout
     report = json.loads(output)
     flags = report["flag_exchange_ns"]

@@ -255,7 +255,7 @@ impl Comm {
         match &*self.state.lock() {
             State::Busy => Code::InProgress,
             State::Failed(error) => error.code(),
-            _ => Code::Success,
+            _ => self.kernel_failure().map_or(Code::Success, |error| error.code()),
         }
     }
 

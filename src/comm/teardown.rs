@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::{Comm, State, arena};
 use crate::error::Error;
+use crate::plan::layout::kernel_error;
 
 /// How long an abort waits for running kernels to see the flag. They look at it many times a second.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
@@ -131,7 +132,15 @@ impl Comm {
         // Not under the lock: others look meanwhile, and an abort must get by.
         let Some(end) = parts.order.lock().end() else { return Ok(()) };
         let _entered = self.context.enter()?;
-        end.wait()
+        end.wait()?;
+        self.kernel_failure().map_or(Ok(()), Err)
+    }
+
+    /// What a kernel said against the work that it was given; aborts are no news.
+    pub(super) fn kernel_failure(&self) -> Option<Error> {
+        let parts = self.parts.get()?;
+        let bad = parts.flag.error() == kernel_error::BAD_WORK;
+        bad.then(|| Error::Internal("a kernel was given work that it cannot run; outputs are not complete".to_string()))
     }
 
     /// From here on nothing is launched: a launch looks at the state under the same lock.

@@ -38,6 +38,8 @@ pub struct Api {
     event_create: unsafe extern "C" fn(*mut Event, c_uint) -> c_int,
     event_record: unsafe extern "C" fn(Event, Stream) -> c_int,
     event_destroy: unsafe extern "C" fn(Event) -> c_int,
+    begin_capture: unsafe extern "C" fn(Stream, c_int) -> c_int,
+    end_capture: unsafe extern "C" fn(Stream, *mut *mut c_void) -> c_int,
     host_func: unsafe extern "C" fn(Stream, extern "C" fn(*mut c_void), *mut c_void) -> c_int,
     ctx_current: unsafe extern "C" fn(*mut Context) -> c_int,
 }
@@ -62,6 +64,8 @@ impl Api {
                 event_create: symbol(cuda, "cuEventCreate").expect(missing),
                 event_record: symbol(cuda, "cuEventRecord").expect(missing),
                 event_destroy: symbol(cuda, "cuEventDestroy_v2").expect(missing),
+                begin_capture: symbol(cuda, "cuStreamBeginCapture_v2").expect(missing),
+                end_capture: symbol(cuda, "cuStreamEndCapture").expect(missing),
                 host_func: symbol(cuda, "cuLaunchHostFunc").expect(missing),
                 ctx_current: symbol(cuda, "cuCtxGetCurrent").expect(missing),
             }
@@ -126,6 +130,17 @@ impl Api {
             ]
         };
         assert_eq!(codes, [0; 4]);
+    }
+
+    /// Captures what `work` puts on a stream into a graph that is thrown away; its end must succeed.
+    pub fn capture<R>(&self, stream: Stream, work: impl FnOnce() -> R) -> R {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the driver checks the stream; mode 0 is the strictest one.
+        assert_eq!(unsafe { (self.begin_capture)(stream, 0) }, 0);
+        let result = work();
+        // SAFETY: the pointer is to a live handle.
+        assert_eq!(unsafe { (self.end_capture)(stream, &mut graph) }, 0, "the capture is not spoilt");
+        result
     }
 
     /// Queues a call of a host function.

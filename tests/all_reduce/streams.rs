@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use crate::bind::{Api, LEGACY, NULL_STREAM, PER_THREAD};
+use crate::bind::{Api, INVALID_USAGE, LEGACY, NULL_STREAM, PER_THREAD};
 use crate::common::cuda::Stream;
 use crate::common::launch::{self, Job};
 use crate::common::oracle::{DataType, RedOp};
@@ -136,6 +136,34 @@ fn calls_on_two_streams_follow_one_another() {
         return member.end();
     }
     delayed("streams::calls_on_two_streams_follow_one_another", 3);
+}
+
+/// A call on a stream that is being captured is refused, alone and in a group; the capture and the
+/// communicator stay usable.
+#[test]
+fn capture_is_refused_by_name() {
+    if let Some(me) = launch::child() {
+        let member = Member::of_process(&Api::load(), &me);
+        let nccl = &member.api.nccl;
+        let (send, recv) = (Words::new(&member, 1), Words::new(&member, 0));
+        let what = (DataType::Uint32, RedOp::Sum);
+        // SAFETY: the buffers live to the end of the process.
+        let call = || unsafe { nccl.all_reduce((send.0, recv.0), COUNT, what, member.comm, member.stream.0) };
+        let refused = member.api.capture(member.stream, call).expect_err("a captured call");
+        assert_eq!(refused.code, INVALID_USAGE);
+        assert!(nccl.last_error().contains("captured into a CUDA graph"), "{}", nccl.last_error());
+        let refused = member.api.capture(member.stream, || {
+            nccl.group_start().expect("group");
+            call().expect("queued");
+            nccl.group_end()
+        });
+        assert_eq!(refused.expect_err("a captured group").code, INVALID_USAGE);
+        send.sum_into(recv, &member, member.stream);
+        member.api.cuda.wait(member.stream).expect("wait");
+        recv.assert(&member, me.nranks as u32, "after the captures");
+        return member.end();
+    }
+    Job::this_test("streams::capture_is_refused_by_name", 2).allow_any_warning().run().assert_ok();
 }
 
 /// The default streams of two threads have one name and are two streams; and so are a stream that was
