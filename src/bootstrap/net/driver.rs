@@ -260,6 +260,7 @@ impl Driver {
         while let Some(action) = machine.action() {
             match action {
                 Action::Log(Level::Warn, text) => log::warn!(target: "BOOTSTRAP", "{text}"),
+                Action::Log(Level::Attention, text) => log::warn!(target: "ATTN", "{text}"),
                 Action::Log(Level::Info, text) => log::info!(target: "BOOTSTRAP", "{text}"),
                 Action::StopListening => self.listener = None,
                 Action::Connect { conn, to } => match socket::connect(to, self.buffers) {

@@ -91,6 +91,8 @@ pub enum Action {
 pub enum Level {
     /// Shown by default once warnings are on.
     Warn,
+    /// Worth a look, but no error of this process: its own ranks have theirs. Never the last error.
+    Attention,
     /// Shown at `NCCL_DEBUG=INFO`.
     Info,
 }

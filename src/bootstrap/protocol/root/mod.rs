@@ -142,7 +142,7 @@ impl Root {
         if matches!(self.phase, Phase::Failed { .. } | Phase::Finished) {
             return;
         }
-        self.log(Level::Warn, format!("Bootstrap: the initialisation has failed: {}", failure.text));
+        self.log(Level::Attention, format!("Bootstrap: the initialisation has failed: {}", failure.text));
         let bytes = failure.encode();
         // The root's own process may end as soon as it knows: everybody else is told before.
         let waiting = self.seats.iter().flatten().filter(|seat| !seat.done);

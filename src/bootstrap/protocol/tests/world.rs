@@ -416,7 +416,7 @@ impl World {
                     self.pipes.remove(&(id, conn));
                 }
                 Action::StopListening => self.listens[id] = false,
-                Action::Log(Level::Warn, text) => self.warnings.push(text),
+                Action::Log(Level::Warn | Level::Attention, text) => self.warnings.push(text),
                 Action::Log(Level::Info, text) => self.infos.push(text),
             }
         }
