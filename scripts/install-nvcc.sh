@@ -34,18 +34,14 @@ works() {
   return $rc
 }
 
-if ! works; then
+# All at once: with --target pip replaces the folder that the wheels share.
+if ! works || [ ! -f "$(cuda_home)/bin/nvdisasm" ]; then
   PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$python" -m pip install --quiet --upgrade --target "$folder" \
-    nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm >&2
+    nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm nvidia-cuda-nvdisasm >&2
   # Wheels do not always keep the permission to execute.
   home=$(cuda_home) || { echo "$0: the wheels have no nvcc below $folder/nvidia" >&2; exit 1; }
   chmod +x "$home"/bin/* "$home"/nvvm/bin/* 2>/dev/null || true
   works || { echo "$0: $home/bin/nvcc does not compile" >&2; exit 1; }
 fi
 home=$(cuda_home)
-if [ ! -f "$home/bin/nvdisasm" ]; then
-  PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$python" -m pip install --quiet --no-deps --target "$folder" \
-    --upgrade nvidia-cuda-nvdisasm >&2
-  chmod +x "$home/bin/nvdisasm"
-fi
 echo "$home"
