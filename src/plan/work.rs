@@ -69,14 +69,15 @@ impl Geometry {
         let block = to_line(r.count.div_ceil(u64::from(r.nchunks)).max(1), line);
         let wanted = bytes / r.min_channel_bytes.max(1);
         let channels = wanted.clamp(1, u64::from(r.max_channels));
-        let part = to_line(block.div_ceil(channels), line);
+        // A chunk of less than a line is not divided any further, and no line is.
+        let part = if block < line { block } else { block.div_ceil(channels).next_multiple_of(line) };
         Ok(Geometry {
             count: r.count,
             nchunks: r.nchunks,
             nchannels: block.div_ceil(part) as u32,
             block,
             part,
-            piece: (slot_data / size).min(to_line(part, line)),
+            piece: (slot_data / size).min(part),
             proto: r.proto,
         })
     }
