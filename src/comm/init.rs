@@ -174,20 +174,19 @@ impl Comm {
     }
 
     fn facts(&self, settings: &Settings, post: &FdPost) -> Result<PeerFacts, Error> {
-        let device = self.context.facts()?;
         Ok(PeerFacts {
             rank: self.rank,
             host: HostFacts::read(settings.host_id.as_deref()),
             process: settings::process_number(),
             device: self.device,
-            uuid: device.uuid,
-            bus_id: device.bus_id,
-            capability: device.capability,
+            uuid: self.facts.uuid,
+            bus_id: self.facts.bus_id,
+            capability: self.facts.capability,
             reachable: self.context.reachable()?,
             post: post.name(),
             p2p_disabled: settings.p2p_disabled,
             shm_disabled: settings.shm_disabled,
-            channels: settings.channels(&self.config, self.driver().is_software()),
+            channels: settings.channels(&self.config, self.context.driver().is_software()),
             slot_bytes: settings.slot_bytes,
             proto: settings.proto as u8,
         })

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::bootstrap::{Bootstrap, Cancel, UniqueId};
-use crate::device::{self, Context, Driver, HostFlag, Kernels};
+use crate::device::{self, Context, DeviceFacts, HostFlag, Kernels};
 use crate::error::{Code, Error};
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
@@ -80,7 +80,7 @@ pub struct Comm {
     nranks: u32,
     hash: u64,
     device: i32,
-    bus_id: u64,
+    facts: DeviceFacts,
     config: Config,
     handle: OnceLock<usize>,
     context: Arc<Context>,
@@ -156,7 +156,7 @@ impl Comm {
             nranks: nranks as u32,
             hash: request.id.hash64(),
             device,
-            bus_id: context.facts()?.bus_id,
+            facts: context.facts()?,
             config,
             handle: OnceLock::new(),
             context,
@@ -313,13 +313,8 @@ impl Comm {
             nranks: self.nranks(),
             cuda_device: self.device,
             nvml_device: self.device,
-            bus_id: self.bus_id,
+            bus_id: self.facts.bus_id,
             hash: self.hash,
         }
-    }
-
-    /// The driver's version and such, once per process, for `NCCL_DEBUG=INFO`.
-    fn driver(&self) -> &'static Driver {
-        self.context.driver()
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -155,12 +155,6 @@ impl FdPost {
     }
 }
 
-impl AsFd for FdPost {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// How long a sender rests while the peer's box is full.
 const FULL_RETRY: Duration = Duration::from_millis(1);
 
@@ -181,6 +175,7 @@ fn address(name: &FdPostName) -> Result<SocketAddrUnix, Error> {
 mod tests {
     use super::*;
     use crate::sys::SharedMemory;
+    use std::os::fd::AsFd;
 
     const LIMIT: Duration = Duration::from_secs(10);
 

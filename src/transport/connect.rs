@@ -53,8 +53,6 @@ pub struct Connections {
     links: BTreeMap<LinkId, LinkAddresses>,
     /// How this rank sends, for each link.
     pub routes: Vec<Route>,
-    /// Bytes of memory that this rank allocated.
-    pub bytes: usize,
     segments: Vec<Box<dyn Segment>>,
 }
 
@@ -144,15 +142,14 @@ pub fn connect(
     exchange: &mut Exchange<'_>,
 ) -> Result<Connections, Unconnected> {
     let me = setup.me.rank;
-    let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), bytes: 0, segments: Vec::new() };
+    let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), segments: Vec::new() };
     let (mut pending, mut messages) = (BTreeMap::new(), Vec::new());
     let mut failure = None;
     for (peer, links) in by_peer(me, needs) {
         match offer(setup, &facts[peer as usize], &links) {
-            Ok((one, message, size)) => {
+            Ok((one, message)) => {
                 pending.insert(peer, one);
                 messages.push(message);
-                connections.bytes += size;
             }
             Err(error) => failure = failure.or(Some(error)),
         }
@@ -190,12 +187,12 @@ fn by_peer(me: u32, needs: &[LinkNeed]) -> BTreeMap<u32, Vec<LinkNeed>> {
 }
 
 /// Makes the memory for one peer, and the message that tells of it.
-fn offer(setup: &mut Setup<'_>, peer: &PeerFacts, links: &[LinkNeed]) -> Result<(Pending, Message, usize), Error> {
+fn offer(setup: &mut Setup<'_>, peer: &PeerFacts, links: &[LinkNeed]) -> Result<(Pending, Message), Error> {
     let transport = choose(setup.me, peer)?;
     let (parts, size) = lay_out(setup.me.rank, links);
     let (own, offer) = transport.offer(setup, peer, size)?;
     let message = Message { to: peer.rank, offer, parts: parts.clone() };
-    Ok((Pending { transport, own, parts }, message, size))
+    Ok((Pending { transport, own, parts }, message))
 }
 
 impl Connections {
