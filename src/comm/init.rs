@@ -15,7 +15,7 @@ use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
 use crate::device::{self, HostFlag, Kernels};
 use crate::error::Error;
 use crate::log::{Place, lines};
-use crate::sys::{FdPost, HostFacts};
+use crate::sys::{self, FdPost, HostFacts};
 use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
 
 /// How long each phase took, for the log.
@@ -188,7 +188,8 @@ impl Comm {
             shm_disabled: settings.shm_disabled,
             channels: settings.channels(&self.config, self.context.driver().is_software()),
             slot_bytes: settings.slot_bytes,
-            proto: settings.proto as u8,
+            ways: settings.usable_ways(self.context.driver().is_software()),
+            cpus: sys::allowed_cpus() as u32,
         })
     }
 

@@ -5,8 +5,11 @@ mod background;
 pub mod config;
 mod filter;
 mod init;
+mod items;
 pub mod jobs;
+mod ops;
 mod order;
+mod programs;
 mod schedules;
 pub mod selection;
 mod settings;
@@ -29,8 +32,10 @@ use background::Background;
 
 pub use config::Config;
 pub use init::excuse;
+pub use items::{ItemStore, Lent};
+pub use ops::{Operators, check_destroyable};
 pub use order::Order;
-pub use schedules::{Schedules, WaitPolicy};
+pub use schedules::{Ask, Cut, Half, Schedules, WaitPolicy, kernel_number};
 pub use settings::{check_device_list, first_devices, unique_id};
 
 /// How a call of the C interface went, other than by an error.
@@ -95,14 +100,17 @@ pub struct Comm {
     /// How often the process had been forked when the communicator was made.
     forks: u32,
     parts: OnceLock<Parts>,
+    operators: Operators,
 }
 
 /// What a communicator has once its creation has succeeded. The fields drop in this order.
 pub struct Parts {
     /// The kernels of the device.
     pub kernels: Arc<Kernels>,
-    /// Steps and links on the device; none with one rank.
-    pub schedules: Option<Schedules>,
+    /// Steps and links on the device.
+    pub schedules: Schedules,
+    /// Work items that do not fit a launch's argument.
+    pub items: ItemStore,
     /// Order of launches among streams.
     pub order: Mutex<Order>,
     /// "Leave now", for kernels.
@@ -169,6 +177,7 @@ impl Comm {
             background: Mutex::new(None),
             forks: sys::forks(),
             parts: OnceLock::new(),
+            operators: Operators::default(),
         });
         let _ = comm.handle.set(arena::insert(comm.clone())?);
         Ok(comm)
@@ -197,6 +206,11 @@ impl Comm {
     /// The 64-bit hash of the communicator's id that log lines show.
     pub fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// The operators that users have made for it.
+    pub fn operators(&self) -> &Operators {
+        &self.operators
     }
 
     /// The resolved configuration.

@@ -139,7 +139,7 @@ impl Comm {
     /// What a kernel said against the work that it was given; aborts are no news.
     pub(super) fn kernel_failure(&self) -> Option<Error> {
         let parts = self.parts.get()?;
-        let bad = parts.flag.error() == kernel_error::BAD_WORK;
+        let bad = parts.flag.error()[0] == kernel_error::BAD_WORK;
         bad.then(|| Error::Internal("a kernel was given work that it cannot run; outputs are not complete".to_string()))
     }
 

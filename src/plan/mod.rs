@@ -4,9 +4,12 @@
 //! * [`call`] is what a call is about, [`layout`] is what kernels read, byte for byte as in `kernels/work.h`;
 //! * [`schedule`] builds and checks a rank's steps, [`ring`] makes them for the ring algorithm;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
+//! * [`cost`] says what a call will take, and chooses;
 //! * [`exec`] runs the schedules of all ranks symbolically, which is how they are proved.
 
+pub mod algorithm;
 pub mod call;
+pub mod cost;
 pub mod exec;
 pub mod layout;
 pub mod operator;

@@ -32,6 +32,11 @@ pub enum LinkClass {
     Peer,
 }
 
+impl LinkClass {
+    /// All classes.
+    pub const ALL: [LinkClass; 3] = [LinkClass::Ring, LinkClass::Mesh, LinkClass::Peer];
+}
+
 impl LinkId {
     /// The Simple link of the first channel between two ranks.
     pub fn new(class: LinkClass, from: u32, to: u32) -> LinkId {

@@ -50,8 +50,10 @@ pub struct PeerFacts {
     pub channels: u32,
     /// The size of a slot that it would like, in bytes.
     pub slot_bytes: u32,
-    /// The protocol that it would like: the number of a [`Proto`](crate::plan::layout::Proto).
-    pub proto: u8,
+    /// The algorithms and protocols that its filters leave to each function that has a choice of them, as bits.
+    pub ways: Vec<(u8, u8)>,
+    /// The processors that it may run on.
+    pub cpus: u32,
 }
 
 /// What a set-up needs from its communicator.

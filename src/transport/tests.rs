@@ -16,7 +16,8 @@ fn facts(rank: u32) -> PeerFacts {
         shm_disabled: false,
         channels: 1,
         slot_bytes: 4096,
-        proto: 0,
+        ways: Vec::new(),
+        cpus: 2,
     }
 }
 
