@@ -2,6 +2,7 @@
 
 mod arena;
 mod background;
+mod board;
 pub mod config;
 mod filter;
 mod init;
@@ -23,6 +24,7 @@ use parking_lot::Mutex;
 use crate::bootstrap::{Bootstrap, Cancel, UniqueId};
 use crate::device::{self, Context, DeviceFacts, HostFlag, Kernels};
 use crate::error::{Code, Error};
+use crate::health::Board;
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
 use crate::sys;
@@ -93,6 +95,7 @@ pub struct Comm {
     state: Mutex<State>,
     first_failure: FirstFailure,
     calls: AtomicU64,
+    collectives: AtomicU64,
     revoked: AtomicBool,
     finalized: AtomicBool,
     /// The work that goes on in the background.
@@ -111,6 +114,8 @@ pub struct Parts {
     pub schedules: Schedules,
     /// Work items that do not fit a launch's argument.
     pub items: ItemStore,
+    /// What the ranks of the host have called lately.
+    pub board: Option<Board>,
     /// Order of launches among streams.
     pub order: Mutex<Order>,
     /// "Leave now", for kernels.
@@ -172,6 +177,7 @@ impl Comm {
             state: Mutex::new(State::Busy),
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),
+            collectives: AtomicU64::new(0),
             revoked: AtomicBool::new(false),
             finalized: AtomicBool::new(false),
             background: Mutex::new(None),
@@ -248,6 +254,7 @@ impl Comm {
             let text = "the communicator belongs to the parent of this forked process, which cannot use it";
             return Err(Error::InvalidUsage(text.to_string()));
         }
+        self.notice_kernel_failure();
         match &*self.state.lock() {
             State::Ready => Ok(()),
             State::Failed(error) => Err(error.clone()),
@@ -266,11 +273,29 @@ impl Comm {
 
     /// What `ncclCommGetAsyncError` reports.
     pub fn async_state(&self) -> Code {
+        self.notice_kernel_failure();
         match &*self.state.lock() {
             State::Busy => Code::InProgress,
             State::Failed(error) => error.code(),
-            _ => self.kernel_failure().map_or(Code::Success, |error| error.code()),
+            _ => Code::Success,
         }
+    }
+
+    /// A kernel's report makes the communicator fail, once; no call has returned that error, so that it becomes the
+    /// last error here.
+    fn notice_kernel_failure(&self) {
+        if self.is_inherited() {
+            return;
+        }
+        let Some(error) = self.kernel_failure() else { return };
+        let mut state = self.state.lock();
+        if *state != State::Ready {
+            return;
+        }
+        *state = State::Failed(error.clone());
+        drop(state);
+        crate::log::failure(&Place { file: "comm/mod.rs", line: line!(), function: self.function }, &error);
+        self.note_failure(self.function, &error);
     }
 
     /// Whether `ncclCommRevoke` was called.
@@ -316,6 +341,11 @@ impl Comm {
     /// Counts a call; returns how many there were before.
     pub fn count_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts a collective; returns how many there were before. All ranks count alike.
+    pub fn count_collective(&self) -> u64 {
+        self.collectives.fetch_add(1, Ordering::Relaxed)
     }
 
     /// What log lines say of the communicator.

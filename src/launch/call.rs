@@ -2,6 +2,7 @@
 
 use crate::comm::config::CollConfig;
 use crate::error::Error;
+use crate::health::Record;
 use crate::plan::call::{DataType, Func};
 use crate::plan::operator::Reduction;
 
@@ -47,6 +48,18 @@ impl Call {
         let hash =
             words.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, word| (hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(29));
         ((hash >> 32) as u32 ^ hash as u32) | 1
+    }
+
+    /// The call as the board keeps it.
+    pub(super) fn record(&self, serial: u64) -> Record {
+        Record {
+            serial,
+            func: self.func as u8,
+            datatype: self.datatype as u8,
+            op: self.reduction.number(),
+            root: self.root as u32,
+            count: self.count as u64,
+        }
     }
 
     /// Refuses buffers that no kernel could use: NULL, an end past the address space, an address that is not aligned

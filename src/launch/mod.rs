@@ -105,7 +105,7 @@ fn prepare<'a, 'c>(comm: &'a Comm, calls: impl Iterator<Item = &'c Call> + Clone
     let stream = calls.clone().map(|call| Stream(call.stream)).last();
     let others = stream.map(|stream| other_streams(calls.clone(), stream)).unwrap_or_default();
     let completion = completion_events(calls.clone()).next();
-    let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, log_call(comm, call) as u32)).collect();
+    let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, note(comm, parts, call))).collect();
     let actions = match comm.nranks() {
         1 => alone(comm, parts, &numbered)?,
         _ => {
@@ -178,11 +178,23 @@ fn other_streams<'a>(calls: impl Iterator<Item = &'a Call>, last: Stream) -> Vec
     others
 }
 
-/// Counts a call and logs it; returns its number in the communicator.
-fn log_call(comm: &Comm, call: &Call) -> u64 {
+/// Counts a call, logs it, and writes a collective on the board; returns a collective's number in the communicator.
+fn note(comm: &Comm, parts: &Parts, call: &Call) -> u32 {
+    log_call(comm, call);
+    if call.func.has_peer() {
+        return 0;
+    }
+    let serial = comm.count_collective();
+    if let Some(board) = &parts.board {
+        board.note(call.record(serial));
+    }
+    serial as u32
+}
+
+fn log_call(comm: &Comm, call: &Call) {
     let count_before = comm.count_call();
     if !log::log_enabled!(target: "COLL", log::Level::Info) {
-        return count_before;
+        return;
     }
     let line = CallLine {
         name: call.func.name(),
@@ -198,5 +210,4 @@ fn log_call(comm: &Comm, call: &Call) -> u64 {
         stream: call.stream,
     };
     log::info!(target: "COLL", "{}", line.collective());
-    count_before
 }

@@ -164,6 +164,11 @@ impl Func {
         Func::Gather,
     ];
 
+    /// The function with a number; messages are none.
+    pub fn from_number(number: u8) -> Option<Func> {
+        Func::COLLECTIVES.into_iter().find(|func| *func as u8 == number)
+    }
+
     /// Whether one rank is different from the others.
     pub fn has_root(self) -> bool {
         matches!(self, Func::Broadcast | Func::Reduce | Func::Scatter | Func::Gather)
