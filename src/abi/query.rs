@@ -4,7 +4,7 @@
 //! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
 //! is documented to do with them.
 
-use super::boundary::{comm_of, invalid, not_null, ready, store};
+use super::boundary::{comm_of, invalid, not_null, ready, store, unsupported};
 use super::exports;
 use super::types::{Handle, ResultCode};
 use crate::comm::Comm;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::health::Board;
 use crate::health::board::PART_BYTES;
-use crate::sys::{FdPost, SharedMemory};
+use crate::sys::{FdPost, SharedFile, SharedMemory};
 use crate::transport::PeerFacts;
 
 /// How long a rank waits for the board. All ranks are in the same phase; without a board, messages about calls that
@@ -24,7 +24,7 @@ pub(super) fn share(me: &PeerFacts, peers: &[PeerFacts], post: &mut FdPost, key:
     let bytes = here.len() * PART_BYTES;
     let memory = match here[0].rank == me.rank {
         true => make(&here[1..], bytes, post, key, cancel),
-        false => post.receive(key, cancel, LIMIT).and_then(|fd| SharedMemory::adopt(fd, bytes)),
+        false => post.receive(key, cancel, LIMIT).and_then(|fd| SharedFile::adopt(fd, bytes)?.map()),
     };
     match memory {
         Ok(memory) => Board::new(memory, ranks, me.rank),
@@ -36,12 +36,13 @@ pub(super) fn share(me: &PeerFacts, peers: &[PeerFacts], post: &mut FdPost, key:
 }
 
 fn make(others: &[&PeerFacts], bytes: usize, post: &mut FdPost, key: u64, cancel: BorrowedFd<'_>) -> Result<SharedMemory, Error> {
-    let memory = SharedMemory::create("oxccl-board", bytes)?;
+    let file = SharedFile::create("oxccl-board", bytes)?;
+    file.reserve(0, bytes)?;
     for other in others {
         // Who does not get it does without.
-        if let Err(error) = post.send(&other.post, key, memory.descriptor(), cancel, LIMIT) {
+        if let Err(error) = post.send(&other.post, key, file.descriptor(), cancel, LIMIT) {
             log::info!(target: "INIT", "rank {} does not get the board of its host's calls: {error}", other.rank);
         }
     }
-    Ok(memory)
+    file.map()
 }

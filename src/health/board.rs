@@ -71,21 +71,25 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::SharedFile;
 
     fn record(serial: u64, count: u64) -> Record {
         Record { serial, func: 4, datatype: 7, op: 0, root: 0, count }
     }
 
+    fn memory(parts: usize) -> SharedMemory {
+        SharedFile::create("oxccl-board", parts * PART_BYTES).and_then(|file| file.map()).expect("memory")
+    }
+
     fn board(ranks: u32) -> Board {
-        let memory = SharedMemory::create("oxccl-board", ranks as usize * PART_BYTES).expect("memory");
-        Board::new(memory, (0..ranks).collect(), 0).expect("a board")
+        Board::new(memory(ranks as usize), (0..ranks).collect(), 0).expect("a board")
     }
 
     #[test]
     fn an_empty_board_says_nothing() {
         assert_eq!(board(2).disagreement(), None);
-        assert!(Board::new(SharedMemory::create("oxccl-board", 4096).expect("memory"), vec![0, 1], 0).is_none());
-        assert!(Board::new(SharedMemory::create("oxccl-board", 4096).expect("memory"), vec![0], 1).is_none());
+        assert!(Board::new(memory(1), vec![0, 1], 0).is_none());
+        assert!(Board::new(memory(1), vec![0], 1).is_none());
     }
 
     #[test]
