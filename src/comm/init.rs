@@ -15,6 +15,7 @@ use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
 use crate::device::{self, HostFlag, Kernels};
 use crate::error::Error;
 use crate::log::{Place, lines};
+use crate::plan::wiring::Wiring;
 use crate::sys::{FdPost, HostFacts};
 use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
 
@@ -192,7 +193,7 @@ impl Comm {
         })
     }
 
-    /// Connects the ring's links. Where peer memory turns out not to work, all ranks take the other way.
+    /// Connects every rank with every other one. Where peer memory turns out not to work, all ranks take the other way.
     fn connect(
         &self,
         bootstrap: &mut Bootstrap,
@@ -203,15 +204,15 @@ impl Comm {
         if self.nranks == 1 {
             return Ok(None);
         }
-        let needs = schedules::needs(self.rank, self.nranks, agreed)?;
-        let first = self.connect_once(bootstrap, post, peers, &needs);
+        let wiring = Wiring::of_host(self.nranks, agreed.proto, agreed.channels, agreed.slot_bytes)?;
+        let first = self.connect_once(bootstrap, post, peers, &wiring);
         let (culprit, verdict) = match judge(bootstrap, first, true)? {
             Ok(connections) => return Ok(Some(connections)),
             Err(failed) => failed,
         };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
         let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
-        let second = self.connect_once(bootstrap, post, &peers, &needs);
+        let second = self.connect_once(bootstrap, post, &peers, &wiring);
         judge(bootstrap, second, false)?.map(Some).map_err(|(culprit, verdict)| verdict.as_remote(culprit))
     }
 
@@ -220,10 +221,10 @@ impl Comm {
         bootstrap: &mut Bootstrap,
         post: &mut FdPost,
         peers: &[PeerFacts],
-        needs: &[transport::LinkNeed],
+        wiring: &Wiring,
     ) -> Result<Connections, Unconnected> {
         let mut setup = Setup { context: &self.context, me: &peers[self.rank as usize], post, cancel: self.cancel.as_fd() };
-        transport::connect(&mut setup, peers, needs, &mut |bytes| bootstrap.all_gather(bytes))
+        transport::connect(&mut setup, peers, wiring, &mut |bytes| bootstrap.all_gather(bytes))
     }
 
     fn log_plan(&self, parts: &Parts, channels: u32) {
@@ -240,6 +241,7 @@ impl Comm {
                 None => log::info!(target: "INIT,SHM", "{line}"),
             }
         }
+        log::info!(target: "INIT,P2P,SHM", "Rank {} has {}", self.rank, connections.summary());
         log::info!(target: "INIT", "Connected all rings, use ring PXN 0 GDR 0");
     }
 

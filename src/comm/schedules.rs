@@ -11,10 +11,11 @@ use crate::plan::call::DataType;
 use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work};
 use crate::plan::operator::Operator;
 use crate::plan::schedule::Schedule;
+use crate::plan::wiring::LinkNeed;
 use crate::plan::work::{Geometry, Request};
 use crate::plan::{LinkId, SLOTS, ring};
 use crate::sys;
-use crate::transport::{Connections, LinkNeed, PeerFacts};
+use crate::transport::{Connections, LinkAddresses, PeerFacts};
 
 /// Threads of a block: one on the software device, where a block is a loop, and 512 on a GPU.
 const THREADS: (u32, u32) = (1, 512);
@@ -156,7 +157,8 @@ impl Schedules {
 fn link_ends(needs: &[LinkNeed], connections: &Connections) -> Result<Vec<LinkEnd>, Error> {
     let end = |need: &LinkNeed| {
         let at = connections.link(need.id).ok_or_else(|| Error::Internal(format!("link {:?} was not connected", need.id)))?;
-        Ok(LinkEnd { slots: at.slots, posted: at.posted, consumed: at.consumed, slot_bytes: at.slot_bytes, ..LinkEnd::default() })
+        let LinkAddresses { slots, posted, consumed, slot_bytes, peer } = at;
+        Ok(LinkEnd { slots, posted, consumed, slot_bytes, peer, ..LinkEnd::default() })
     };
     needs.iter().map(end).collect()
 }

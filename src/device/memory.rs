@@ -73,14 +73,26 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// Allocates and zeroes memory. The address is aligned to at least 256 bytes.
     pub fn zeroed(context: &Arc<Context>, bytes: usize) -> Result<DeviceMemory, Error> {
+        DeviceMemory::zeroed_at_first(context, bytes, bytes)
+    }
+
+    /// Allocates memory of which only the first `zeroed` bytes are zero: what is behind must be written before it is
+    /// read. The address is aligned to at least 256 bytes.
+    pub fn zeroed_at_first(context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<DeviceMemory, Error> {
+        assert!(zeroed <= bytes, "zeroes past the end");
         let _entered = context.enter()?;
         let driver = context.driver();
         let mut address = 0;
         // SAFETY: a context is current; the pointer is to a live variable.
         driver.check("cuMemAlloc", unsafe { (driver.table.mem_alloc)(&mut address, bytes) })?;
         let memory = DeviceMemory { context: context.clone(), address, bytes };
-        context.zero(address, bytes)?;
+        context.zero(address, zeroed)?;
         Ok(memory)
+    }
+
+    /// The context that it lives in.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// The device address.

@@ -3,6 +3,7 @@
 //!
 //! * [`call`] is what a call is about, [`layout`] is what kernels read, byte for byte as in `kernels/work.h`;
 //! * [`schedule`] builds and checks a rank's steps, [`ring`] makes them for the ring algorithm;
+//! * [`wiring`] says which links a communicator has;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
 //! * [`exec`] runs the schedules of all ranks symbolically, which is how they are proved.
 
@@ -12,6 +13,7 @@ pub mod layout;
 pub mod operator;
 pub mod ring;
 pub mod schedule;
+pub mod wiring;
 pub mod work;
 
 pub use layout::SLOTS;
