@@ -139,8 +139,8 @@ impl Wiring {
 /// The size of a slot, in bytes, of a link between any two of `nranks` ranks: so that all such links of a rank
 /// take about 4 MiB, within limits.
 pub fn pair_slot_bytes(nranks: u32, channels: u32) -> u32 {
-    let links = u64::from(nranks.saturating_sub(1).max(1)) * u64::from(channels.max(1));
-    let even = PAIRS_BYTES / (SLOTS as u64 * links);
+    let peers = u64::from(nranks.saturating_sub(1).max(1));
+    let even = PAIRS_BYTES / SLOTS as u64 / peers / u64::from(channels.max(1));
     let bytes = even.clamp(PAIR_SLOT_RANGE.0, PAIR_SLOT_RANGE.1);
     (bytes - bytes % PAIR_SLOT_UNIT) as u32
 }

@@ -238,6 +238,7 @@ impl World {
             count: call.count,
             datatype: call.datatype,
             nchunks: self.config.n,
+            blocks: false,
             max_channels: self.config.channels,
             slot_bytes: self.config.slot_bytes.into(),
             proto: self.config.proto,
@@ -268,7 +269,9 @@ impl World {
                 output: buffers.output,
                 steps: schedule.steps.as_ptr() as u64,
                 links: ends.as_ptr() as u64,
-                ..g.work(channel, schedule, call.datatype, &operator)
+                nsteps: schedule.steps.len() as u32,
+                nlinks: schedule.links.len() as u32,
+                ..g.work(channel, call.datatype, &operator)
             };
         }
         Launch { args, kernel: image.kernel(self.config.proto, call.datatype), threads: self.config.threads }
