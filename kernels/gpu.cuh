@@ -29,7 +29,7 @@ class Block {
 
 // --- links ---------------------------------------------------------------------------------------------
 
-// In shared memory, between lanes.
+// In shared memory, between threads.
 FN u32 loadFlag(const u32* p) { return *(const volatile u32*)p; }
 FN void storeFlag(u32* p, u32 v) { *(volatile u32*)p = v; }
 
@@ -43,30 +43,68 @@ FN u32 aborted(const LaunchArgs& a) {
   if (a.abort) asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(a.abort) : "memory");
   return v;
 }
-FN void report(const LaunchArgs& a, u32 error) {
+// Whether a block of this rank failed by itself: then the rank is lost, and all of its blocks leave.
+FN bool broken(const LaunchArgs& a) {
+  u32 claim = ERROR_NONE;
+  if (a.error) asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(claim) : "l"(a.error + ERROR_CLAIM) : "memory");
+  return claim != ERROR_NONE && claim != ERROR_ABORTED;
+}
+// Reports an error if it is the first. What it says more is there before the first word is.
+RARE void report(const LaunchArgs& a, u32 error, u32 peer = 0, u32 serial = 0, u32 own = 0, u32 theirs = 0) {
   if (!a.error) return;
-  asm volatile("{.reg .b32 old; atom.relaxed.sys.global.cas.b32 old, [%0], %1, %2;}"
-               :
-               : "l"(a.error), "r"((u32)ERROR_NONE), "r"(error)
+  u32 claim;
+  asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(claim)
+               : "l"(a.error + ERROR_CLAIM), "r"((u32)ERROR_NONE), "r"(error)
                : "memory");
+  if (claim != ERROR_NONE) return;
+  asm volatile("st.relaxed.sys.global.u32 [%0+4], %1;" ::"l"(a.error), "r"(peer) : "memory");
+  asm volatile("st.relaxed.sys.global.u32 [%0+8], %1;" ::"l"(a.error), "r"(serial) : "memory");
+  asm volatile("st.relaxed.sys.global.u32 [%0+12], %1;" ::"l"(a.error), "r"(own) : "memory");
+  asm volatile("st.relaxed.sys.global.u32 [%0+16], %1;" ::"l"(a.error), "r"(theirs) : "memory");
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(a.error), "r"(error) : "memory");
+}
+// The host's words are a microsecond away: nothing looks at them that is not waiting anyway.
+constexpr bool HOST_IS_NEAR = false;
+
+FN u64 loadWord(const u64* p) {
+  u64 v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+FN void storeWord(u64* p, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
+// Whether who writes a counter has left for good; what it wrote before is seen then.
+FN u32 loadLeft(const Counter& c) {
+  u32 v;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(&c.left) : "memory");
+  return v;
 }
 
-// The abort word may be in the host's memory, a microsecond away: it is looked at this seldom.
-constexpr u32 POLLS_PER_ABORT_CHECK = 1024;
+// Whoever waits looks this seldom at what else there is: the host's words may be a microsecond away.
+constexpr u32 POLLS_PER_CHECK = 1024;
 
-// Waits until the counter is at least `want`; false: told to leave.
-FN bool wait(const Block& b, Counter* c, u64 want, u64& seen) {
+FN bool reached(u64 seen, u64 want) { return (long long)(seen - want) >= 0; }
+
+// Waits until the counter is at least `want`.
+FN Waited wait(const Block& b, Counter* c, u64 want, u64& seen) {
   u32 polls = 0;
-  while ((long long)(seen - want) < 0) {
+  while (!reached(seen, want)) {
     seen = loadAcquire(&c->value);
-    if (++polls % POLLS_PER_ABORT_CHECK == 0 && aborted(b.args())) return (long long)(seen - want) >= 0;
+    if (++polls % POLLS_PER_CHECK || reached(seen, want)) continue;
+    if (aborted(b.args()) || broken(b.args())) return TOLD;
+    if (loadLeft(*c)) {
+      seen = loadAcquire(&c->value);   // what was posted before counts
+      return reached(seen, want) ? READY : PEER_LEFT;
+    }
   }
-  return true;
+  return READY;
 }
 // Moves a counter. The block's barrier before makes this release cover what all its threads did.
 FN void post(Counter* c, u64 value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(&c->value), "l"(value) : "memory");
 }
+// Who writes a counter leaves for good.
+FN void abandon(Counter* c) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&c->left), "r"(1) : "memory"); }
 
 // --- data ----------------------------------------------------------------------------------------------
 
@@ -121,8 +159,10 @@ FN void storeLine(char* p, const Line& l) {
 
 class Patience {
  public:
-  // To be called after each look in vain; false: told to leave.
-  MEMBER bool lasts(const Block& b) { return ++polls_ % POLLS_PER_ABORT_CHECK || !aborted(b.args()); }
+  // To be called after each look in vain; false: told to leave, or `watch` finds that nothing will come.
+  template<class W> MEMBER bool lasts(const Block& b, W& watch) {
+    return ++polls_ % POLLS_PER_CHECK || !(aborted(b.args()) || broken(b.args()) || !watch.lasts(b.args()));
+  }
 
  private:
   u32 polls_ = 0;

@@ -107,24 +107,45 @@ class Block {
 FN u32 loadFlag(const u32* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 FN void storeFlag(u32* p, u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 FN u32 aborted(const LaunchArgs& a) { return a.abort ? loadFlag(a.abort) : (u32)ABORT_NONE; }
-FN void report(const LaunchArgs& a, u32 error) {
-  u32 none = ERROR_NONE;
-  if (a.error) __atomic_compare_exchange_n(a.error, &none, error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+// Whether a block of this rank failed by itself: then the rank is lost, and all of its blocks leave.
+FN bool broken(const LaunchArgs& a) {
+  const u32 claim = a.error ? loadFlag(a.error + ERROR_CLAIM) : (u32)ERROR_NONE;
+  return claim != ERROR_NONE && claim != ERROR_ABORTED;
 }
+// Reports an error if it is the first. What it says more is there before the first word is.
+RARE void report(const LaunchArgs& a, u32 error, u32 peer = 0, u32 serial = 0, u32 own = 0, u32 theirs = 0) {
+  u32 none = ERROR_NONE;
+  if (!a.error || !__atomic_compare_exchange_n(a.error + ERROR_CLAIM, &none, error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    return;
+  const u32 more[] = {peer, serial, own, theirs};
+  for (u32 i = 0; i < sizeof more / sizeof *more; i++) storeFlag(a.error + 1 + i, more[i]);
+  __atomic_store_n(a.error, error, RELEASE);
+}
+constexpr bool HOST_IS_NEAR = true;
+
+FN u64 loadWord(const u64* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+FN void storeWord(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+
+// Whether who writes a counter has left for good; what it wrote before is seen then.
+FN u32 loadLeft(const Counter& c) { return __atomic_load_n(&c.left, __ATOMIC_ACQUIRE); }
 
 FN bool reached(u64 seen, u64 want) { return (long long)(seen - want) >= 0; }
 
 // There is no fence between a post and its look at `waiters`: a wake-up can get lost, and then costs the
 // rest of one sleep (futex_ns), while the fast path pays one load.
-RARE bool waitSlow(const LaunchArgs& a, Counter& c, u64 want, u64& seen) {
+RARE Waited waitSlow(const LaunchArgs& a, Counter& c, u64 want, u64& seen) {
   for (u32 n = 0;; n++) {
     seen = __atomic_load_n(&c.value, __ATOMIC_ACQUIRE);
-    if (reached(seen, want)) return true;
+    if (reached(seen, want)) return READY;
     if (n < a.spin) {
       pause();
       continue;
     }
-    if (aborted(a)) return false;
+    if (aborted(a) || broken(a)) return TOLD;
+    if (loadLeft(c)) {
+      seen = __atomic_load_n(&c.value, __ATOMIC_ACQUIRE);   // what was posted before counts
+      return reached(seen, want) ? READY : PEER_LEFT;
+    }
     if (n - a.spin < a.yields) {
       sched_yield();
       continue;
@@ -137,16 +158,21 @@ RARE bool waitSlow(const LaunchArgs& a, Counter& c, u64 want, u64& seen) {
     __atomic_store_n(&c.waiters, 0, __ATOMIC_RELAXED);
   }
 }
-// Waits until the counter is at least `want`; false: told to leave.
-FN bool wait(const Block& b, Counter* c, u64 want, u64& seen) {
-  if (reached(seen, want)) return true;
+// Waits until the counter is at least `want`.
+FN Waited wait(const Block& b, Counter* c, u64 want, u64& seen) {
+  if (reached(seen, want)) return READY;
   seen = __atomic_load_n(&c->value, __ATOMIC_ACQUIRE);
-  return reached(seen, want) || waitSlow(b.args(), *c, want, seen);
+  return reached(seen, want) ? READY : waitSlow(b.args(), *c, want, seen);
 }
 // Moves a counter: what this block read or wrote before is done.
 FN void post(Counter* c, u64 value) {
   __atomic_store_n(&c->value, value, RELEASE);
   if (__builtin_expect(loadFlag(&c->waiters), 0)) futexWake((u32*)&c->value, 1, 0);
+}
+// Who writes a counter leaves for good.
+RARE void abandon(Counter* c) {
+  __atomic_store_n(&c->left, 1, RELEASE);
+  if (loadFlag(&c->waiters)) futexWake((u32*)&c->value, 1, 0);
 }
 
 // Kernels run on the application's own threads, whose float modes are not ours: sums must be rounded to
@@ -215,21 +241,21 @@ FN void storeLine(char* p, const Line& l) {
 // Waiting for lines: nobody wakes who waits, so the last stage is short sleeps.
 class Patience {
  public:
-  // To be called after each look in vain; false: told to leave.
-  MEMBER bool lasts(const Block& b) {
+  // To be called after each look in vain; false: told to leave, or `watch` finds that nothing will come.
+  template<class W> MEMBER bool lasts(const Block& b, W& watch) {
     if (looks_ < b.args().spin) {
       pause();
       looks_++;
       return true;
     }
-    return lastsLonger(b);
+    return lastsLonger(b, watch);
   }
 
  private:
   static constexpr long NAP_NS = 50000;
 
-  __attribute__((noinline)) bool lastsLonger(const Block& b) {
-    if (aborted(b.args())) return false;
+  template<class W> __attribute__((noinline)) bool lastsLonger(const Block& b, W& watch) {
+    if (aborted(b.args()) || broken(b.args()) || !watch.lasts(b.args())) return false;
     if (looks_ - b.args().spin < b.args().yields) {
       sched_yield();
       looks_++;

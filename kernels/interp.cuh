@@ -23,9 +23,10 @@ struct Shared {
   Cursor at;
   Work work;
   Step step;
-  u32 failed;          // set by any thread that was told to leave
+  u32 failed;          // set by any thread that finds that the block must leave
   u32 stop;            // the exit: written by lane 0 between the second barrier and the first, so that all
                        // threads of the block take it together
+  u8 used[MAX_LINKS];  // whether the item has used a link; each byte is written by who has the link in a turn
 };
 
 // --- the cursor (lane 0) -----------------------------------------------------------------------------
@@ -38,23 +39,51 @@ FN void openStep(Shared& s, u32 index) {
   s.at.out_chunk = s.step.out_chunk;
 }
 
-// Puts the cursor on the first item from `item` on that has something to do; false: there is none.
-template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 item) {
-  for (; item < a.nwork && item < MAX_WORK; item += a.nchannels) {
-    s.work = a.work[item];
-    if (s.work.type != T || s.work.proto != P::ID || s.work.op >= NOPS || !s.work.piece) {
-      report(a, ERROR_BAD_WORK);
-      return false;
-    }
-    if (s.work.nsteps && s.work.lo < s.work.hi) {
-      s.at.item = item;
-      s.at.offset = s.work.lo;
-      openStep(s, 0);
-      return true;
-    }
-    if (!a.nchannels) return false;
+// The block's next item from `item` on that has something to do; `nwork`: there is none.
+FN u32 nextItem(const LaunchArgs& a, u32 item) {
+  const u32 end = a.items || a.nwork < MAX_WORK ? a.nwork : (u32)MAX_WORK;
+  for (; item < end && a.nchannels; item += a.nchannels) {
+    const Work& w = a.items ? a.items[item] : a.work[item];
+    if (w.nsteps && w.lo < w.hi) return item;
   }
-  return false;
+  return a.nwork;
+}
+
+// The block leaves in the middle of `item`. What it was still to do it does not, so nobody need wait for it; but
+// told by the host to leave, it says nothing.
+FN void leaveItems(const LaunchArgs& a, u32 item) {
+  if (!broken(a)) return;
+  while ((item = nextItem(a, item)) < a.nwork) {
+    leaveLinks(a.items ? a.items[item] : a.work[item]);
+    item += a.nchannels;
+  }
+}
+
+// The scalar at an address, byte by byte: it may lie anywhere.
+template<Type T> FN u64 scalarAt(const char* p) {
+  u64 bits = 0;
+  UNROLL for (int i = 0; i < sizeOf<T>; i++) bits |= bitsOf<1>(load<1>(p + i)) << 8 * i;
+  return bits;
+}
+
+// Puts the cursor on the first item from `item` on that has something to do; false: there is none, or the block leaves.
+template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 item) {
+  item = nextItem(a, item);
+  if (item >= a.nwork) return false;
+  s.work = a.items ? a.items[item] : a.work[item];
+  const bool bad = s.work.type != T || s.work.proto != P::ID || s.work.op >= NOPS || !s.work.piece || s.work.nlinks > MAX_LINKS;
+  if (bad) report(a, ERROR_BAD_WORK);
+  if (bad || (HOST_IS_NEAR && broken(a))) {
+    leaveItems(a, item);
+    return false;
+  }
+  const u32 at = WORK_PRE | WORK_PRE_AT;
+  if ((s.work.flags & at) == at) s.work.pre = scalarAt<T>((const char*)s.work.pre);
+  for (u32 i = 0; i < s.work.nlinks; i++) s.used[i] = 0;
+  s.at.item = item;
+  s.at.offset = s.work.lo;
+  openStep(s, 0);
+  return true;
 }
 
 FN u32 turned(u32 chunk, i32 stride, u32 nchunks) {
@@ -108,14 +137,19 @@ template<Type T> FN void describe(Shared& s) {
   t.scale = (in && !old ? w.flags & WORK_PRE : 0) | (step.flags & STEP_POST ? w.flags & WORK_POST : 0);
   t.pre = w.pre;
   t.post = w.post;
+  t.sign = w.sign;
+  t.serial = w.serial;
   if (in) t.src[step.place] = (old ? (const char*)w.out : w.in) + in_begin * sizeOf<T>;
   if (out) t.dst[0] = w.out + out_begin * sizeOf<T>;
+  // In place, the data is there already.
+  if (in && out && !step.nrecv && !t.scale && t.src[0] == t.dst[0]) {
+    t.user = STEP_IN;
+    if (!--t.ndst) t.bytes = 0;
+  }
 }
 
-FN LinkEnd& linkOf(const Shared& s, u32 k) {
-  const Step& step = s.step;
-  return s.work.links[k < step.nrecv ? step.recv[k] : step.send[k - step.nrecv]];
-}
+// The number of a step's k-th link in the work item: those to receive from, then those to send to.
+FN u32 linkOf(const Step& step, u32 k) { return k < step.nrecv ? step.recv[k] : step.send[k - step.nrecv]; }
 
 // Where the turn's data lies in a link: in the slot, or in the peer's buffer at the same place as in ours.
 template<Type T> FN char* place(const Shared& s, const LinkEnd& l, bool receive) {
@@ -143,30 +177,49 @@ template<Type T, class P> FN void enter(Shared& s, const LinkEnd& l, u32 i, bool
   else s.turn.dst[i] = place<T>(s, l, false);
   if constexpr (!P::COUNTED) {
     (receive ? s.turn.src_pos : s.turn.dst_pos)[i] = l.pos;
-    if (!receive) s.turn.dst_bytes[i] = l.slot_bytes;
+    if (receive) s.turn.from[i] = &l;
+    else s.turn.dst_bytes[i] = l.slot_bytes;
   }
+}
+
+// Waits for a link; false: the block leaves.
+template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l, bool receive, bool first) {
+  const Work& w = s.work;
+  const bool counts = counted<P>(s.step);
+  Waited waited = READY;
+  if (l.left) waited = PEER_LEFT;
+  else if (!receive) waited = wait(b, l.consumed, l.pos + 1 - SLOTS, l.seen);
+  else if (counts) waited = wait(b, l.posted, l.pos + 1, l.seen);
+  if (waited == PEER_LEFT) report(b.args(), ERROR_PEER_LEFT, l.peer, w.serial);
+  if (waited != READY) return false;
+  if (!first) return true;
+  if constexpr (!P::COUNTED) {
+    l.begin = (u32)l.pos;
+    if (!receive) storeWord(&l.posted->call, callWord(l.pos, w.sign));
+  }
+  return !receive || !counts || !mismatch(b.args(), l, w.serial, w.sign, l.posted->signs[l.pos % SLOTS]);
 }
 
 // Each lane: waits for its links, and enters them.
 template<Type T, class P> FN void resolve(const Block& b, Shared& s) {
   const Step& step = s.step;
-  const bool in = step.flags & STEP_IN, out = step.flags & STEP_OUT;
+  const bool in = s.turn.user & STEP_IN, out = s.turn.user & STEP_OUT;
   for (u32 k = b.lane(); k < (u32)step.nrecv + step.nsend; k += b.lanes()) {
-    LinkEnd& l = linkOf(s, k);
-    const bool receive = k < step.nrecv;
-    bool ready = true;
-    if (!receive) ready = wait(b, l.consumed, l.pos + 1 - SLOTS, l.seen);
-    else if (counted<P>(step)) ready = wait(b, l.posted, l.pos + 1, l.seen);
-    if (!ready) storeFlag(&s.failed, 1);
+    const u32 link = linkOf(step, k);
+    LinkEnd& l = s.work.links[link];
+    const bool receive = k < step.nrecv, first = !s.used[link];
+    s.used[link] = 1;
+    if (!awaitLink<P>(b, s, l, receive, first)) storeFlag(&s.failed, 1);
     if (receive) enter<T, P>(s, l, k + (in && k >= step.place), true);
     else enter<T, P>(s, l, k - step.nrecv + out, false);
   }
 }
 
-// Lane 0: the block was told to leave.
+// Lane 0: the block leaves before its work is done.
 FN void leave(const Block& b, Shared& s) {
   s.stop = 1;
   if (aborted(b.args()) == ABORT_REPORT) report(b.args(), ERROR_ABORTED);
+  leaveItems(b.args(), s.at.item);
 }
 
 // The manager's part before a turn.
@@ -186,14 +239,22 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
     return;
   }
   const Step& step = s.step;
+  const bool counts = counted<P>(step);
   for (u32 k = b.lane(); k < (u32)step.nrecv + step.nsend; k += b.lanes()) {
-    LinkEnd& l = linkOf(s, k);
-    l.pos++;
-    if (k < step.nrecv) post(l.consumed, l.pos);
-    else if (counted<P>(step)) post(l.posted, l.pos);
+    LinkEnd& l = s.work.links[linkOf(step, k)];
+    const u64 at = l.pos++;
+    if (k < step.nrecv) {
+      post(l.consumed, l.pos);
+      if (!counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.sign)) storeFlag(&s.failed, 1);
+    } else if (counts) {
+      l.posted->signs[at % SLOTS] = s.work.sign;
+      post(l.posted, l.pos);
+    }
   }
   b.lanesBarrier();
-  if (b.lane() == 0) s.stop = !advance<T, P>(b.args(), s);
+  if (b.lane() != 0) return;
+  if (!P::COUNTED && loadFlag(&s.failed)) leave(b, s);
+  else s.stop = !advance<T, P>(b.args(), s);
 }
 
 template<Type T, class P> FN void interpret(const Block& b, Shared& s) {

@@ -33,8 +33,27 @@ template<Type T> FN void storeUser(char* p, u64 left, u64 v) {
     if (i < left) store<sizeOf<T>>(p + i, packOf<sizeOf<T>>(v >> 8 * i));
 }
 
-// U lines of a slot, as soon as they carry the flag; false: told to leave.
-template<int U> FN bool receive(const Block& b, const char* slot, u32 flag, const Walk& w, u64 (&x)[U]) {
+// What a sender says besides its lines, for who waits for them.
+struct Watch {
+  const Turn& t;
+  u32 source;
+  bool left;
+  // False: nothing will come. Who has left may have sent before, so there is one more look at the lines.
+  MEMBER bool lasts(const LaunchArgs& a) {
+    const LinkEnd& l = *t.from[source];
+    if (callMismatch(a, l, t.serial, t.sign)) return false;
+    if (left) report(a, ERROR_PEER_LEFT, l.peer, t.serial);
+    if (left) return false;
+    left = loadLeft(*l.posted);
+    return true;
+  }
+};
+
+// U lines of a source's slot, as soon as they carry the flag; false: the block leaves.
+template<int U> FN bool receive(const Block& b, const Turn& t, u32 source, const Walk& w, u64 (&x)[U]) {
+  const char* slot = t.src[source];
+  const u32 flag = flagOf(t.src_pos[source]);
+  Watch watch = {t, source, false};
   for (Patience patience;;) {
     bool there = true;
     UNROLL for (int u = 0; u < U; u++) {
@@ -43,7 +62,7 @@ template<int U> FN bool receive(const Block& b, const char* slot, u32 flag, cons
       x[u] = (u32)l.low | l.high << 32;
     }
     if (there) return true;
-    if (!patience.lasts(b)) return false;
+    if (!patience.lasts(b, watch)) return false;
   }
 }
 FN void send(char* slot, u32 flag, u64 at, u64 v) {
@@ -57,7 +76,7 @@ template<Type T, int U> FN bool fetchLines(const Block& b, const Turn& t, u32 s,
   const bool user = s == t.place && (t.user & STEP_IN);
   if (user) {
     UNROLL for (int u = 0; u < U; u++) bits[u] = loadUser<T>(t.src[s] + w.at + u * w.hop, t.bytes - w.at - u * w.hop);
-  } else if (!receive<U>(b, t.src[s], flagOf(t.src_pos[s]), w, bits)) {
+  } else if (!receive<U>(b, t, s, w, bits)) {
     return false;
   }
   UNROLL for (int u = 0; u < U; u++) x[u] = packOf<8>(bits[u]);
@@ -72,7 +91,7 @@ template<Type T, int U> FN void combineLines(u32 op, Pack<8> (&sum)[U], const Pa
   else combine<T, MIN, 8, U>(op, sum, x);
 }
 
-// Moves U lines at once, as long as U fit; leaves the walk at the first one not moved. False: told to leave,
+// Moves U lines at once, as long as U fit; leaves the walk at the first one not moved. False: the block leaves,
 // and then nothing was sent that did not come.
 template<Type T, int U> FN bool sweepLines(const Block& b, const Turn& t, Walk& w) {
   for (; w.at + (U - 1) * w.hop < w.end; w.at += U * w.hop) {

@@ -1,6 +1,6 @@
 // The one loop that copies and reduces: every destination gets the reduction of all sources.
 #pragma once
-#include "target.cuh"
+#include "links.cuh"
 
 namespace oxccl {
 namespace {
@@ -19,6 +19,8 @@ struct Turn {
   // LL only: what each link has passed, and the size of its slots.
   u64 src_pos[MAX_FAN + 1], dst_pos[MAX_FAN + 1];
   u32 dst_bytes[MAX_FAN + 1];
+  const LinkEnd* from[MAX_FAN + 1];   // the links of sources
+  u32 sign, serial;                   // of the work item
 };
 
 // A compiled loop: type, operator (-1: read from the turn), with scaling or without, and how many sources

@@ -2,8 +2,10 @@
 // Either target provides, under the same names:
 //   FN, MEMBER, RARE, UNROLL  how functions and unrolled loops are declared
 //   Block                     one thread's view of its block: id, manager lanes, barriers
-//   wait, post, aborted,      links: counters with acquire and release at system scope, no fences
-//   report
+//   wait, post, abandon       links: counters with acquire and release at system scope, no fences
+//   loadWord, storeWord       words of counters whose order with others does not matter
+//   aborted, broken, report   what the host says, and is told
+//   HOST_IS_NEAR              whether looking at the host's words costs nothing
 //   loadFlag, storeFlag       words in shared memory that several threads write
 //   Pack<B>, load, store      B bytes in registers
 //   bitsOf, packOf            ... as a number, and back; B is at most 8
@@ -18,6 +20,19 @@
 //   OXCCL_KERNEL              an entry point
 #pragma once
 #include "work.h"
+
+namespace oxccl {
+namespace {
+
+// How waiting for a counter ends.
+enum Waited : u32 {
+  READY,
+  TOLD,       // the host says that the block is to leave, or another block failed
+  PEER_LEFT,  // whoever writes the counter has left
+};
+
+}  // namespace
+}  // namespace oxccl
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #include "gpu.cuh"

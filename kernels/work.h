@@ -18,6 +18,8 @@ enum : u32 {
   MAX_WORK = 15,         // work items in a launch's argument
   LAUNCH_BYTES = 2048,   // size of the kernel's one argument
   ERROR_WORDS = 8,       // words of 32 bits of an error report
+  ERROR_CLAIM = 7,       // the last of them: kernels settle here whose report it is, before it is complete
+  MAX_LINKS = 256,       // links of a work item
 };
 
 // Element types, with the numbers of ncclDataType_t.
@@ -50,7 +52,7 @@ enum : u8 {
 // LaunchArgs::abort, in the word it points to. Any other value also makes kernels leave, without a report.
 enum : u32 { ABORT_NONE = 0, ABORT_REPORT = 1 };
 
-// What a kernel leaves in the error word; the first writer wins.
+// What a kernel leaves in the error word, after the words behind it; the first writer wins.
 enum : u32 {
   ERROR_NONE = 0,
   ERROR_ABORTED = 1,     // left because the abort word said ABORT_REPORT: outputs are not complete
@@ -92,7 +94,8 @@ struct alignas(64) LinkEnd {
   u64 seen;              // the other side's counter when it was last read
   u32 slot_bytes;        // a multiple of 64
   u32 peer;              // the rank at the other end, for reports
-  u64 reserved;
+  u32 begin;             // LL: low half of `pos` where the last work item began
+  u32 left;              // nonzero: this end was left for good after an error
 };
 
 // One channel's part of one collective.
@@ -109,18 +112,19 @@ struct Work {
   u8 type, op, proto, flags;
   u32 nlinks;
   u64 pre, post;         // scalars: bits of the element type in the low bytes
-  u32 sign;              // says which call this is: both ends of a link must agree; 0: not compared
+  u32 sign;              // says which call this is: both ends of a link must agree; 0: the receiver does not compare
   u32 serial;            // the number of the call in its communicator, for reports
   u64 reserved[2];
 };
 
-// The kernel's one argument. Block b runs work[b], work[b + nchannels], ... below nwork.
+// The kernel's one argument. Block b runs the items b, b + nchannels, ... below nwork; it skips those without steps
+// or elements, whatever else they say.
 struct LaunchArgs {
   u32 nwork, nchannels;
   u32 spin, yields;      // host image: pauses, then sched_yields, before a wait sleeps
   u64 futex_ns;          // host image: the longest sleep; the abort word is looked at after each
   u32* abort;            // ABORT_NONE, or every kernel that sees it leaves; host and kernels see it; may be null
-  u32* error;            // ERROR_*, then ERROR_WORDS - 1 words that say more; may be null
+  u32* error;            // ERROR_*, then ERROR_WORDS - 1 words that say more; null: errors are not told, to peers neither
   const Work* items;     // the work items where `work` has too little room; null: they are in `work`
   u64 reserved[10];
   Work work[MAX_WORK];

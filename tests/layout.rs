@@ -38,7 +38,7 @@ fn structures(text: &mut String) {
     });
     structure!(text, LinkEnd {
         slots = "slots", posted = "posted", consumed = "consumed", direct = "direct", pos = "pos", seen = "seen",
-        slot_bytes = "slot_bytes", peer = "peer", reserved = "reserved",
+        slot_bytes = "slot_bytes", peer = "peer", begin = "begin", left = "left",
     });
     structure!(text, Work {
         input = "in", output = "out", steps = "steps", links = "links", count = "count", block = "block",
@@ -59,6 +59,8 @@ fn numbers(text: &mut String) {
         ("MAX_WORK", layout::MAX_WORK),
         ("LAUNCH_BYTES", layout::LAUNCH_BYTES),
         ("ERROR_WORDS", layout::ERROR_WORDS),
+        ("ERROR_CLAIM", layout::ERROR_CLAIM),
+        ("MAX_LINKS", layout::MAX_LINKS),
         ("NTYPES", DataType::ALL.len()),
         ("SUM", KernelOp::Sum as usize),
         ("PROD", KernelOp::Prod as usize),

@@ -19,6 +19,10 @@ pub const MAX_WORK: usize = 15;
 pub const LAUNCH_BYTES: usize = 2048;
 /// Words of 32 bits of an error report: a [`kernel_error`], then what it says more.
 pub const ERROR_WORDS: usize = 8;
+/// The last of them, in which kernels settle whose report it is. The report is complete when the first is not 0.
+pub const ERROR_CLAIM: usize = 7;
+/// The most links of a work item.
+pub const MAX_LINKS: usize = 256;
 
 /// The operator that kernels know, with the numbers of `ncclRedOp_t` (spec §2.4). An average is a sum with scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -205,8 +209,10 @@ pub struct LinkEnd {
     pub slot_bytes: u32,
     /// The rank at the other end, for reports.
     pub peer: u32,
-    /// Zero.
-    pub reserved: u64,
+    /// LL: low half of `pos` where the last work item began; kernels write it.
+    pub begin: u32,
+    /// Nonzero once this end was left for good after an error; kernels write it.
+    pub left: u32,
 }
 
 /// One channel's part of one collective.
@@ -249,7 +255,7 @@ pub struct Work {
     pub pre: u64,
     /// Scalar of [`work_flag::POST`]: the divisor.
     pub post: u64,
-    /// Says which call this is: both ends of a link must agree. 0: not compared.
+    /// Says which call this is: both ends of a link must agree. 0: the receiver does not compare.
     pub sign: u32,
     /// The number of the call in its communicator, for reports.
     pub serial: u32,
@@ -257,7 +263,8 @@ pub struct Work {
     pub reserved: [u64; 2],
 }
 
-/// A kernel's one argument, by value. Block b runs `work[b]`, `work[b + nchannels]`, … below `nwork`.
+/// A kernel's one argument, by value. Block b runs the items b, b + `nchannels`, … below `nwork`; it skips those
+/// without steps or elements, whatever else they say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LaunchArgs {
@@ -273,7 +280,7 @@ pub struct LaunchArgs {
     pub futex_ns: u64,
     /// Address of the [`mod@abort`] word, which host and kernels see, or 0.
     pub abort: u64,
-    /// Address of [`ERROR_WORDS`] words, the first a [`kernel_error`], or 0.
+    /// Address of [`ERROR_WORDS`] words, the first a [`kernel_error`]. 0: errors are not told, to peers neither.
     pub error: u64,
     /// Address of the work items where `work` has too little room; 0: they are in `work`.
     pub items: u64,
