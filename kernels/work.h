@@ -45,6 +45,11 @@ enum : u8 {
   WORK_POST = 2,         // divide a final result by `post`, toward zero (integers only)
 };
 
+// LaunchArgs::flags
+enum : u32 {
+  LAUNCH_NO_WAKE = 1,    // host image: as on a GPU, no store wakes who waits for it
+};
+
 // LaunchArgs::abort, in the word it points to. Any other value also makes kernels leave, without a report.
 enum : u32 { ABORT_NONE = 0, ABORT_REPORT = 1 };
 
@@ -112,7 +117,9 @@ struct LaunchArgs {
   u64 futex_ns;          // host image: the longest sleep; the abort word is looked at after each
   u32* abort;            // ABORT_NONE, or every kernel that sees it leaves; host and kernels see it; may be null
   u32* error;            // ERROR_*; may be null
-  u64 reserved[11];
+  u32 flags;             // LAUNCH_*
+  u32 reserved0;
+  u64 reserved[10];
   Work work[MAX_WORK];
 };
 

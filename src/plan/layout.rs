@@ -113,6 +113,12 @@ pub mod work_flag {
     pub const POST: u8 = 2;
 }
 
+/// Bits of [`LaunchArgs::flags`].
+pub mod launch_flag {
+    /// Host image: as on a GPU, no store wakes who waits for it. Waits sleep for short times and look again.
+    pub const NO_WAKE: u32 = 1;
+}
+
 /// Values of the word that [`LaunchArgs::abort`] points to. Any other value also makes kernels leave, but
 /// without a report in the error word.
 pub mod abort {
@@ -256,8 +262,12 @@ pub struct LaunchArgs {
     pub abort: u64,
     /// Address of the [`kernel_error`] word, or 0.
     pub error: u64,
+    /// [`launch_flag`]s.
+    pub flags: u32,
     /// Zero.
-    pub reserved: [u64; 11],
+    pub reserved0: u32,
+    /// Zero.
+    pub reserved: [u64; 10],
     /// The work items.
     pub work: [Work; MAX_WORK],
 }
