@@ -45,6 +45,9 @@ table! {
     context_device: "cuCtxGetDevice", fn(*mut c_int);
     context_synchronize: "cuCtxSynchronize", fn();
     alloc: "cuMemAlloc_v2", fn(*mut u64, usize);
+    alloc_pitch: "cuMemAllocPitch_v2", fn(*mut u64, *mut usize, usize, usize, c_uint);
+    alloc_managed: "cuMemAllocManaged", fn(*mut u64, usize, c_uint);
+    alloc_host: "cuMemAllocHost_v2", fn(*mut *mut c_void, usize);
     free: "cuMemFree_v2", fn(u64);
     alloc_async: "cuMemAllocAsync", fn(*mut u64, usize, u64);
     free_async: "cuMemFreeAsync", fn(u64, u64);
