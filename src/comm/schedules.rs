@@ -82,8 +82,11 @@ fn ring_schedule(rank: u32, nranks: u32) -> Result<Schedule, Error> {
 /// The links that a rank needs, over all channels: those of the first channel, then of the second.
 pub(super) fn needs(rank: u32, nranks: u32, agreed: Agreed) -> Result<Vec<LinkNeed>, Error> {
     let links = ring_schedule(rank, nranks)?.links;
-    let of_channel =
-        |channel| links.iter().map(move |link| LinkNeed { id: LinkId { tag: channel, ..*link }, slot_bytes: agreed.slot_bytes });
+    let of_channel = |channel| {
+        links
+            .iter()
+            .map(move |link| LinkNeed { id: LinkId { proto: agreed.proto, channel, ..*link }, slot_bytes: agreed.slot_bytes })
+    };
     Ok((0..agreed.channels).flat_map(of_channel).collect())
 }
 
