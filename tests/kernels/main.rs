@@ -4,6 +4,7 @@
 //! A seeded sample runs by default, everything with `OXCCL_LONG=1`; `OXCCL_SEED` picks another sample.
 
 mod oracle;
+mod sweep;
 mod world;
 
 use std::collections::HashMap;
@@ -138,21 +139,19 @@ fn counts(datatype: DataType, n: u32) -> Vec<u64> {
     vec![0, 1, 2, 3, 101, slots - 1, slots, slots + 1, 9 * slots + 17]
 }
 
-/// All cases of two types with one protocol.
-fn every_case(proto: Proto, types: [DataType; 2], images: usize) -> Vec<Case> {
+/// All cases of a type with a protocol.
+fn every_case(proto: Proto, datatype: DataType, images: usize) -> Vec<Case> {
     let mut cases = Vec::new();
-    for datatype in types {
-        for op in OPS {
-            for n in RANKS {
-                for count in counts(datatype, n) {
-                    // Half of all combinations, chosen so that any three of the four properties meet in every way.
-                    for bits in 0..8 * images {
-                        let offset = if bits & 1 == 0 { (0, 0) } else { (1 + bits % 3, bits % 5) };
-                        let (in_place, threads) = (bits & 2 != 0, if bits & 4 == 0 { 1 } else { 4 });
-                        let channels = if (bits & 7).count_ones() % 2 == 0 { 1 } else { 3 };
-                        let (isa, seed) = (bits / 8, cases.len() as u64);
-                        cases.push(Case { proto, datatype, op, n, count, in_place, offset, threads, channels, isa, seed });
-                    }
+    for op in OPS {
+        for n in RANKS {
+            for count in counts(datatype, n) {
+                // Half of all combinations, chosen so that any three of the four properties meet in every way.
+                for bits in 0..8 * images {
+                    let offset = if bits & 1 == 0 { (0, 0) } else { (1 + bits % 3, bits % 5) };
+                    let (in_place, threads) = (bits & 2 != 0, if bits & 4 == 0 { 1 } else { 4 });
+                    let channels = if (bits & 7).count_ones() % 2 == 0 { 1 } else { 3 };
+                    let (isa, seed) = (bits / 8, cases.len() as u64);
+                    cases.push(Case { proto, datatype, op, n, count, in_place, offset, threads, channels, isa, seed });
                 }
             }
         }
@@ -180,84 +179,23 @@ fn run_all(cases: &[Case]) {
     }
 }
 
-fn results_are_right(proto: Proto, types: [DataType; 2]) {
-    let all = every_case(proto, types, world::images().len());
+/// Runs a sample of the cases of a type with a protocol, or all (see `sweep`).
+fn results_are_right(proto: Proto, datatype: DataType) {
+    let all = every_case(proto, datatype, world::images().len());
     let long = std::env::var_os("OXCCL_LONG").is_some();
     let seed = std::env::var("OXCCL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    let mut random = SmallRng::seed_from_u64(seed ^ (types[0] as u64) << 32 ^ (proto as u64) << 48);
+    let mut random = SmallRng::seed_from_u64(seed ^ (datatype as u64) << 32 ^ (proto as u64) << 48);
     println!("{} cases, {}", all.len(), if long { "all".into() } else { format!("a sample with seed {seed}") });
     if long {
         return run_all(&all);
     }
-    // From each type, operator and number of ranks some cases.
-    let group = all.len() / (types.len() * OPS.len() * RANKS.len());
+    // From each operator and number of ranks some cases.
+    let group = all.len() / (OPS.len() * RANKS.len());
     let mut sample = Vec::new();
     for cases in all.chunks(group) {
         sample.extend((0..3).map(|_| cases[random.random_range(0..group)]));
     }
     run_all(&sample);
-}
-
-// A test for every protocol and two types: in the long form, each takes a minute or two.
-
-#[test]
-fn simple_bytes() {
-    results_are_right(Proto::Simple, [DataType::Int8, DataType::Uint8]);
-}
-
-#[test]
-fn simple_integers() {
-    results_are_right(Proto::Simple, [DataType::Int32, DataType::Uint32]);
-}
-
-#[test]
-fn simple_long_integers() {
-    results_are_right(Proto::Simple, [DataType::Int64, DataType::Uint64]);
-}
-
-#[test]
-fn simple_floats() {
-    results_are_right(Proto::Simple, [DataType::Float32, DataType::Float64]);
-}
-
-#[test]
-fn simple_half_floats() {
-    results_are_right(Proto::Simple, [DataType::Float16, DataType::Bfloat16]);
-}
-
-#[test]
-fn simple_float_bytes() {
-    results_are_right(Proto::Simple, [DataType::Float8e4m3, DataType::Float8e5m2]);
-}
-
-#[test]
-fn ll_bytes() {
-    results_are_right(Proto::Ll, [DataType::Int8, DataType::Uint8]);
-}
-
-#[test]
-fn ll_integers() {
-    results_are_right(Proto::Ll, [DataType::Int32, DataType::Uint32]);
-}
-
-#[test]
-fn ll_long_integers() {
-    results_are_right(Proto::Ll, [DataType::Int64, DataType::Uint64]);
-}
-
-#[test]
-fn ll_floats() {
-    results_are_right(Proto::Ll, [DataType::Float32, DataType::Float64]);
-}
-
-#[test]
-fn ll_half_floats() {
-    results_are_right(Proto::Ll, [DataType::Float16, DataType::Bfloat16]);
-}
-
-#[test]
-fn ll_float_bytes() {
-    results_are_right(Proto::Ll, [DataType::Float8e4m3, DataType::Float8e5m2]);
 }
 
 /// Slots as large as in use, and more data than all of them hold.
