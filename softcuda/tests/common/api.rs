@@ -82,6 +82,7 @@ table! {
     stream_callback: "cuStreamAddCallback", fn(u64, extern "C" fn(u64, c_int, *mut c_void), *mut c_void, c_uint);
     stream_write_32: "cuStreamWriteValue32_v2", fn(u64, u64, u32, c_uint);
     stream_wait_32: "cuStreamWaitValue32_v2", fn(u64, u64, u32, c_uint);
+    stream_batch: "cuStreamBatchMemOp_v2", fn(u64, c_uint, *const [u64; 6], c_uint);
     stream_is_capturing: "cuStreamIsCapturing", fn(u64, *mut c_int);
     stream_begin_capture: "cuStreamBeginCapture_v2", fn(u64, c_int);
     stream_end_capture: "cuStreamEndCapture", fn(u64, *mut u64);
