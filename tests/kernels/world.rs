@@ -268,7 +268,8 @@ impl World {
             nwork: g.nchannels,
             nchannels: g.nchannels,
             spin: 20,
-            yields: 200,
+            // Few: in a test there are many more threads than processors.
+            yields: 20,
             futex_ns: 1_000_000,
             abort: self.abort.as_ptr() as u64,
             error: self.error.as_ptr() as u64,
