@@ -79,8 +79,9 @@ extern "C" fn set(_: *const Block, arguments: *const *const c_void) {
 
 /// Keeps a processor busy for so many steps of arithmetic, each a few nanoseconds.
 extern "C" fn compute(_: *const Block, arguments: *const *const c_void) {
-    let mut value: u64 = argument(arguments, 0);
-    for step in 0..value {
+    let steps: u64 = argument(arguments, 0);
+    let mut value = steps;
+    for step in 0..steps {
         value = std::hint::black_box(value.rotate_left(7) ^ step);
     }
 }
