@@ -14,7 +14,7 @@ use crate::plan::LinkClass;
 use crate::plan::algorithm::{self, Algo};
 use crate::plan::call::{DataType, Func};
 use crate::plan::cost::{Choice, Choices, Machine, Ways};
-use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work};
+use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work, launch_flag};
 use crate::plan::operator::Operator;
 use crate::plan::wiring::{self, LinkNeed, LinkSet, Wiring};
 use crate::plan::work::{Geometry, Request};
@@ -43,13 +43,15 @@ pub struct WaitPolicy {
     pub yields: u32,
     /// The longest sleep in nanoseconds.
     pub futex_ns: u64,
+    /// A peer's store wakes nobody: sleeps are short, and who wakes looks again.
+    pub no_wake: bool,
 }
 
 impl WaitPolicy {
     /// The policy for a number of ranks that share this process's processors (`spec/kernels.md`).
-    fn choose(local_ranks: usize) -> WaitPolicy {
+    fn choose(local_ranks: usize, no_wake: bool) -> WaitPolicy {
         let roomy = local_ranks * 2 <= sys::allowed_cpus();
-        WaitPolicy { spin: if roomy { SPINS.0 } else { SPINS.1 }, yields: YIELDS, futex_ns: FUTEX_NS }
+        WaitPolicy { spin: if roomy { SPINS.0 } else { SPINS.1 }, yields: YIELDS, futex_ns: FUTEX_NS, no_wake }
     }
 }
 
@@ -197,7 +199,7 @@ impl Schedules {
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
         let machine = machine(software, agreed.crowd);
         Ok(Schedules {
-            wait: WaitPolicy::choose(local),
+            wait: WaitPolicy::choose(local, context.driver().no_wake()),
             threads: if software { THREADS.0 } else { THREADS.1 },
             software,
             rank: me.rank,
@@ -317,6 +319,7 @@ impl Schedules {
             futex_ns: self.wait.futex_ns,
             abort: flag,
             error: flag + HostFlag::ERROR_OFFSET,
+            flags: if self.wait.no_wake { launch_flag::NO_WAKE } else { 0 },
             ..LaunchArgs::default()
         }
     }
