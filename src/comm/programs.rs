@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::plan::algorithm::{self, Algo, Kind};
 use crate::plan::call::Func;
 use crate::plan::layout::{Proto, Step};
+use crate::plan::point_to_point;
 use crate::plan::schedule::Schedule;
 use crate::plan::wiring::LinkNeed;
 use crate::plan::{LinkClass, LinkId, SLOTS};
@@ -65,9 +66,9 @@ impl Programs {
         let peer = if rank == 0 { 1 } else { 0 };
         let programs = Programs {
             collectives,
-            send: steps.add(algorithm::send(rank, peer)?, None)?,
-            receive: steps.add(algorithm::receive(rank, peer)?, None)?,
-            copy: steps.add(algorithm::copy(rank)?, None)?,
+            send: steps.add(point_to_point::send(rank, peer)?, None)?,
+            receive: steps.add(point_to_point::receive(rank, peer)?, None)?,
+            copy: steps.add(point_to_point::copy(rank)?, None)?,
         };
         Ok(Image { steps: steps.all, programs })
     }

@@ -11,11 +11,12 @@ use super::settings::Agreed;
 use crate::device::{Context, DeviceMemory, HostFlag};
 use crate::error::Error;
 use crate::plan::LinkClass;
-use crate::plan::algorithm::{self, Algo};
+use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
 use crate::plan::cost::{Choice, Choices, Machine, Ways};
 use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work, launch_flag};
 use crate::plan::operator::Operator;
+use crate::plan::shape::{Shape, shape};
 use crate::plan::wiring::{self, LinkNeed, LinkSet, Wiring};
 use crate::plan::work::{Geometry, Request};
 use crate::sys;
@@ -251,7 +252,7 @@ impl Schedules {
             count: ask.count,
             datatype: ask.datatype,
             nchunks: program.nchunks,
-            blocks: algorithm::has_blocks(ask.func),
+            blocks: has_blocks(ask.func),
             max_channels: table.channels,
             slot_bytes: u64::from(table.slot_bytes),
             proto: choice.proto,
@@ -343,9 +344,14 @@ pub struct Ask {
 impl Ask {
     /// Bytes of the larger buffer.
     fn bytes(&self, nranks: u32) -> u64 {
-        let blocks = if algorithm::has_blocks(self.func) { u64::from(nranks) } else { 1 };
+        let blocks = if has_blocks(self.func) { u64::from(nranks) } else { 1 };
         self.count.saturating_mul(blocks).saturating_mul(self.datatype.size() as u64)
     }
+}
+
+/// Whether every chunk has the call's count of elements; else the count is cut.
+fn has_blocks(func: Func) -> bool {
+    shape(func, 1) != Shape::Divided
 }
 
 fn channels(agreed: &Agreed, bytes: u64) -> u32 {

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::health::Record;
 use crate::plan::call::{DataType, Func};
 use crate::plan::operator::Reduction;
+use crate::plan::shape::{Shape, has_input, has_output, shape};
 
 /// A data call, with its numbers checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,22 +70,14 @@ impl Call {
     /// # Errors
     /// [`Error::InvalidArgument`] names the buffer.
     pub fn check_buffers(&self, rank: i32, nranks: i32) -> Result<(), Error> {
-        let root = rank == self.root;
-        let many = nranks as u64;
-        let (input, output) = match self.func {
-            Func::AllReduce => (1, 1),
-            Func::Broadcast => (u64::from(root), 1),
-            Func::Reduce => (1, u64::from(root)),
-            Func::AllGather => (1, many),
-            Func::ReduceScatter => (many, 1),
-            Func::AlltoAll => (many, many),
-            Func::Gather => (1, if root { many } else { 0 }),
-            Func::Scatter => (if root { many } else { 0 }, 1),
-            Func::Send => (1, 0),
-            Func::Recv => (0, 1),
+        let (rank, nranks, root) = (rank as u32, nranks as u32, self.root as u32);
+        let (input, output) = match shape(self.func, nranks) {
+            Shape::Divided => (1, 1),
+            Shape::Uniform { input, output } => (input, output),
         };
-        self.check_buffer("sendbuff", self.send, input)?;
-        self.check_buffer("recvbuff", self.recv, output)
+        let used = |used: bool, blocks: u32| if used { u64::from(blocks) } else { 0 };
+        self.check_buffer("sendbuff", self.send, used(has_input(self.func, root, rank), input))?;
+        self.check_buffer("recvbuff", self.recv, used(has_output(self.func, root, rank), output))
     }
 
     /// Checks a buffer of `blocks` times `count` elements.

@@ -9,7 +9,10 @@ use super::plan::Plan;
 use crate::comm::{Comm, Half};
 use crate::error::Error;
 use crate::plan::SLOTS;
+use crate::plan::algorithm::{Algo, available};
 use crate::plan::call::Func;
+use crate::plan::point_to_point::{receive_distance, send_distance};
+use crate::plan::shape::{Shape, has_input, has_output, shape};
 
 /// Blocks for each direction on a GPU.
 const LANES: u32 = 8;
@@ -38,8 +41,8 @@ pub(super) fn add(plan: &mut Plan<'_>, calls: &[(&Call, u32)]) -> Result<(), Err
     }
     add_copies(plan, calls)?;
     let (me, nranks) = (plan.comm.rank() as u32, plan.comm.nranks() as u32);
-    let sends = visits(calls, Func::Send, |peer| (peer + nranks - me) % nranks);
-    let receives = visits(calls, Func::Recv, |peer| (me + nranks - peer) % nranks);
+    let sends = visits(calls, Func::Send, |peer| send_distance(me, peer, nranks));
+    let receives = visits(calls, Func::Recv, |peer| receive_distance(me, peer, nranks));
     let lanes = if plan.parts.schedules.software { 1 } else { LANES.min(nranks - 1) };
     // Where all fits in the slots, sends do not wait for the peers' receives, and one block can do both.
     let apart = !plan.parts.schedules.software || !receives.is_empty() && !all_fit(plan, &sends);
@@ -88,4 +91,43 @@ pub(super) fn copies(me: i32, calls: &[(&Call, u32)]) -> Vec<(Call, u32)> {
         (Call { send: send.send, recv: receive.recv, ..(*smaller).clone() }, *serial)
     };
     pairs.map(copy).collect()
+}
+
+/// The calls, with AlltoAll, Gather and Scatter as the messages that they consist of; none where they have schedules.
+pub(super) fn expanded(comm: &Comm, calls: &[(&Call, u32)]) -> Option<Vec<(Call, u32)>> {
+    let nranks = comm.nranks() as u32;
+    let is_messages =
+        |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !available(func, Algo::Direct, nranks);
+    if !calls.iter().any(|(call, _)| is_messages(call.func)) {
+        return None;
+    }
+    let expand = |(call, serial): &(&Call, u32)| match is_messages(call.func) {
+        true => messages(call, comm.rank() as u32, nranks).into_iter().map(|half| (half, *serial)).collect(),
+        false => vec![((*call).clone(), *serial)],
+    };
+    Some(calls.iter().flat_map(expand).collect())
+}
+
+/// A rank's halves of the messages that a call consists of: every block of the input goes to a rank, every block of
+/// the output comes from one.
+fn messages(call: &Call, me: u32, nranks: u32) -> Vec<Call> {
+    let root = call.root as u32;
+    let half = |func, peer: u32, send, recv| Call { func, root: peer as i32, send, recv, config: None, ..call.clone() };
+    let block = |buffer: u64, place: u32| buffer + u64::from(place) * call.bytes();
+    let (mut all, everyone) = (Vec::new(), 0..nranks);
+    match shape(call.func, nranks) {
+        Shape::Uniform { input: 1, .. } => all.push(half(Func::Send, root, call.send, 0)),
+        _ if has_input(call.func, root, me) => {
+            all.extend(everyone.clone().map(|peer| half(Func::Send, peer, block(call.send, peer), 0)))
+        }
+        _ => {}
+    }
+    match shape(call.func, nranks) {
+        Shape::Uniform { output: 1, .. } => all.push(half(Func::Recv, root, 0, call.recv)),
+        _ if has_output(call.func, root, me) => {
+            all.extend(everyone.map(|peer| half(Func::Recv, peer, 0, block(call.recv, peer))))
+        }
+        _ => {}
+    }
+    all
 }

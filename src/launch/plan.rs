@@ -53,6 +53,16 @@ impl Launch {
 impl<'a> Plan<'a> {
     /// The work of some calls, for more than one rank.
     pub(super) fn of(comm: &'a Comm, parts: &'a Parts, calls: &[(&Call, u32)]) -> Result<Plan<'a>, Error> {
+        match peers::expanded(comm, calls) {
+            None => Plan::of_all(comm, parts, calls),
+            Some(owned) => {
+                let calls: Vec<(&Call, u32)> = owned.iter().map(|(call, serial)| (call, *serial)).collect();
+                Plan::of_all(comm, parts, &calls)
+            }
+        }
+    }
+
+    fn of_all(comm: &'a Comm, parts: &'a Parts, calls: &[(&Call, u32)]) -> Result<Plan<'a>, Error> {
         let mut plan = Plan { comm, parts, items: Vec::with_capacity(calls.len()) };
         for (call, serial) in calls.iter().filter(|(call, _)| !call.func.has_peer() && call.count > 0) {
             plan.add_collective(call, *serial)?;
