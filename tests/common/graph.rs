@@ -102,6 +102,17 @@ impl Graphs {
         graph
     }
 
+    /// Ends a capture that may have been spoilt: the code as it is.
+    pub fn end_code(&self, stream: Stream) -> i32 {
+        let mut graph = Graph(std::ptr::null_mut());
+        // SAFETY: the pointer is to a live handle.
+        let code = unsafe { (self.end)(stream, &mut graph) };
+        if code == 0 && !graph.0.is_null() {
+            self.destroy(graph);
+        }
+        code
+    }
+
     /// Makes a graph that can be launched.
     pub fn instantiate(&self, graph: Graph) -> Exec {
         let mut exec = Exec(std::ptr::null_mut());

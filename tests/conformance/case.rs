@@ -10,7 +10,10 @@ use crate::common::collectives::{Call, CollConfig};
 use crate::common::contract::{Content, Contract, Func, Operator, Source};
 use crate::common::nccl::Failure;
 use crate::common::oracle::{DataType, RedOp};
-use crate::member::{Action, Member, POISON, Prepared, STREAMS};
+use crate::member::{Action, Item, Member, POISON, Part, Prepared, Region, STREAMS};
+
+/// Which part, and at which byte of it.
+type Spot = (usize, usize);
 
 /// Most elements of a buffer that must stay untouched.
 const UNTOUCHED: usize = 1000;
@@ -82,7 +85,8 @@ impl Case {
     pub fn random(dice: &mut SmallRng, (func, dtype, operator): Kind, n: usize) -> Case {
         let line = 64 / dtype.size();
         let slot = crate::setup::slot() / dtype.size();
-        let off = |dice: &mut SmallRng| if dice.random() { dice.random_range(0..line) } else { usize::from(dice.random::<bool>()) };
+        let off =
+            |dice: &mut SmallRng| if dice.random() { dice.random_range(0..line) } else { usize::from(dice.random::<bool>()) };
         let offsets = (off(dice), off(dice));
         let form = [Form::Plain, Form::Plain, Form::NullConfig, Form::Config][dice.random_range(0..4usize)];
         Case {
@@ -143,21 +147,20 @@ impl Case {
     /// Fills the buffers of one rank.
     pub fn prepare(&self, member: &mut Member) -> Prepared {
         let size = self.dtype.size();
+        let (parts, places) = self.parts(member);
+        let regions: Vec<Region> = parts.iter().map(|part| member.region(part)).collect();
+        let address = |place: Option<Spot>| place.map_or(0, |(part, at)| regions[part].address() + at as u64);
         let mut call = Prepared {
+            item: Item::Collective(*self),
             action: Action::Collective(*self),
-            buffers: (0, 0),
+            buffers: (address(places.0), address(places.1)),
             scalar: 0,
             operator: None,
-            regions: Vec::new(),
+            regions,
             stream: self.stream,
             title: format!("{self:?}"),
             size,
         };
-        if self.in_place {
-            self.place_one(member, &mut call);
-        } else {
-            self.place_two(member, &mut call);
-        }
         if self.operator == Some(Operator::PreMulSum { device: true }) {
             let bits = self.content(member.nranks).scalar(member.rank).to_le_bytes();
             call.scalar = member.scratch(&bits[..size]);
@@ -165,8 +168,13 @@ impl Case {
         call
     }
 
+    /// The buffers, and where send and receive buffer are in them; `None` for NULL.
+    pub fn parts(&self, member: &Member) -> (Vec<Part>, (Option<Spot>, Option<Spot>)) {
+        if self.in_place { self.one_part(member) } else { self.two_parts(member) }
+    }
+
     /// One buffer for both, in which only the output changes.
-    fn place_one(&self, member: &mut Member, call: &mut Prepared) {
+    fn one_part(&self, member: &Member) -> (Vec<Part>, (Option<Spot>, Option<Spot>)) {
         let (input, output) = (self.input(member), self.output(member));
         let block = self.count * self.dtype.size();
         let (send_at, recv_at) = self.contract(member).in_place();
@@ -175,39 +183,31 @@ impl Case {
         before[send_at..send_at + input.len()].copy_from_slice(&input);
         let mut after = before.clone();
         after[recv_at..recv_at + output.len()].copy_from_slice(&output);
-        let region = member.region("buffer", self.offsets.1 * self.dtype.size(), &before, &after);
-        let at = |offset: usize| region.address() + offset as u64;
-        let unused = |sizes: usize, address: u64| if sizes == 0 && self.nulls { 0 } else { address };
-        call.buffers = (unused(input.len(), at(send_at)), unused(output.len(), at(recv_at)));
-        if self.func == Func::Bcast {
-            call.buffers = (at(0), at(0));
-        }
-        call.regions.push(region);
+        let part = Part { name: "buffer", offset: self.offsets.1 * self.dtype.size(), before, after };
+        // Of no use to this rank, whatever it is: NULL, or the same buffer.
+        let spot = |used: bool, at| (used || !self.nulls || self.func == Func::Bcast).then_some((0, at));
+        let contract = self.contract(member);
+        (vec![part], (spot(contract.sends() > 0, send_at), spot(!contract.output().is_empty(), recv_at)))
     }
 
-    fn place_two(&self, member: &mut Member, call: &mut Prepared) {
+    fn two_parts(&self, member: &Member) -> (Vec<Part>, (Option<Spot>, Option<Spot>)) {
         let (input, output) = (self.input(member), self.output(member));
         let contract = self.contract(member);
         let size = self.dtype.size();
-        let untouched = vec![POISON; self.count.min(UNTOUCHED) * size];
-        if contract.sends() > 0 {
-            let region = member.region("input", self.offsets.0 * size, &input, &input);
-            call.buffers.0 = region.address();
-            call.regions.push(region);
-        } else if !self.nulls {
-            let region = member.region("unused input", self.offsets.0 * size, &untouched, &untouched);
-            call.buffers.0 = region.address();
-            call.regions.push(region);
+        let untouched = || vec![POISON; self.count.min(UNTOUCHED) * size];
+        let (mut parts, mut spots) = (Vec::new(), (None, None));
+        if contract.sends() > 0 || !self.nulls {
+            let (name, bytes) = if contract.sends() > 0 { ("input", input) } else { ("unused input", untouched()) };
+            spots.0 = Some((parts.len(), 0));
+            parts.push(Part { name, offset: self.offsets.0 * size, before: bytes.clone(), after: bytes });
         }
-        if !contract.output().is_empty() {
-            let region = member.region("output", self.offsets.1 * size, &vec![POISON; output.len()], &output);
-            call.buffers.1 = region.address();
-            call.regions.push(region);
-        } else if !self.nulls {
-            let region = member.region("unused output", self.offsets.1 * size, &untouched, &untouched);
-            call.buffers.1 = region.address();
-            call.regions.push(region);
+        let written = !contract.output().is_empty();
+        if written || !self.nulls {
+            let (name, after) = if written { ("output", output) } else { ("unused output", untouched()) };
+            spots.1 = Some((parts.len(), 0));
+            parts.push(Part { name, offset: self.offsets.1 * size, before: vec![POISON; after.len()], after });
         }
+        (parts, spots)
     }
 
     /// Makes the call. An operator of our own is made for it and, for every other phase, destroyed at once, as is
@@ -220,9 +220,7 @@ impl Case {
             Some(Operator::Plain(op)) => op as i32,
             Some(Operator::PreMulSum { device: false }) => calls.pre_mul_host(bits, self.dtype, member.comm)?,
             // SAFETY: the scalar lives until the call is checked.
-            Some(Operator::PreMulSum { device: true }) => unsafe {
-                calls.pre_mul_device(call.scalar, self.dtype, member.comm)
-            }?,
+            Some(Operator::PreMulSum { device: true }) => unsafe { calls.pre_mul_device(call.scalar, self.dtype, member.comm) }?,
         };
         let what = Call { func: self.func, count: self.count, dtype: self.dtype as i32, op, root: self.root as i32 };
         let (comm, stream) = (member.comm, member.streams[self.stream].0);

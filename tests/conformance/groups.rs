@@ -39,7 +39,8 @@ fn a_hundred_kinds_in_a_group() {
             }
         });
     }
-    let setups = [Setup::plain(2), Setup { channels: Some(4), ..Setup::plain(3) }, Setup { small_slots: true, ..Setup::plain(5) }];
+    let setups =
+        [Setup::plain(2), Setup { channels: Some(4), ..Setup::plain(3) }, Setup { small_slots: true, ..Setup::plain(5) }];
     setups.iter().for_each(|setup| setup.run("groups::a_hundred_kinds_in_a_group"));
 }
 
@@ -90,8 +91,11 @@ fn several_communicators() {
         let (mut plan, mut own) = (dice("communicators"), dice(&format!("rank {}", me.rank)));
         for _ in 0..if long() { 100 } else { 8 } {
             let items: Vec<Vec<Item>> = (0..3).map(|_| random_cases(&mut plan, me.nranks, 4)).collect();
-            let mut calls: Vec<Vec<Prepared>> =
-                members.iter_mut().zip(&items).map(|(member, items)| items.iter().flat_map(|i| member.prepare(i)).collect()).collect();
+            let mut calls: Vec<Vec<Prepared>> = members
+                .iter_mut()
+                .zip(&items)
+                .map(|(member, items)| items.iter().flat_map(|i| member.prepare(i)).collect())
+                .collect();
             let mut order: Vec<usize> = [0, 1, 2].repeat(4);
             order.shuffle(&mut own);
             let mut next = [0; 3];

@@ -116,6 +116,15 @@ impl Arena {
     }
 }
 
+/// What a buffer holds before and after a call.
+pub struct Part {
+    pub name: &'static str,
+    /// Bytes by which it is off a cache line.
+    pub offset: usize,
+    pub before: Vec<u8>,
+    pub after: Vec<u8>,
+}
+
 /// A buffer with guards on both sides, and what it must hold afterwards.
 pub struct Region {
     name: &'static str,
@@ -128,6 +137,17 @@ impl Region {
     /// The address of the first element.
     pub fn address(&self) -> u64 {
         self.base + self.start as u64
+    }
+
+    /// Writes what the buffer holds before a call, and its guards.
+    fn put(&mut self, cuda: &Cuda, part: &Part) {
+        self.start = GUARD + part.offset;
+        let inside = self.start..self.start + part.before.len();
+        let mut held = vec![GUARD_BYTE; inside.end + GUARD];
+        held[inside.clone()].copy_from_slice(&part.before);
+        cuda.copy_to_device(self.base, &held).expect("copy");
+        held[inside].copy_from_slice(&part.after);
+        self.after = held;
     }
 
     /// The first byte that is not as it must be, in words.
@@ -154,6 +174,7 @@ pub enum Action {
 
 /// A call with its buffers.
 pub struct Prepared {
+    pub item: Item,
     pub action: Action,
     /// Send and receive buffer of a collective.
     pub buffers: (u64, u64),
@@ -225,20 +246,27 @@ impl Member {
         Rc::clone(self.tiles.borrow_mut().entry((content, rank)).or_insert_with(make))
     }
 
-    /// A buffer `offset` bytes off a cache line.
-    pub fn region(&mut self, name: &'static str, offset: usize, before: &[u8], after: &[u8]) -> Region {
-        let start = GUARD + offset;
-        let mut held = vec![GUARD_BYTE; start + before.len() + GUARD];
-        held[start..start + before.len()].copy_from_slice(before);
-        let base = self.arena.take(held.len());
-        self.api.cuda.copy_to_device(base, &held).expect("copy");
-        held[start..start + after.len()].copy_from_slice(after);
-        Region { name, base, start, after: held }
+    /// A buffer in device memory.
+    pub fn region(&mut self, part: &Part) -> Region {
+        let bytes = 2 * GUARD + part.offset + part.before.len();
+        let mut region = Region { name: part.name, base: self.arena.take(bytes), start: 0, after: Vec::new() };
+        region.put(&self.api.cuda, part);
+        region
     }
 
-    /// Writes a rank's input again, `phase` elements into the pattern: for calls that are replayed.
-    pub fn rewrite(&self, region: &Region, bytes: &[u8]) {
-        self.api.cuda.copy_to_device(region.address(), bytes).expect("copy");
+    /// Gives the buffers of a call the contents of another phase: for calls that are replayed.
+    pub fn refill(&self, call: &mut Prepared, phase: usize) {
+        let parts = match (&mut call.item, &call.action) {
+            (Item::Collective(case), _) => {
+                case.phase = phase;
+                case.parts(self).0
+            }
+            (Item::Message(message), action) => {
+                message.phase = phase;
+                vec![message.part(self, matches!(action, Action::Send { .. }))]
+            }
+        };
+        call.regions.iter_mut().zip(&parts).for_each(|(region, part)| region.put(&self.api.cuda, part));
     }
 
     /// Bytes of device memory that live until [`Member::check`].

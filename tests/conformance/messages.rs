@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 
 use crate::common::contract::{Content, Source};
 use crate::common::oracle::DataType;
-use crate::member::{Action, Member, POISON, Prepared, STREAMS};
+use crate::member::{Action, Item, Member, POISON, Part, Prepared, STREAMS};
 
 /// One message; both ends know it.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +53,9 @@ impl Message {
         if ![self.from, self.to].contains(&member.rank) {
             return calls;
         }
-        let size = self.dtype.size();
-        let mut bytes = vec![0; self.count * size];
-        let content = Content { dtype: self.dtype, operator: None, nranks: member.nranks };
-        member.tile(content, Source::Rank(self.from)).fill(&mut bytes, self.phase);
+        let what = (self.count, self.dtype);
         let call = |action, region| Prepared {
+            item: Item::Message(*self),
             action,
             buffers: (0, 0),
             scalar: 0,
@@ -65,18 +63,28 @@ impl Message {
             regions: vec![region],
             stream: self.stream,
             title: format!("{self:?}"),
-            size,
+            size: self.dtype.size(),
         };
-        let what = (self.count, self.dtype);
         if self.from == member.rank {
-            let region = member.region("message sent", self.offsets.0 * size, &bytes, &bytes);
+            let region = member.region(&self.part(member, true));
             calls.push(call(Action::Send { peer: self.to as i32, what, buffer: region.address() }, region));
         }
         if self.to == member.rank {
-            let poison = vec![POISON; bytes.len()];
-            let region = member.region("message received", self.offsets.1 * size, &poison, &bytes);
+            let region = member.region(&self.part(member, false));
             calls.push(call(Action::Recv { peer: self.from as i32, what, buffer: region.address() }, region));
         }
         calls
+    }
+
+    /// The buffer of one end.
+    pub fn part(&self, member: &Member, sent: bool) -> Part {
+        let size = self.dtype.size();
+        let mut after = vec![0; self.count * size];
+        let content = Content { dtype: self.dtype, operator: None, nranks: member.nranks };
+        member.tile(content, Source::Rank(self.from)).fill(&mut after, self.phase);
+        if sent {
+            return Part { name: "message sent", offset: self.offsets.0 * size, before: after.clone(), after };
+        }
+        Part { name: "message received", offset: self.offsets.1 * size, before: vec![POISON; after.len()], after }
     }
 }

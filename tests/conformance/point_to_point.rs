@@ -171,7 +171,11 @@ fn half_a_message_to_oneself() {
                     }
                     // SAFETY: the buffer is larger than the message and lives as long as the member.
                     let now = unsafe {
-                        if sends { calls.send(buffer, what, rank, comm, stream) } else { calls.recv(buffer, what, rank, comm, stream) }
+                        if sends {
+                            calls.send(buffer, what, rank, comm, stream)
+                        } else {
+                            calls.recv(buffer, what, rank, comm, stream)
+                        }
                     };
                     let failure = if grouped { nccl.group_end() } else { now }.expect_err("half a message");
                     assert_eq!(failure.code, INVALID_USAGE, "{failure}");

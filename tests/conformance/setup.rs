@@ -115,24 +115,29 @@ pub fn slot() -> usize {
     env::var(SLOTS).ok().and_then(|text| text.parse().ok()).unwrap_or(SLOT)
 }
 
-/// Runs `work` for every rank of this process: one, or as many threads as the job says. Each ends its member.
+/// Runs `work` for every rank of this process: one, or as many threads as the job says. Each is ended as usual.
 pub fn each_rank(me: &Place, work: impl Fn(&mut Member) + Sync) {
+    each_rank_ending(me, work, Member::end);
+}
+
+/// The same with another end.
+pub fn each_rank_ending(me: &Place, work: impl Fn(&mut Member) + Sync, end: impl Fn(Member) + Sync) {
     let api = Api::load();
     let threads: usize = env::var(THREADS).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     if threads == 0 {
         let mut member = Member::of_process(api, me, "id");
         work(&mut member);
-        return member.end();
+        return end(member);
     }
     let id = api.nccl.unique_id().expect("an id");
     thread::scope(|scope| {
         for rank in 0..threads {
-            let work = &work;
+            let (work, end) = (&work, &end);
             scope.spawn(move || {
                 api.cuda.use_device(rank).expect("a device");
                 let mut member = Member::new(api, api.init(threads, id, rank), (rank, threads));
                 work(&mut member);
-                member.end();
+                end(member);
             });
         }
     });
