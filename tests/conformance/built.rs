@@ -3,13 +3,13 @@
 use crate::common::contract::Func;
 
 /// The collectives.
-pub const FUNCS: &[Func] = &[Func::AllReduce];
+pub const FUNCS: &[Func] = &Func::ALL;
 /// Operators made by `ncclRedOpCreatePreMulSum`.
-pub const PRE_MUL_SUM: bool = false;
+pub const PRE_MUL_SUM: bool = true;
 /// Send and Recv.
-pub const POINT_TO_POINT: bool = false;
+pub const POINT_TO_POINT: bool = true;
 /// The words of `NCCL_ALGO`.
-pub const ALGORITHMS: &[&str] = &[];
+pub const ALGORITHMS: &[&str] = &["Ring", "Tree", "PAT", "Direct", "Direct2"];
 /// The words of `NCCL_PROTO`.
 pub const PROTOCOLS: &[&str] = &["Simple", "LL"];
 
