@@ -1,7 +1,7 @@
 //! Calls that do not match, and ranks that leave after an error: every rank ends, with the right report.
 
 use nccl::plan::call::{DataType, Op};
-use nccl::plan::layout::{ERROR_WORDS, Proto, Work, kernel_error};
+use nccl::plan::layout::{ERROR_WORDS, Proto, Work, kernel_error, launch_flag};
 use nccl::plan::operator::Operator;
 use nccl::plan::ring;
 use nccl::plan::schedule::Schedule;
@@ -90,7 +90,8 @@ fn check_reports(world: &World, called: &[Called]) {
 
 /// One rank calls something else than the others. The calls that come later, which match, end too.
 fn differs(proto: Proto, n: u32, threads: u32, collective: usize, odd: u32, other: Called) {
-    let world = world(config(proto, n, threads));
+    let mut world = world(config(proto, n, threads));
+    world.flags = if odd % 2 == 0 { launch_flag::NO_WAKE } else { 0 };
     let users = users(n);
     let good = |serial| Called { count: 5000, sign: 1000 + serial, serial };
     let all = |serial| vec![good(serial); n as usize];
