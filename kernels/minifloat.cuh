@@ -75,8 +75,9 @@ typedef Mini<5, 2, true, TO_FINITE> E5m2;
 struct Brain {
   template<class F, class W> static MEMBER F widen(W h) { return asFloat<F>(h << 16); }
   template<class F, class W> static MEMBER W narrow(F f) {
-    const W w = asWord<W>(f), round = (w + 0x7fffu + ((w >> 16) & 1)) >> 16;
-    return f != f ? (w >> 16) | 0x40u : round;
+    // A NaN is cut, not rounded: what arithmetic makes, and what widen makes, has its payload in the upper half.
+    const W w = asWord<W>(f), up = 0x7fffu + ((w >> 16) & 1);
+    return (w + (f == f ? up : W{})) >> 16;
   }
 };
 

@@ -3,6 +3,9 @@
 //!
 //! A seeded sample runs by default, everything with `OXCCL_LONG=1`; `OXCCL_SEED` picks another sample.
 
+mod collectives;
+mod errors;
+mod items;
 mod oracle;
 mod sweep;
 mod world;

@@ -4,13 +4,14 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use nccl::plan::LinkId;
 use nccl::plan::call::{DataType, Op};
-use nccl::plan::layout::{Counter, LaunchArgs, LinkEnd, Proto, SLOTS};
+use nccl::plan::layout::{Counter, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WORK, Proto, SLOTS, Step, Work, abort};
 use nccl::plan::operator::Operator;
 use nccl::plan::ring;
-use nccl::plan::schedule::Schedule;
+use nccl::plan::schedule::{LinkClass, Schedule};
 use nccl::plan::work::{Geometry, Request};
 
 /// `softcudaBlock` of kernels/image.h.
@@ -148,17 +149,25 @@ pub struct Config {
     pub start: u64,
 }
 
+/// A rank's schedule with its links numbered as in [`Rank::ends`].
+struct Plan {
+    nchunks: u32,
+    steps: Vec<Step>,
+}
+
 struct Rank {
-    schedules: Vec<Schedule>,
+    plans: Vec<Plan>,
+    /// The links of all plans.
+    links: Vec<LinkId>,
     /// By channel.
     ends: Vec<Vec<LinkEnd>>,
+    error: [AtomicU32; ERROR_WORDS],
 }
 
 /// All ranks of a communicator and their links, which carry on from call to call.
 pub struct World {
     pub config: Config,
     pub abort: AtomicU32,
-    pub error: AtomicU32,
     /// [`LaunchArgs::flags`] of all launches.
     pub flags: u32,
     ranks: Vec<Rank>,
@@ -187,6 +196,8 @@ pub const BARRIER_BYTES: usize = 256;
 /// A launch on one rank, ready to run: argument and memory of its blocks.
 pub struct Launch {
     args: Box<LaunchArgs>,
+    /// What `args.items` points to, where it does.
+    _items: Vec<Work>,
     kernel: Kernel,
     threads: u32,
 }
@@ -194,31 +205,39 @@ pub struct Launch {
 // SAFETY: the addresses in it are of memory that outlives the test's threads and that kernels share.
 unsafe impl Sync for Launch {}
 
+/// How long a launch may take, on a machine that does much else. Then all ranks are told to leave.
+const DEADLINE: Duration = Duration::from_secs(60);
+
 impl World {
+    /// A world of ring AllReduce.
     pub fn new(config: Config) -> World {
         let order: Vec<u32> = (0..config.n).collect();
-        let mut world = World {
-            config,
-            abort: AtomicU32::new(0),
-            error: AtomicU32::new(0),
-            flags: 0,
-            ranks: Vec::new(),
-            _slots: Vec::new(),
-            counters: Vec::new(),
-        };
-        let mut links: HashMap<(u32, LinkId), LinkEnd> = HashMap::new();
-        for &rank in &order {
-            let (mut schedules, mut ends) = (Vec::new(), Vec::new());
-            for channel in 0..config.channels {
-                let schedule = ring::all_reduce(&order, rank).expect("a ring");
-                schedule.check(SLOTS as u32).expect("a sound schedule");
-                let link = |id: &LinkId| *links.entry((channel, *id)).or_insert_with(|| world.link());
-                ends.push(schedule.links.iter().map(link).collect());
-                schedules.push(schedule);
-            }
-            world.ranks.push(Rank { schedules, ends });
+        World::with(config, &[&|rank| ring::all_reduce(&order, rank).expect("a ring")])
+    }
+
+    /// A world that knows several collectives: what each does on a rank. They share the links of one name.
+    pub fn with(config: Config, collectives: &[&dyn Fn(u32) -> Schedule]) -> World {
+        let mut world =
+            World { config, abort: AtomicU32::new(0), flags: 0, ranks: Vec::new(), _slots: Vec::new(), counters: Vec::new() };
+        let mut made: HashMap<(u32, LinkId), LinkEnd> = HashMap::new();
+        for rank in 0..config.n {
+            let mut links = Vec::new();
+            let plans = collectives.iter().map(|collective| Plan::new(&collective(rank), &mut links)).collect();
+            let mut end = |channel: u32, id: &LinkId| LinkEnd {
+                peer: if id.from == rank { id.to } else { id.from },
+                ..*made.entry((channel, *id)).or_insert_with(|| world.link())
+            };
+            let ends = (0..config.channels).map(|channel| links.iter().map(|id| end(channel, id)).collect()).collect();
+            world.ranks.push(Rank { plans, links, ends, error: Default::default() });
         }
         world
+    }
+
+    /// Gives one end of the first channel's link the peer's buffer in place of slots.
+    pub fn set_direct(&mut self, rank: u32, class: LinkClass, (from, to): (u32, u32), address: u64) {
+        let r = &mut self.ranks[rank as usize];
+        let index = r.links.iter().position(|&l| l == LinkId::new(class, from, to)).expect("a link of this rank");
+        r.ends[0][index].direct = address;
     }
 
     /// A link in its first state, as either end sees it.
@@ -265,32 +284,56 @@ impl World {
     pub fn launch(&self, image: &Image, rank: u32, call: &Call, buffers: Buffers) -> Launch {
         let g = self.geometry(call);
         let operator = Operator::builtin(call.op, call.datatype, self.config.n);
+        let item = |channel| self.work(rank, 0, channel, &g, call.datatype, &operator, buffers);
+        self.launch_items(image, rank, call.datatype, (0..g.nchannels).map(item).collect(), g.nchannels)
+    }
+
+    /// The work item of a channel of a rank's collective.
+    #[allow(clippy::too_many_arguments)]
+    pub fn work(
+        &self,
+        rank: u32,
+        collective: usize,
+        channel: u32,
+        geometry: &Geometry,
+        datatype: DataType,
+        operator: &Operator,
+        buffers: Buffers,
+    ) -> Work {
+        let r = &self.ranks[rank as usize];
+        let (plan, ends) = (&r.plans[collective], &r.ends[channel as usize]);
+        assert_eq!(geometry.nchunks, plan.nchunks, "a split for another collective");
+        Work {
+            input: buffers.input,
+            output: buffers.output,
+            steps: plan.steps.as_ptr() as u64,
+            links: ends.as_ptr() as u64,
+            nsteps: plan.steps.len() as u32,
+            nlinks: ends.len() as u32,
+            ..geometry.work(channel, datatype, operator)
+        }
+    }
+
+    /// Prepares a launch of any work items; in the argument if they fit there, else beside it.
+    pub fn launch_items(&self, image: &Image, rank: u32, datatype: DataType, items: Vec<Work>, nchannels: u32) -> Launch {
         let mut args = Box::new(LaunchArgs {
-            nwork: g.nchannels,
-            nchannels: g.nchannels,
+            nwork: items.len() as u32,
+            nchannels,
             spin: 20,
             // Few: in a test there are many more threads than processors.
             yields: 20,
             futex_ns: 1_000_000,
             abort: self.abort.as_ptr() as u64,
-            error: self.error.as_ptr() as u64,
+            error: self.ranks[rank as usize].error.as_ptr() as u64,
             flags: self.flags,
             ..LaunchArgs::default()
         });
-        let r = &self.ranks[rank as usize];
-        for channel in 0..g.nchannels {
-            let (schedule, ends) = (&r.schedules[channel as usize], &r.ends[channel as usize]);
-            args.work[channel as usize] = nccl::plan::layout::Work {
-                input: buffers.input,
-                output: buffers.output,
-                steps: schedule.steps.as_ptr() as u64,
-                links: ends.as_ptr() as u64,
-                nsteps: schedule.steps.len() as u32,
-                nlinks: schedule.links.len() as u32,
-                ..g.work(channel, call.datatype, &operator)
-            };
+        if items.len() <= MAX_WORK {
+            args.work[..items.len()].copy_from_slice(&items);
+        } else {
+            args.items = items.as_ptr() as u64;
         }
-        Launch { args, kernel: image.kernel(self.config.proto, call.datatype), threads: self.config.threads }
+        Launch { args, _items: items, kernel: image.kernel(self.config.proto, datatype), threads: self.config.threads }
     }
 
     /// Moves all counters on, as if the ranks had done so many turns without data.
@@ -315,19 +358,57 @@ impl World {
         self.ranks[rank].ends[0][0].pos
     }
 
-    /// Runs launches, all at the same time.
+    /// Runs launches, all at the same time. Fails if they do not end.
     pub fn run(&self, launches: &[Launch]) {
         std::thread::scope(|scope| {
-            for launch in launches {
-                for block in 0..launch.args.nchannels {
-                    scope.spawn(move || launch.block(block));
+            let blocks = launches.iter().flat_map(|launch| (0..launch.args.nchannels).map(move |block| (launch, block)));
+            let running: Vec<_> = blocks.map(|(launch, block)| scope.spawn(move || launch.block(block))).collect();
+            let start = Instant::now();
+            let mut pause = Duration::from_micros(50);
+            while running.iter().any(|thread| !thread.is_finished()) {
+                if start.elapsed() > DEADLINE {
+                    self.abort.store(abort::REPORT, Ordering::Relaxed);
+                    drop(running.into_iter().map(|thread| thread.join()).collect::<Vec<_>>());
+                    panic!("not all ranks ended within {DEADLINE:?}");
                 }
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(10));
             }
         });
     }
 
+    /// What a rank's kernels reported.
+    pub fn report(&self, rank: u32) -> [u32; ERROR_WORDS] {
+        let words = &self.ranks[rank as usize].error;
+        // The first: behind it, the others are complete.
+        let first = words[0].load(Ordering::Acquire);
+        std::array::from_fn(|i| if i == 0 { first } else { words[i].load(Ordering::Relaxed) })
+    }
+
+    /// The first error of any rank.
     pub fn error(&self) -> u32 {
-        self.error.load(Ordering::Relaxed)
+        (0..self.config.n).map(|rank| self.report(rank)[0]).find(|&error| error != 0).unwrap_or_default()
+    }
+}
+
+impl Plan {
+    /// Takes a schedule's steps, and adds its links to a rank's where they are new.
+    fn new(schedule: &Schedule, links: &mut Vec<LinkId>) -> Plan {
+        schedule.check(SLOTS as u32).expect("a sound schedule");
+        let mut number = |i: &u8| {
+            let id = schedule.links[usize::from(*i)];
+            let known = links.iter().position(|&l| l == id);
+            known.unwrap_or_else(|| {
+                links.push(id);
+                links.len() - 1
+            }) as u8
+        };
+        let mut steps = schedule.steps.clone();
+        for step in &mut steps {
+            let (recv, send) = (usize::from(step.nrecv), usize::from(step.nsend));
+            step.recv[..recv].iter_mut().chain(&mut step.send[..send]).for_each(|i| *i = number(i));
+        }
+        Plan { nchunks: schedule.nchunks, steps }
     }
 }
 

@@ -79,8 +79,25 @@ bool abortWorks(const softcudaFunction& f, Proto proto, u32 n, u32 threads) {
   memset((void*)&memory, 0, sizeof memory);
   std::vector<Job> jobs;
   for (u32 t = 0; t < threads; t++) jobs.push_back({&f, &ring.ranks[0].args, &memory, threads, t});
-  runAll(jobs, [&] { __atomic_store_n(ring.words, (u32)ABORT_REPORT, __ATOMIC_RELAXED); });
-  return __atomic_load_n(ring.words + 1, __ATOMIC_RELAXED) == ERROR_ABORTED;
+  runAll(jobs, [&] { __atomic_store_n(ring.abort, (u32)ABORT_REPORT, __ATOMIC_RELAXED); });
+  return __atomic_load_n(ring.ranks[0].args.error, __ATOMIC_RELAXED) == ERROR_ABORTED;
+}
+
+// One rank makes another call than the others: all of them leave, and say why. As they do once more.
+bool mismatchWorks(const softcudaFunction& f, Proto proto, u32 n, u32 threads) {
+  Ring ring(n, 1024, proto);
+  std::vector<std::vector<float>> data(n, std::vector<float>(10000));
+  for (u32 r = 0; r < n; r++) ring.allReduce(r, data[r].data(), data[r].data(), data[r].size(), r == 0 ? 7 : 8);
+  bool right = true;
+  for (int round = 0; round < 2; round++) {
+    launchAll(f, ring, threads);
+    for (u32 r = 0; r < n; r++) {
+      const u32* error = ring.ranks[r].args.error;
+      const bool mismatch = error[0] == ERROR_MISMATCH && error[3] != error[4] && error[3] + error[4] == 7 + 8;
+      right &= (mismatch || error[0] == ERROR_PEER_LEFT) && error[1] < n && error[1] != r && error[2] == 1;
+    }
+  }
+  return right;
 }
 
 }  // namespace
@@ -102,7 +119,8 @@ int main(int argc, char** argv) {
     wrong += allReduce<u8>(kernel(oxccl_host_image(), "oxccl_" + proto + "_u8"), ring, threads, count, broken == "output");
   }
   const bool aborts = abortWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);
-  printf("%s, ranks %u, threads %u: %llu wrong elements%s\n", proto.c_str(), n, threads, wrong,
-         aborts ? "" : ", abort does not work");
-  return wrong || !aborts;
+  const bool leaves = mismatchWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);
+  printf("%s, ranks %u, threads %u: %llu wrong elements%s%s\n", proto.c_str(), n, threads, wrong,
+         aborts ? "" : ", abort does not work", leaves ? "" : ", leaving does not work");
+  return wrong || !aborts || !leaves;
 }

@@ -63,7 +63,7 @@ struct Ring {
   u32 n, slot_bytes;
   Proto proto;
   std::vector<RingRank> ranks;
-  u32* words;   // abort, error
+  u32* abort;
 
   Ring(u32 n, u32 slot_bytes, Proto proto = SIMPLE, u64 start = 0, bool short_slots = false,
        bool misaligned = false, Policy policy = {})
@@ -73,15 +73,15 @@ struct Ring {
     std::vector<char*> data;
     for (u32 r = 0; r < n; r++) data.push_back((char*)memset(lines(size), 0x55, size));
     Counter* counters = (Counter*)lines(2 * n * sizeof(Counter));
-    words = (u32*)lines(64);
+    abort = (u32*)lines(64);
     for (u32 i = 0; i < 2 * n; i++) counters[i].value = start;
     for (u32 r = 0; r < n; r++) {
       RingRank& rank = ranks[r];
       const u32 before = (r + n - 1) % n;
       rank.ends = (LinkEnd*)(lines(2 * sizeof(LinkEnd) + 64) + (misaligned ? 4 : 0));
-      const LinkEnd ends[2] = {
-          {data[before], &counters[2 * before], &counters[2 * before + 1], nullptr, start, start, slot_bytes, 0, 0},
-          {data[r], &counters[2 * r], &counters[2 * r + 1], nullptr, start, start, slot_bytes, 0, 0}};
+      const LinkEnd ends[2] = {   // the last fields: peer, begin, left
+          {data[before], &counters[2 * before], &counters[2 * before + 1], nullptr, start, start, slot_bytes, before, 0, 0},
+          {data[r], &counters[2 * r], &counters[2 * r + 1], nullptr, start, start, slot_bytes, (r + 1) % n, 0, 0}};
       memcpy((void*)rank.ends, ends, sizeof ends);
       rank.nsteps = ringSteps(n, r, rank.steps);
       rank.args = {};
@@ -89,13 +89,13 @@ struct Ring {
       rank.args.spin = policy.spin;
       rank.args.yields = policy.yields;
       rank.args.futex_ns = policy.futex_ns;
-      rank.args.abort = words;
-      rank.args.error = words + 1;
+      rank.args.abort = abort;
+      rank.args.error = (u32*)lines(ERROR_WORDS * sizeof(u32));
     }
   }
 
-  // Prepares an AllReduce of `count` elements (sum).
-  template<class E> void allReduce(u32 r, const E* in, E* out, u64 count) {
+  // Prepares an AllReduce of `count` elements (sum); `sign` says which call it is.
+  template<class E> void allReduce(u32 r, const E* in, E* out, u64 count, u32 sign = 1) {
     RingRank& rank = ranks[r];
     Work& w = rank.args.work[0];
     w = {};
@@ -115,6 +115,8 @@ struct Ring {
     w.op = SUM;
     w.proto = proto;
     w.nlinks = 2;
+    w.sign = sign;
+    w.serial = 1;
   }
 };
 
