@@ -4,7 +4,8 @@
 //! * [`call`] is what a call is about, [`shape`] what its buffers look like, [`layout`] what kernels read, byte for
 //!   byte as in `kernels/work.h`;
 //! * [`algorithm`] knows which algorithms there are and what they are good for; [`ring`], [`tree`], [`direct`], [`pat`] make
-//!   their steps, [`point_to_point`] those of sends and receives, [`schedule`] builds and checks them;
+//!   their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do without slots, [`schedule`] builds
+//!   and checks them;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
 //! * [`exec`] runs the schedules of all ranks symbolically, which is how they are proved.
 
@@ -21,6 +22,7 @@ pub mod schedule;
 pub mod shape;
 pub mod tree;
 pub mod work;
+pub mod zero_copy;
 
 pub use algorithm::{Algo, Kind};
 pub use layout::SLOTS;
