@@ -15,7 +15,7 @@ use super::layout::step_flag::{FROM_OUT, IN, OUT, POST};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
 
-/// Slots that are needed: proved by the executor.
+/// Slots without which ranks would wait for each other: proved by the executor.
 const SLOTS_NEEDED: u32 = 2;
 const FAN: u32 = MAX_FAN as u32;
 

@@ -155,24 +155,43 @@ pub enum Fault {
     },
 }
 
-/// Runs the schedules of all ranks of a collective to the end.
+/// Runs the schedules of all ranks of a collective, in the order of ranks, to the end: as often in a row as the
+/// setting says.
 ///
 /// # Errors
 /// The first [`Fault`] that shows.
 pub fn execute(call: Call, schedules: &[Schedule], setting: Setting) -> Result<Outcome, Fault> {
-    let nranks = schedules.len() as u32;
-    let nchunks = schedules.first().map_or(0, |s| s.nchunks);
+    run_calls(&vec![(call, schedules); setting.calls as usize], setting)
+}
+
+/// Runs different calls in a row, each with the schedules of all ranks; [`Setting::calls`] does not matter.
+///
+/// # Errors
+/// The first [`Fault`] that shows.
+pub fn execute_calls(calls: &[(Call, Vec<Schedule>)], setting: Setting) -> Result<Outcome, Fault> {
+    let calls: Vec<(Call, &[Schedule])> = calls.iter().map(|(call, schedules)| (*call, schedules.as_slice())).collect();
+    run_calls(&calls, setting)
+}
+
+fn run_calls(calls: &[(Call, &[Schedule])], setting: Setting) -> Result<Outcome, Fault> {
+    let nranks = calls.first().map_or(0, |(_, schedules)| schedules.len());
     let mut run = Run::new(setting.slots, setting.direct);
-    for schedule in schedules {
-        if schedule.nchunks != nchunks {
-            return Err(Fault::Malformed(format!("rank {} has {} chunks", schedule.rank, schedule.nchunks)));
-        }
-        let layout = Layout::new(call.func, call.root, nranks, schedule, setting.in_place);
-        let job = Job { schedule, layout, pieces: setting.pieces };
-        run.add(Actor::new(schedule.rank, vec![job; setting.calls as usize]))?;
+    for rank in 0..nranks {
+        let jobs = calls.iter().map(|(call, schedules)| job_of(*call, schedules, rank, setting));
+        run.add(Actor::new(rank as u32, jobs.collect::<Result<_, _>>()?))?;
     }
     let finished = run.to_the_end()?;
-    Ok(Outcome { call, nchunks, pieces: setting.pieces, finished })
+    Ok(Outcome { calls: calls.iter().map(|(call, _)| *call).collect(), pieces: setting.pieces, finished })
+}
+
+fn job_of<'a>(call: Call, schedules: &'a [Schedule], rank: usize, setting: Setting) -> Result<Job<'a>, Fault> {
+    let malformed = |what: String| Err(Fault::Malformed(what));
+    let Some(schedule) = schedules.get(rank) else { return malformed(format!("no schedule of rank {rank}")) };
+    if schedule.nchunks != schedules[0].nchunks {
+        return malformed(format!("rank {rank} has {} chunks", schedule.nchunks));
+    }
+    let layout = Layout::new(call.func, call.root, schedules.len() as u32, schedule, setting.in_place);
+    Ok(Job { schedule, layout, pieces: setting.pieces })
 }
 
 /// A message of a group of sends and receives, as one rank sees it.

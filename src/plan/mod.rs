@@ -4,7 +4,8 @@
 //! * [`call`] is what a call is about, [`shape`] what its buffers look like, [`layout`] what kernels read, byte for
 //!   byte as in `kernels/work.h`;
 //! * [`algorithm`] knows which algorithms there are and what they are good for; [`ring`], [`tree`], [`direct`], [`pat`] make
-//!   their steps, [`point_to_point`] those of sends and receives, [`schedule`] builds and checks them;
+//!   their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do without slots, [`schedule`] builds
+//!   and checks them;
 //! * [`wiring`] says which links a communicator has;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
 //! * [`cost`] says what a call will take, and chooses;
@@ -25,6 +26,7 @@ pub mod shape;
 pub mod tree;
 pub mod wiring;
 pub mod work;
+pub mod zero_copy;
 
 pub use algorithm::{Algo, Kind};
 pub use layout::SLOTS;

@@ -60,8 +60,9 @@ impl Place {
     }
 
     fn schedule(&self) -> Schedule {
-        let block = self.n.min(BLOCK).next_power_of_two();
-        Schedule::new(self.rank, LinkClass::Mesh, self.n, MIN_SLOTS.max(block / 2))
+        // The link to the nearest rank carries every second offset of a block before its first is needed.
+        let slots = MIN_SLOTS.max(self.n.min(BLOCK) / 2);
+        Schedule::new(self.rank, LinkClass::Mesh, self.n, slots)
     }
 
     /// The rank, or its chunk, this far ahead.

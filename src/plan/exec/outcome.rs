@@ -1,17 +1,22 @@
 //! What a finished run shows: whether every output holds what the collective promises.
 
+use std::collections::HashSet;
+
 use super::super::call::Func;
 use super::run::Finished;
 use super::terms::{Input, Term, TermId};
 use super::{Call, Fault};
 
-/// A finished run of a collective.
+/// A finished run of collectives.
 pub struct Outcome {
-    pub(super) call: Call,
-    pub(super) nchunks: u32,
+    /// One after the other.
+    pub(super) calls: Vec<Call>,
     pub(super) pieces: u32,
     pub(super) finished: Finished,
 }
+
+/// A sum that was proved on another rank before, as what it was proved: chunk, piece and call.
+type Sum = (TermId, u32, u32, u32);
 
 /// What a chunk of an output has to be.
 enum Wanted {
@@ -33,32 +38,35 @@ impl Outcome {
     /// [`Fault::Wrong`], naming the first chunk that is not so.
     pub fn prove(&self) -> Result<(), Fault> {
         let ranks = self.finished.ranks.iter();
+        let mut known = HashSet::new();
         for (&rank, calls) in ranks.zip(&self.finished.outputs) {
             for (call, cells) in calls.iter().enumerate() {
-                self.prove_output(rank, call as u32, cells)?;
+                self.prove_output(rank, call as u32, cells, &mut known)?;
             }
         }
-        if self.call.func == Func::AllReduce { self.prove_alike() } else { Ok(()) }
+        let alike = |(i, call): (usize, &Call)| if call.func == Func::AllReduce { self.prove_alike(i) } else { Ok(()) };
+        self.calls.iter().enumerate().try_for_each(alike)
     }
 
-    fn prove_output(&self, rank: u32, call: u32, cells: &[Option<TermId>]) -> Result<(), Fault> {
+    fn prove_output(&self, rank: u32, call: u32, cells: &[Option<TermId>], known: &mut HashSet<Sum>) -> Result<(), Fault> {
         let chunks = (cells.len() as u32 / self.pieces).max(1);
         for (i, cell) in cells.iter().enumerate() {
             let (piece, chunk) = (i as u32 / chunks, i as u32 % chunks);
             let wrong = |what| Fault::Wrong { rank, chunk, what };
             let id = cell.ok_or(wrong("never written"))?;
-            match self.wanted(rank, chunk) {
+            match self.wanted(call, rank, chunk) {
                 Wanted::Copy { rank, chunk } => self.prove_copy(id, Input { rank, chunk, piece, call }),
-                Wanted::Sum { chunk } => self.prove_sum(id, chunk, piece, call),
+                Wanted::Sum { chunk } if known.insert((id, chunk, piece, call)) => self.prove_sum(id, chunk, piece, call),
+                Wanted::Sum { .. } => Ok(()),
             }
             .map_err(wrong)?;
         }
         Ok(())
     }
 
-    fn wanted(&self, rank: u32, chunk: u32) -> Wanted {
-        let root = self.call.root;
-        match self.call.func {
+    fn wanted(&self, call: u32, rank: u32, chunk: u32) -> Wanted {
+        let Call { func, root } = self.calls[call as usize];
+        match func {
             Func::AllReduce | Func::Reduce => Wanted::Sum { chunk },
             Func::ReduceScatter => Wanted::Sum { chunk: rank },
             Func::Broadcast | Func::Send | Func::Recv => Wanted::Copy { rank: root, chunk },
@@ -92,14 +100,15 @@ impl Outcome {
         if seen.into_iter().all(|seen| seen) { Ok(()) } else { Err("a contribution is missing") }
     }
 
-    fn prove_alike(&self) -> Result<(), Fault> {
-        let outputs = &self.finished.outputs;
-        for (&rank, calls) in self.finished.ranks.iter().zip(outputs) {
-            for (cells, first) in calls.iter().zip(&outputs[0]) {
-                if let Some(i) = cells.iter().zip(first).position(|(cell, first)| cell != first) {
-                    let what = "another value or order than on the first rank";
-                    return Err(Fault::Wrong { rank, chunk: i as u32 % self.nchunks, what });
-                }
+    /// Proves that a call's outputs are the same on all ranks.
+    fn prove_alike(&self, call: usize) -> Result<(), Fault> {
+        let outputs = self.finished.outputs.iter().map(|calls| &calls[call]);
+        let first = &self.finished.outputs[0][call];
+        let nchunks = (first.len() as u32 / self.pieces).max(1);
+        for (&rank, cells) in self.finished.ranks.iter().zip(outputs) {
+            if let Some(i) = cells.iter().zip(first).position(|(cell, first)| cell != first) {
+                let what = "another value or order than on the first rank";
+                return Err(Fault::Wrong { rank, chunk: i as u32 % nchunks, what });
             }
         }
         Ok(())
