@@ -39,15 +39,14 @@ for name in $needed; do
     libcu* | libnv*) ;;
     *) continue ;;
   esac
-  # Where the symbols have versions, these are named after the library; otherwise they begin as it is called.
-  versioned=$(echo "$undefined" | sed -n "s/@\{1,2\}$name\$//p")
-  stem=$(echo "$name" | sed 's/^lib//; s/_host//; s/\.so.*//; s/^cufile$/cuFile/')
-  plain=$(echo "$undefined" | grep -E "^$stem" | grep -v @ || true)
-  if [ -n "$versioned" ]; then
-    echo "$name $name" $versioned
-  else
-    echo "$name -" $plain
+  # Versions are mostly named after the library; else its symbols begin as it is called.
+  symbols=$(echo "$undefined" | grep -E "@$name\$" || true)
+  if [ -z "$symbols" ]; then
+    stem=$(echo "$name" | sed 's/^lib//; s/_host//; s/\.so.*//; s/^cufile$/cuFile/')
+    symbols=$(echo "$undefined" | grep -E "^$stem" || true)
   fi
+  node=$(echo "$symbols" | sed -n 's/.*@//p' | head -n 1)
+  echo "$name ${node:--}" $(echo "$symbols" | sed 's/@.*//')
 done > "$dir/stubs/list"
 (cd "$root" && cargo run --quiet --locked -p softcuda --bin softcuda-stubs -- "$dir/stubs" < "$dir/stubs/list" >&2)
 : > "$dir/.complete-$version"
