@@ -186,7 +186,7 @@ impl<'a> Run<'a> {
     }
 
     /// Lets the actors take turns until all are done.
-    pub fn to_the_end(mut self) -> Result<Finished, Fault> {
+    pub fn complete(mut self) -> Result<Finished, Fault> {
         if self.direct != Direct::default() {
             self.races = Some(Races::new(self.actors.len(), self.links.len(), self.slots as usize));
         }
