@@ -47,6 +47,11 @@ enum : u8 {
   WORK_PRE_AT = 4,       // with WORK_PRE: `pre` is the address of the scalar, which is read when the item begins
 };
 
+// LaunchArgs::flags
+enum : u32 {
+  LAUNCH_NO_WAKE = 1,    // host image: as on a GPU, no store wakes who waits for it
+};
+
 // LaunchArgs::abort, in the word it points to. Any other value also makes kernels leave, without a report.
 enum : u32 { ABORT_NONE = 0, ABORT_REPORT = 1 };
 
@@ -122,7 +127,9 @@ struct LaunchArgs {
   u32* abort;            // ABORT_NONE, or every kernel that sees it leaves; host and kernels see it; may be null
   u32* error;            // ERROR_*, then ERROR_WORDS - 1 words that say more; may be null
   const Work* items;     // the work items where `work` has too little room; null: they are in `work`
-  u64 reserved[10];
+  u32 flags;             // LAUNCH_*
+  u32 reserved0;
+  u64 reserved[9];
   Work work[MAX_WORK];
 };
 

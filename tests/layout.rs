@@ -48,7 +48,8 @@ fn structures(text: &mut String) {
     });
     structure!(text, LaunchArgs {
         nwork = "nwork", nchannels = "nchannels", spin = "spin", yields = "yields", futex_ns = "futex_ns",
-        abort = "abort", error = "error", items = "items", reserved = "reserved", work = "work",
+        abort = "abort", error = "error", items = "items", flags = "flags", reserved0 = "reserved0", reserved = "reserved",
+        work = "work",
     });
 }
 
@@ -79,6 +80,7 @@ fn numbers(text: &mut String) {
         ("WORK_PRE", layout::work_flag::PRE.into()),
         ("WORK_POST", layout::work_flag::POST.into()),
         ("WORK_PRE_AT", layout::work_flag::PRE_AT.into()),
+        ("LAUNCH_NO_WAKE", layout::launch_flag::NO_WAKE as usize),
         ("ABORT_NONE", layout::abort::NONE as usize),
         ("ABORT_REPORT", layout::abort::REPORT as usize),
         ("ERROR_NONE", layout::kernel_error::NONE as usize),

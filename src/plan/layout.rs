@@ -118,6 +118,12 @@ pub mod work_flag {
     pub const PRE_AT: u8 = 4;
 }
 
+/// Bits of [`LaunchArgs::flags`].
+pub mod launch_flag {
+    /// Host image: as on a GPU, no store wakes who waits for it. Waits sleep for short times and look again.
+    pub const NO_WAKE: u32 = 1;
+}
+
 /// Values of the word that [`LaunchArgs::abort`] points to. Any other value also makes kernels leave, but
 /// without a report in the error word.
 pub mod abort {
@@ -277,8 +283,12 @@ pub struct LaunchArgs {
     pub error: u64,
     /// Address of the work items where `work` has too little room; 0: they are in `work`.
     pub items: u64,
+    /// [`launch_flag`]s.
+    pub flags: u32,
     /// Zero.
-    pub reserved: [u64; 10],
+    pub reserved0: u32,
+    /// Zero.
+    pub reserved: [u64; 9],
     /// The work items.
     pub work: [Work; MAX_WORK],
 }
