@@ -91,7 +91,7 @@ fn check_reports(world: &World, called: &[Called]) {
 /// One rank calls something else than the others. The calls that come later, which match, end too.
 fn differs(proto: Proto, n: u32, threads: u32, collective: usize, odd: u32, other: Called) {
     let mut world = world(config(proto, n, threads));
-    world.flags = if odd % 2 == 0 { launch_flag::NO_WAKE } else { 0 };
+    world.flags = if odd.is_multiple_of(2) { launch_flag::NO_WAKE } else { 0 };
     let users = users(n);
     let good = |serial| Called { count: 5000, sign: 1000 + serial, serial };
     let all = |serial| vec![good(serial); n as usize];
