@@ -13,14 +13,14 @@ use crate::comm::{self, Comm, Config, InitRequest, Outcome};
 use crate::error::Error;
 use crate::launch;
 
-pub use crate::launch::Collective;
+pub use crate::launch::Call;
 
 #[derive(Default)]
 struct Group {
     depth: u32,
     error: Option<Error>,
     jobs: Vec<Job>,
-    calls: Vec<(Arc<Comm>, Collective)>,
+    calls: Vec<(Arc<Comm>, Call)>,
 }
 
 impl Group {
@@ -79,6 +79,29 @@ pub fn end() -> Result<Outcome, Error> {
     }
 }
 
+/// Closes a group without carrying it out. The outermost end gives the expected time of the last collective in
+/// microseconds, where there is one (spec §4.6).
+///
+/// # Errors
+/// As [`end`].
+pub fn simulate_end() -> Result<Option<f64>, Error> {
+    let group = with_group(|group| match group.depth {
+        1 => Some(std::mem::take(group)),
+        _ => None,
+    });
+    let Some(Group { error, jobs, calls, .. }) = group else { return end().map(|_| None) };
+    match error {
+        Some(error) => {
+            jobs.into_iter().for_each(|job| job.drop_for(&error));
+            Err(error)
+        }
+        None => {
+            jobs::run_all(jobs)?;
+            launch::simulate_group(&calls)
+        }
+    }
+}
+
 fn carry_out(group: Group) -> Result<Outcome, Error> {
     let Group { error, jobs, calls, .. } = group;
     let error = error.or_else(|| mixed(&jobs));
@@ -110,8 +133,8 @@ fn mixed(jobs: &[Job]) -> Option<Error> {
 }
 
 /// Adds a collective to the open group, or launches it at once when none is open.
-pub fn submit(comm: Arc<Comm>, call: Collective) -> Result<Outcome, Error> {
-    launch::check_buffers(&call)?;
+pub fn submit(comm: Arc<Comm>, call: Call) -> Result<Outcome, Error> {
+    call.check_buffers(comm.rank(), comm.nranks())?;
     if !is_open() {
         return launch::run_one(&comm, &call).map(|()| Outcome::Done);
     }

@@ -13,6 +13,9 @@ mod machine;
 #[path = "../examples/perf/orders.rs"]
 mod orders;
 #[allow(dead_code)]
+#[path = "../examples/perf/subject.rs"]
+mod subject;
+#[allow(dead_code)]
 #[path = "../examples/perf/table.rs"]
 mod table;
 
@@ -142,7 +145,7 @@ fn a_death_is_told_at_once() {
 
 #[test]
 fn bad_usage_is_told() {
-    for (arguments, part) in [("", "all_reduce or init"), ("all_reduce -n 0", "-n 0"), ("all_reduce -e", "-e")] {
+    for (arguments, part) in [("", "all or init"), ("all_reduce -n 0", "-n 0"), ("all_reduce -e", "-e")] {
         let Some(outcome) = run(arguments) else { return };
         assert_eq!(outcome.ranks[0].status.code(), Some(USAGE), "{outcome}");
         assert!(outcome.ranks[0].stderr.contains(part), "{outcome}");

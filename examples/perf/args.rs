@@ -5,12 +5,16 @@ use std::time::Duration;
 use lexopt::prelude::*;
 
 use crate::common::oracle::{DataType, RedOp};
+use crate::subject::Subject;
 
 /// Text of `--help`.
 pub const HELP: &str = "\
 perf: checks and times collectives, in the manner of nccl-tests
 
   perf all_reduce [options]       all sizes from -b to -e: correctness and speed
+                                  as well: all_gather reduce_scatter broadcast reduce alltoall gather
+                                  scatter sendrecv
+  perf all [options]              all of them in one table
   perf all_reduce --calls N       N calls of the smallest size, one synchronisation at the end
   perf init [options]             time until a communicator is ready
 
@@ -18,10 +22,11 @@ perf: checks and times collectives, in the manner of nccl-tests
   -g DEVICES      ranks of one process or thread, driven by one thread in groups (default 1)
   -t              threads of one process instead of processes
   -b, -e BYTES    smallest and largest size, e.g. 8, 32K, 128M, 1G (default 8 to 32M)
-  -f FACTOR       from size to size (default 2); or --step BYTES
+  -f FACTOR       from size to size (default 2; 8 for `all`); or --step BYTES
   -d TYPE         int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2,
                   or all (default float)
   -o OP           sum prod max min avg, or all (default sum)
+  -r RANK         the root, where there is one (default 0)
   -c 0|1          check every result against independently computed values (default 1)
   -w N            untimed calls before (default 5)
   -i N            timed calls (default: as many as fill 50 ms, 5 to 2000)
@@ -40,7 +45,7 @@ Exit code: 0 all right, 1 wrong values, 2 bad usage, 3 a rank failed or hung.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The table of sizes.
-    AllReduce,
+    Table,
     /// So many small calls in a row.
     Calls(u64),
     /// Time to a ready communicator.
@@ -71,6 +76,8 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Args {
     pub mode: Mode,
+    /// What is called; several only in a table.
+    pub subjects: Vec<Subject>,
     pub nranks: usize,
     pub per_worker: usize,
     pub threads: bool,
@@ -79,6 +86,7 @@ pub struct Args {
     pub step: Step,
     pub dtypes: Vec<DataType>,
     pub ops: Vec<RedOp>,
+    pub root: usize,
     pub check: bool,
     pub warmup: u64,
     pub iterations: Option<u64>,
@@ -94,7 +102,8 @@ pub struct Args {
 impl Default for Args {
     fn default() -> Args {
         Args {
-            mode: Mode::AllReduce,
+            mode: Mode::Table,
+            subjects: vec![Subject::AllReduce],
             nranks: 2,
             per_worker: 1,
             threads: false,
@@ -103,6 +112,7 @@ impl Default for Args {
             step: Step::Factor(2),
             dtypes: vec![DataType::Float32],
             ops: vec![RedOp::Sum],
+            root: 0,
             check: true,
             warmup: 5,
             iterations: None,
@@ -128,34 +138,51 @@ where
 {
     let mut parser = lexopt::Parser::from_args(args);
     let mut args = Args::default();
-    let mut mode = None;
+    let mut measured = None;
+    let mut stepped = false;
     while let Some(arg) = parser.next().map_err(text)? {
         let name = match arg {
             Short('h') | Long("help") => return Ok(None),
-            Value(word) if mode.is_none() => {
-                mode = Some(mode_of(&word.string().map_err(text)?)?);
+            Value(word) if measured.is_none() => {
+                measured = Some(measured_by(&word.string().map_err(text)?)?);
                 continue;
             }
             Value(_) => return Err(text(arg.unexpected())),
             Short(c) => format!("-{c}"),
             Long(word) => format!("--{word}"),
         };
+        stepped |= ["-f", "--step"].contains(&name.as_str());
         option(&mut args, &mut parser, &name)?;
     }
-    match (mode, &args.mode) {
-        (None, _) => return Err("say what to measure: all_reduce or init".into()),
-        (Some(Mode::Init), Mode::Calls(_)) => return Err("--calls is for all_reduce".into()),
-        (Some(_), Mode::Calls(_)) => {}
-        (Some(mode), _) => args.mode = mode,
+    let subjects = measured.ok_or_else(|| format!("say what to measure: {}", words()))?;
+    match (subjects.len(), &args.mode) {
+        (1, _) => {}
+        (_, Mode::Calls(_)) => return Err("--calls is for one collective".into()),
+        (0, _) => args.mode = Mode::Init,
+        _ if !stepped => args.step = MANY_STEP,
+        _ => {}
     }
+    args.subjects = subjects;
     check(args).map(Some)
 }
 
-fn mode_of(word: &str) -> Result<Mode, String> {
+/// The step where several collectives are measured: a screenful for each would be much.
+const MANY_STEP: Step = Step::Factor(8);
+
+fn words() -> String {
+    let all: Vec<&str> = Subject::ALL.map(Subject::word).into();
+    format!("{}, all or init", all.join(", "))
+}
+
+/// What a word stands for; nothing to call for `init`.
+fn measured_by(word: &str) -> Result<Vec<Subject>, String> {
     match word {
-        "all_reduce" | "allreduce" | "all_reduce_perf" => Ok(Mode::AllReduce),
-        "init" => Ok(Mode::Init),
-        other => Err(format!("`{other}` is not something that perf measures: all_reduce or init")),
+        "init" => Ok(Vec::new()),
+        "all" => Ok(Subject::ALL.to_vec()),
+        _ => match Subject::of(word) {
+            Some(subject) => Ok(vec![subject]),
+            None => Err(format!("`{word}` is not something that perf measures: {}", words())),
+        },
     }
 }
 
@@ -181,6 +208,7 @@ fn set(args: &mut Args, name: &str, value: &str) -> Result<(), String> {
         "--step" => args.step = Step::Bytes(bytes(value)?.max(1)),
         "-d" => args.dtypes = dtypes(value)?,
         "-o" => args.ops = ops(value)?,
+        "-r" => args.root = number(value, 0, 4095)? as usize,
         "-c" => args.check = number(value, 0, 1_000_000)? > 0,
         "-w" => args.warmup = number(value, 0, 1_000_000)?,
         "-i" => args.iterations = Some(number(value, 1, 1_000_000_000)?),
@@ -202,6 +230,9 @@ fn check(args: Args) -> Result<Args, String> {
     }
     if !args.nranks.is_multiple_of(args.per_worker) {
         return Err(format!("-n {} is no multiple of -g {}", args.nranks, args.per_worker));
+    }
+    if args.root >= args.nranks {
+        return Err(format!("-r {} is no rank of -n {}", args.root, args.nranks));
     }
     Ok(args)
 }
@@ -320,8 +351,10 @@ mod tests {
     #[test]
     fn bad_usage_names_what_is_wrong() {
         for (line, part) in [
-            ("", "all_reduce or init"),
-            ("all_gather", "`all_gather`"),
+            ("", "all or init"),
+            ("all_grather", "`all_grather`"),
+            ("broadcast -r 2", "-r 2"),
+            ("all --calls 3", "--calls"),
             ("all_reduce -n 0", "-n 0"),
             ("all_reduce -n x", "from 1 to 4096"),
             ("all_reduce -y 3", "no such option"),
@@ -338,6 +371,17 @@ mod tests {
             let error = parse(line.split_whitespace()).expect_err(line);
             assert!(error.contains(part), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn collectives_are_named() {
+        let parsed = |line: &str| parse(line.split(' ')).expect("valid").expect("no help");
+        let args = parsed("broadcast -n 4 -r 3");
+        assert_eq!((args.subjects, args.root, args.step), (vec![Subject::Broadcast], 3, Step::Factor(2)));
+        let args = parsed("all -n 4");
+        assert_eq!((args.subjects.len(), args.step, args.mode), (9, Step::Factor(8), Mode::Table));
+        assert_eq!(parsed("all -f 2").step, Step::Factor(2));
+        assert_eq!(parsed("init").mode, Mode::Init);
     }
 
     #[test]

@@ -6,11 +6,11 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::args::{Args, Mode, Step};
-use crate::common::oracle::{DataType, RedOp};
 use crate::flags;
 use crate::fleet::Fleet;
 use crate::machine::Device;
 use crate::orders::{Case, Order, Reply};
+use crate::subject::Subject;
 use crate::table::{self, Row, Timing};
 
 /// Time to fill with timed calls where `-i` does not say how many, in seconds.
@@ -53,7 +53,7 @@ pub fn run(args: &Args, device: &Device) -> Result<bool, String> {
     say(args, &format!("# {}", device.line));
     match args.mode {
         Mode::Init => init(args, device),
-        Mode::AllReduce | Mode::Calls(_) => all_reduce(args, device),
+        Mode::Table | Mode::Calls(_) => collectives(args, device),
     }
 }
 
@@ -64,7 +64,7 @@ fn say(args: &Args, line: &str) {
     }
 }
 
-fn all_reduce(args: &Args, device: &Device) -> Result<bool, String> {
+fn collectives(args: &Args, device: &Device) -> Result<bool, String> {
     say(args, &settings(args));
     let flags_before = flags::exchange_ns();
     let start = Instant::now();
@@ -142,19 +142,24 @@ fn introduce(args: &Args, ready: &[Reply]) {
 /// The table. Returns how many elements were wrong.
 fn sweep(args: &Args, fleet: &mut Fleet, report: &mut Value) -> Result<usize, String> {
     let sizes = args.sizes();
+    let named = args.subjects.len() > 1;
     let largest = sizes.last().copied().unwrap_or(0);
     fleet.all(&Order::Allocate(usize::try_from(largest).map_err(|error| error.to_string())?))?;
-    say(args, &format!("#\n{}", table::header()));
+    say(args, &format!("#\n{}", table::header(named)));
     let progress = Progress::new();
     let mut rows = Vec::new();
-    for size in sizes {
-        for (dtype, op) in args.dtypes.iter().flat_map(|dtype| args.ops.iter().map(move |op| (*dtype, *op))) {
-            progress.show(&format!("{size} bytes, {} {}", dtype.name(), op.name()));
-            let row = measure(args, fleet, size, dtype, op, rows.len())?;
-            progress.show("");
-            say(args, &row.line());
-            rows.push(row);
-        }
+    for case in cases(args, &sizes)? {
+        progress.show(&format!(
+            "{} of {} elements, {} {}",
+            case.subject.word(),
+            case.count,
+            case.dtype().name(),
+            case.op().name()
+        ));
+        let row = measure(args, fleet, case, rows.len())?;
+        progress.show("");
+        say(args, &row.line(named));
+        rows.push(row);
     }
     drop(progress);
     let (wrong, average) = (table::wrong(&rows), table::average_bus_bandwidth(&rows));
@@ -168,12 +173,34 @@ fn sweep(args: &Args, fleet: &mut Fleet, report: &mut Value) -> Result<usize, St
     Ok(wrong)
 }
 
-fn measure(args: &Args, fleet: &mut Fleet, size: u64, dtype: DataType, op: RedOp, round: usize) -> Result<Row, String> {
-    let count = usize::try_from(size).map_err(|error| error.to_string())? / dtype.size();
-    let case = Case { count, dtype: dtype as usize, op: op as usize, in_place: false };
+/// The calls of the table, out of place.
+fn cases(args: &Args, sizes: &[u64]) -> Result<Vec<Case>, String> {
+    let mut list = Vec::new();
+    for subject in &args.subjects {
+        // Where nothing is reduced, one operator is as good as the others.
+        let ops = if subject.reduces() { &args.ops[..] } else { &args.ops[..1] };
+        for size in sizes {
+            let bytes = usize::try_from(*size).map_err(|error| error.to_string())?;
+            for (dtype, op) in args.dtypes.iter().flat_map(|dtype| ops.iter().map(move |op| (*dtype, *op))) {
+                list.push(case(args, *subject, bytes, (dtype as usize, op as usize)));
+            }
+        }
+    }
+    Ok(list)
+}
+
+fn case(args: &Args, subject: Subject, bytes: usize, (dtype, op): (usize, usize)) -> Case {
+    let case = Case { subject, count: 0, dtype, op, root: args.root, in_place: false };
+    Case { count: subject.count(bytes, case.dtype().size(), args.nranks), ..case }
+}
+
+fn measure(args: &Args, fleet: &mut Fleet, case: Case, round: usize) -> Result<Row, String> {
     let out_of_place = time(args, fleet, case, 2 * round)?;
-    let in_place = time(args, fleet, Case { in_place: true, ..case }, 2 * round + 1)?;
-    Ok(Row { count, dtype, op, nranks: args.nranks, out_of_place, in_place })
+    let in_place = match case.subject.has_in_place() {
+        true => Some(time(args, fleet, Case { in_place: true, ..case }, 2 * round + 1)?),
+        false => None,
+    };
+    Ok(Row { case, nranks: args.nranks, out_of_place, in_place })
 }
 
 fn timed(args: &Args, case: Case, calls: u64) -> Order {
@@ -217,23 +244,23 @@ fn check(fleet: &mut Fleet, case: Case, round: usize) -> Result<usize, String> {
 
 /// Many calls of the smallest size with one wait at the end. Returns how many elements were wrong.
 fn many_calls(args: &Args, fleet: &mut Fleet, calls: u64, report: &mut Value) -> Result<usize, String> {
-    let (dtype, op) = (args.dtypes[0], args.ops[0]);
-    let count = (usize::try_from(args.min_bytes).map_err(|error| error.to_string())? / dtype.size()).max(1);
-    fleet.all(&Order::Allocate(count * dtype.size()))?;
-    let case = Case { count, dtype: dtype as usize, op: op as usize, in_place: false };
+    let bytes = usize::try_from(args.min_bytes).map_err(|error| error.to_string())?;
+    let case = case(args, args.subjects[0], bytes.max(1), (args.dtypes[0] as usize, args.ops[0] as usize));
+    let bytes = case.count * case.dtype().size() * case.subject.blocks(args.nranks);
+    fleet.all(&Order::Allocate(bytes))?;
     fleet.all(&timed(args, case, args.warmup))?;
     let seconds = table::over_ranks(&Args { average: 3, ..args.clone() }, &fleet.times(&timed(args, case, calls))?);
     let wrong = if args.check { check(fleet, case, 0)? } else { 0 };
     say(
         args,
         &format!(
-            "{calls} AllReduces of {} bytes, {} ranks: {seconds:.3} s, {:.2} us each, {wrong} wrong",
-            count * dtype.size(),
+            "{calls} calls of {}, {bytes} bytes, {} ranks: {seconds:.3} s, {:.2} us each, {wrong} wrong",
+            case.subject.word(),
             args.nranks,
             seconds * 1e6 / calls as f64
         ),
     );
-    report["calls"] = json!({"n": calls, "bytes": count * dtype.size(), "seconds": seconds, "wrong": wrong});
+    report["calls"] = json!({"n": calls, "bytes": bytes, "seconds": seconds, "wrong": wrong});
     Ok(wrong)
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --example perf -- all_reduce -n 4
 //! cargo run --release --example perf -- all_reduce -n 8 -b 8 -e 128M -f 2 -d all -o all
+//! cargo run --release --example perf -- all -n 4
 //! cargo run --release --example perf -- init -n 64
 //! ```
 //!
@@ -14,10 +15,12 @@ mod common;
 
 mod args;
 mod bench;
+mod contents;
 mod flags;
 mod fleet;
 mod machine;
 mod orders;
+mod subject;
 mod table;
 mod worker;
 

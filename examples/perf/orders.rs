@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::common::oracle::{DataType, RedOp, Reduction};
+use crate::common::contract::{Content, Operator};
+use crate::common::oracle::{DataType, RedOp};
+use crate::subject::Subject;
 
 /// What a worker process learns at its start (in [`crate::worker::CONFIG`]).
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -19,24 +21,38 @@ pub struct Config {
     pub nccl: String,
 }
 
-/// One collective call.
+/// One call.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Case {
-    /// Elements.
+    /// What is called.
+    pub subject: Subject,
+    /// Elements of a block.
     pub count: usize,
     /// `ncclDataType_t`.
     pub dtype: usize,
-    /// `ncclRedOp_t`.
+    /// `ncclRedOp_t`; of no meaning where nothing is reduced.
     pub op: usize,
+    /// The root; of no meaning where there is none.
+    pub root: usize,
     /// The result replaces the input.
     pub in_place: bool,
 }
 
 impl Case {
-    /// Type, operator and ranks, for the oracle.
-    pub fn reduction(&self, nranks: usize) -> Reduction {
-        let dtype = DataType::all().nth(self.dtype).unwrap_or(DataType::Float32);
-        Reduction { dtype, op: RedOp::ALL[self.op.min(4)], nranks }
+    /// The type of the elements.
+    pub fn dtype(&self) -> DataType {
+        DataType::all().nth(self.dtype).unwrap_or(DataType::Float32)
+    }
+
+    /// The operator.
+    pub fn op(&self) -> RedOp {
+        RedOp::ALL[self.op.min(4)]
+    }
+
+    /// What the ranks hold, for the oracle.
+    pub fn content(&self, nranks: usize) -> Content {
+        let operator = self.subject.reduces().then(|| Operator::Plain(self.op()));
+        Content { dtype: self.dtype(), operator, nranks }
     }
 }
 
@@ -103,7 +119,7 @@ mod tests {
 
     #[test]
     fn orders_survive_a_line() {
-        let case = Case { count: 5, dtype: 9, op: 4, in_place: true };
+        let case = Case { subject: Subject::Reduce, count: 5, dtype: 9, op: 4, root: 1, in_place: true };
         for order in
             [Order::UniqueId, Order::Init("00ff".into()), Order::Run { case, calls: 7, blocking: false }, Order::Check(case, 1)]
         {
@@ -111,7 +127,8 @@ mod tests {
             assert!(!line.contains('\n'));
             assert_eq!(serde_json::from_str::<Order>(&line).expect("parses"), order);
         }
-        assert_eq!(case.reduction(3), Reduction { dtype: DataType::Bfloat16, op: RedOp::Avg, nranks: 3 });
+        let operator = Some(Operator::Plain(RedOp::Avg));
+        assert_eq!(case.content(3), Content { dtype: DataType::Bfloat16, operator, nranks: 3 });
     }
 
     #[test]

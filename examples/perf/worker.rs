@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
+use crate::common::collectives::{Call, Collectives};
 use crate::common::cuda::{Context, Cuda, Stream};
 use crate::common::nccl::{Comm, Nccl, UniqueId};
-use crate::common::oracle::{Pattern, Reduction};
+use crate::contents::{Contents, Side};
 use crate::orders::{Case, Config, Order, Reply, from_hex, to_hex};
+use crate::subject::Subject;
 
 /// The variable that tells a process that it is a worker, and which.
 pub const CONFIG: &str = "OXCCL_PERF_WORKER";
 
-/// Bytes that are checked at a time, so that checking needs little memory.
-const CHUNK: usize = 8 << 20;
-/// What output buffers hold before a checked call: no pattern has it for long.
-const POISON: u8 = 0xa5;
+/// Bytes of a block that buffers hold at least: the largest element.
+const LEAST: usize = 8;
 
 /// Runs this process as a worker, if it is one; returns the exit code.
 pub fn main_if_worker() -> Option<i32> {
@@ -102,17 +102,26 @@ struct Rank {
     recv: u64,
 }
 
+impl Rank {
+    fn side(&self, case: Case, nranks: usize) -> Side {
+        Side { case, nranks, rank: self.rank, buffers: (self.send, self.recv) }
+    }
+}
+
 /// The ranks of one worker.
 struct Ranks {
     cuda: Cuda,
     nccl: Nccl,
     nranks: usize,
     ranks: Vec<Rank>,
-    /// The patterns of the last check: making them takes longer than using them.
-    patterns: Option<(Reduction, Vec<Pattern>, Pattern)>,
+    /// Name or path of the library.
+    library: String,
+    calls: Option<Collectives>,
+    contents: Contents,
 }
 
-type Outcome<T> = Result<T, String>;
+/// Errors are told to the parent in words.
+pub type Outcome<T> = Result<T, String>;
 
 fn told<T, E: std::fmt::Display>(result: Result<T, E>) -> Outcome<T> {
     result.map_err(|error| error.to_string())
@@ -137,7 +146,15 @@ impl Ranks {
             ranks.push(Rank { rank, device: rank % devices, context, stream, comm: Comm::NULL, send: 0, recv: 0 });
         }
         let version = told(nccl.version())?;
-        let ranks = Ranks { cuda, nccl, nranks: config.nranks, ranks, patterns: None };
+        let ranks = Ranks {
+            cuda,
+            nccl,
+            nranks: config.nranks,
+            ranks,
+            library: config.nccl.clone(),
+            calls: None,
+            contents: Contents::default(),
+        };
         Ok((ranks, Reply::Ready { version, devices: names }))
     }
 
@@ -182,10 +199,11 @@ impl Ranks {
     }
 
     fn allocate(&mut self, bytes: usize) -> Outcome<()> {
+        let bytes = bytes.max(LEAST * self.nranks);
         for rank in &mut self.ranks {
             told(self.cuda.set_current(rank.context))?;
-            rank.send = told(self.cuda.alloc(bytes.max(1)))?;
-            rank.recv = told(self.cuda.alloc(bytes.max(1)))?;
+            rank.send = told(self.cuda.alloc(bytes))?;
+            rank.recv = told(self.cuda.alloc(bytes))?;
             // The first touch of memory is slow and not what is measured.
             told(self.cuda.fill(rank.send, 0, bytes))?;
             told(self.cuda.fill(rank.recv, 0, bytes))?;
@@ -194,14 +212,44 @@ impl Ranks {
     }
 
     fn call(&mut self, case: Case) -> Outcome<()> {
-        let what = case.reduction(self.nranks);
+        let nranks = self.nranks;
+        let calls = self.collectives(case.subject)?;
         self.grouped(|_, nccl, rank| {
-            let send = if case.in_place { rank.recv } else { rank.send };
-            let how = (what.dtype, what.op);
-            // SAFETY: `allocate` made both buffers as large as the largest case, and they outlive the call:
-            // `quit` frees them after waiting for the stream.
-            told(unsafe { nccl.all_reduce((send, rank.recv), case.count, how, rank.comm, rank.stream.0) })
+            let side = rank.side(case, nranks);
+            let (send, recv) = side.arguments();
+            let stream = rank.stream.0;
+            let (count, dtype) = (case.count, case.dtype());
+            let Some(calls) = &calls else {
+                // SAFETY: `allocate` made both buffers as large as the largest case, and they outlive the call: `quit`
+                // frees them after waiting for the stream.
+                return told(unsafe { nccl.all_reduce((send, recv), count, (dtype, case.op()), rank.comm, stream) });
+            };
+            if let Some(func) = case.subject.func() {
+                let call = Call { func, count, dtype: dtype as i32, op: case.op() as i32, root: case.root as i32 };
+                // SAFETY: as above.
+                return told(unsafe { calls.call(call, (send, recv), rank.comm, stream) });
+            }
+            let (to, from) = side.neighbours();
+            told(nccl.group_start())?;
+            // SAFETY: as above.
+            let sent = unsafe { calls.send(send, (count, dtype), to as i32, rank.comm, stream) };
+            // SAFETY: as above.
+            let received = unsafe { calls.recv(recv, (count, dtype), from as i32, rank.comm, stream) };
+            told(nccl.group_end())?;
+            told(sent)?;
+            told(received)
         })
+    }
+
+    /// The functions beyond AllReduce, which a library under test may lack as long as nobody asks.
+    fn collectives(&mut self, subject: Subject) -> Outcome<Option<Collectives>> {
+        if subject == Subject::AllReduce {
+            return Ok(None);
+        }
+        if self.calls.is_none() {
+            self.calls = Some(Collectives::load(&self.library)?);
+        }
+        Ok(self.calls)
     }
 
     fn wait(&self) -> Outcome<()> {
@@ -214,7 +262,7 @@ impl Ranks {
 
     /// Seconds for so many calls, from when the ranks have met (by a call on one element).
     fn run(&mut self, case: Case, calls: u64, blocking: bool) -> Outcome<f64> {
-        self.call(Case { count: case.count.min(1), ..case })?;
+        self.call(Case { subject: Subject::AllReduce, count: 1, in_place: false, ..case })?;
         self.wait()?;
         let start = Instant::now();
         for _ in 0..calls {
@@ -229,70 +277,21 @@ impl Ranks {
 
     /// Writes known data, makes one call, and compares the output (and the input, which must be as it was).
     fn check(&mut self, case: Case, round: usize) -> Outcome<(usize, Option<String>)> {
-        let what = case.reduction(self.nranks);
-        if self.patterns.as_ref().is_none_or(|(known, ..)| *known != what) {
-            let inputs = self.ranks.iter().map(|rank| what.input(rank.rank)).collect();
-            self.patterns = Some((what, inputs, what.expected()));
-        }
-        let Some((_, inputs, expected)) = self.patterns.clone() else { return Ok((0, None)) };
-        let bytes = case.count * what.dtype.size();
         let phase = round * 1009;
-        for (rank, input) in self.ranks.iter().zip(&inputs) {
+        for rank in &self.ranks {
             told(self.cuda.set_current(rank.context))?;
-            told(self.cuda.fill(rank.recv, POISON, bytes))?;
-            self.write(if case.in_place { rank.recv } else { rank.send }, bytes, input, phase, what)?;
+            self.contents.write(&self.cuda, &rank.side(case, self.nranks), phase)?;
             // The legacy stream, not the device: another rank of this device may have begun, and waits for this one.
             told(self.cuda.wait(Stream(std::ptr::null_mut())))?;
         }
         self.call(case)?;
         self.wait()?;
         let mut total = (0, None);
-        for (rank, input) in self.ranks.iter().zip(&inputs) {
+        for rank in &self.ranks {
             told(self.cuda.set_current(rank.context))?;
-            self.compare(rank, "output", (rank.recv, bytes), &expected, phase, what, &mut total)?;
-            if !case.in_place {
-                self.compare(rank, "input", (rank.send, bytes), input, phase, what, &mut total)?;
-            }
+            self.contents.compare(&self.cuda, &rank.side(case, self.nranks), phase, &mut total)?;
         }
         Ok(total)
-    }
-
-    fn write(&self, to: u64, bytes: usize, pattern: &Pattern, phase: usize, what: Reduction) -> Outcome<()> {
-        let mut staging = vec![0; bytes.min(CHUNK)];
-        for at in (0..bytes).step_by(CHUNK) {
-            let part = &mut staging[..CHUNK.min(bytes - at)];
-            pattern.fill(part, phase + at / what.dtype.size());
-            told(self.cuda.copy_to_device(to + at as u64, part))?;
-        }
-        Ok(())
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "all of them name what is compared")]
-    fn compare(
-        &self,
-        rank: &Rank,
-        name: &str,
-        (from, bytes): (u64, usize),
-        pattern: &Pattern,
-        phase: usize,
-        what: Reduction,
-        total: &mut (usize, Option<String>),
-    ) -> Outcome<()> {
-        let size = what.dtype.size();
-        let mut staging = vec![0; bytes.min(CHUNK)];
-        for at in (0..bytes).step_by(CHUNK) {
-            let part = &mut staging[..CHUNK.min(bytes - at)];
-            told(self.cuda.copy_to_host(part, from + at as u64))?;
-            let phase = phase + at / size;
-            total.0 += pattern.count_wrong(part, phase);
-            if total.1.is_none() {
-                total.1 = pattern.first_wrong(part, phase).map(|(index, got, want)| {
-                    let index = at / size + index;
-                    format!("rank {} {name}[{index}] is {}, not {}", rank.rank, bits(&got), bits(&want))
-                });
-            }
-        }
-        Ok(())
     }
 
     fn quit(&mut self) -> Outcome<()> {
@@ -312,10 +311,4 @@ impl Ranks {
         }
         Ok(())
     }
-}
-
-/// An element's bits, the highest first.
-fn bits(bytes: &[u8]) -> String {
-    let high_first: Vec<u8> = bytes.iter().rev().copied().collect();
-    format!("0x{}", to_hex(&high_first))
 }

@@ -4,14 +4,14 @@
 //! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
 //! is documented to do with them.
 
-use super::boundary::{comm_of, invalid, noted, unsupported};
+use super::boundary::{comm_of, invalid, noted};
 use super::exports;
 use super::read;
 use super::types::{CollConfig, Handle, ResultCode};
 use crate::comm::{Comm, Outcome};
 use crate::error::Error;
-use crate::group::{self, Collective};
-use crate::plan::call::{DataType, Func, Op};
+use crate::group;
+use crate::plan::call::{DataType, Func};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -122,19 +122,16 @@ impl Call {
         check_root(name, self.root, comm.nranks())?;
         let datatype = DataType::from_c(self.datatype);
         let datatype = datatype.ok_or_else(|| invalid(format!("{name} : invalid type {}", self.datatype)))?;
-        let op = check_op(name, self.op)?;
+        let reduction = comm.operators().find(name, self.op, datatype)?;
         if self.count == 0 && !matches!(self.func, Func::Send | Func::Recv) {
             return Ok(Outcome::Done);
         }
         if let Some(config) = &config {
             config.algorithms(self.func)?;
         }
-        if self.func != Func::AllReduce {
-            return Err(unsupported(self.function));
-        }
         let Call { func, send, recv, count, root, stream, .. } = self;
         let (send, recv, stream) = (send as u64, recv as u64, stream as usize);
-        group::submit(comm.clone(), Collective { func, send, recv, count, datatype, op, root, stream, config })
+        group::submit(comm.clone(), group::Call { func, send, recv, count, datatype, reduction, root, stream, config })
     }
 
     /// The line by which a run can be replayed (spec §9.4).
@@ -155,15 +152,6 @@ pub(super) fn check_root(name: &str, root: c_int, nranks: i32) -> Result<(), Err
         return Ok(());
     }
     Err(invalid(format!("{name} : invalid root {root} (root should be in the 0..{nranks} range)")))
-}
-
-/// There are no user-made operators in this version, so that a handle of one is never known.
-fn check_op(name: &str, op: c_int) -> Result<Op, Error> {
-    match Op::from_c(op) {
-        Some(op) => Ok(op),
-        None if op < 0 => Err(invalid(format!("{name} : invalid reduction operation {op}"))),
-        None => Err(invalid(format!("{name} : reduction operation {op} unknown to this communicator"))),
-    }
 }
 
 type Buffer = *const c_void;

@@ -4,7 +4,7 @@
 //! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
 //! is documented to do with them.
 
-use super::boundary::{EndOfGroup, invalid, unsupported};
+use super::boundary::{EndOfGroup, invalid};
 use super::exports;
 use super::read::versioned;
 use super::types::{ResultCode, SimInfo};
@@ -36,7 +36,7 @@ fn group_end() -> EndOfGroup {
 /// The magic of an `ncclSimInfo_t`.
 const SIM_MAGIC: u32 = 0x7468_5283;
 
-/// NULL is ncclGroupEnd. There is no estimate yet, so the group is dropped and the call says so.
+/// NULL is ncclGroupEnd. The estimate stays -1 where no collective was costed.
 unsafe fn group_simulate_end(info: *mut SimInfo) -> Result<Outcome, Error> {
     if info.is_null() {
         return group::end();
@@ -44,10 +44,15 @@ unsafe fn group_simulate_end(info: *mut SimInfo) -> Result<Outcome, Error> {
     let initial = SimInfo { size: 0, magic: 0, version: VERSION, estimated_time: -1.0 };
     // SAFETY: an ncclSimInfo_t begins with its size and is C numbers.
     let read = unsafe { versioned(info.cast_const(), initial) };
-    let error = match read.magic {
-        SIM_MAGIC => unsupported("ncclGroupSimulateEnd"),
-        other => invalid(format!("ncclSimInfo_t argument not initialized via its INITIALIZER macro (got magic {other:#x})")),
-    };
-    group::note_error(&error);
-    group::end()
+    if read.magic != SIM_MAGIC {
+        let magic = read.magic;
+        let error = invalid(format!("ncclSimInfo_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"));
+        group::note_error(&error);
+        return group::end();
+    }
+    if let Some(us) = group::simulate_end()? {
+        // SAFETY: the struct has the size that its first version had, which ends behind this field.
+        unsafe { (&raw mut (*info).estimated_time).write(us as f32) };
+    }
+    Ok(Outcome::Done)
 }

@@ -9,7 +9,8 @@ use super::exports;
 use super::types::{Handle, ResultCode};
 use crate::comm::Comm;
 use crate::error::Error;
-use crate::plan::call::{DataType, Op};
+use crate::plan::call::DataType;
+use crate::plan::operator::Scalar;
 use std::ffi::{c_int, c_void};
 
 exports! {
@@ -96,25 +97,28 @@ fn deregister(comm: Handle, handle: *mut c_void) -> Result<(), Error> {
 /// `ncclScalarHostImmediate`.
 const HOST_IMMEDIATE: c_int = 1;
 
-/// NCCL calls a wrong datatype its own bug (3) here; an argument error is what it is.
-fn create_op(_op: *mut c_int, _scalar: *mut c_void, datatype: c_int, residence: c_int, comm: Handle) -> Result<(), Error> {
+/// NCCL calls a wrong datatype its own bug (3) here; an argument error is what it is. A device's scalar is read
+/// when a call runs.
+unsafe fn create_op(op: *mut c_int, scalar: *mut c_void, datatype: c_int, residence: c_int, comm: Handle) -> Result<(), Error> {
     const NAME: &str = "ncclRedOpCreatePreMulSum";
-    ready(NAME, comm)?;
-    if residence == HOST_IMMEDIATE && DataType::from_c(datatype).is_none() {
-        return Err(invalid(format!("{NAME} : invalid type {datatype}")));
-    }
-    Err(unsupported(NAME))
+    let comm = ready(NAME, comm)?;
+    let known = DataType::from_c(datatype).ok_or_else(|| invalid(format!("{NAME} : invalid type {datatype}")))?;
+    not_null(NAME, "op", op)?;
+    not_null(NAME, "scalar", scalar)?;
+    let scalar = if residence == HOST_IMMEDIATE {
+        let mut bits = [0; 8];
+        // SAFETY: the scalar is an element of the datatype, by the C contract; none is larger than 8 bytes.
+        unsafe { std::ptr::copy_nonoverlapping(scalar.cast::<u8>(), bits.as_mut_ptr(), known.size()) };
+        Scalar::Bits(u64::from_le_bytes(bits))
+    } else {
+        Scalar::At(scalar as u64)
+    };
+    let number = comm.operators().create(known, scalar);
+    // SAFETY: NULL or valid for writing, by the C contract.
+    unsafe { store(NAME, "op", op, number) }
 }
 
-/// No operator was ever made, so that none can be destroyed.
 fn destroy_op(op: c_int, comm: Handle) -> Result<(), Error> {
-    const NAME: &str = "ncclRedOpDestroy";
-    if Op::from_c(op).is_some() {
-        return Err(invalid(format!("{NAME} : operator {} is a NCCL builtin", op)));
-    }
-    if op < 0 {
-        return Err(invalid(format!("{NAME} : operator {op} is garbage")));
-    }
-    comm_of(NAME, comm)?;
-    Err(invalid(format!("{NAME} : operator {op} unknown to this communicator")))
+    crate::comm::check_destroyable(op)?;
+    comm_of("ncclRedOpDestroy", comm)?.operators().destroy(op)
 }

@@ -1,36 +1,63 @@
-//! The words of `NCCL_PROTO` (spec §8.2, grammar of `NCCL_ALGO` alike): which protocols a function may use. Pure.
+//! The words of `NCCL_ALGO` and `NCCL_PROTO` (spec §8.2): which algorithms and protocols a function may use. Pure.
 //!
 //! Sections joined by `;`, each `[function:]list`. A list is names joined by `,`, with `^` in front for all but
 //! these. Only the first section may name no function: it is for all that have no section of their own.
 
+use crate::plan::algorithm::Algo;
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
 
-/// The names of protocols; not all of them are built.
-const NAMES: [(&str, Option<Proto>); 3] = [("LL", Some(Proto::Ll)), ("LL128", None), ("Simple", Some(Proto::Simple))];
-/// The functions that a section can name.
-const FUNCTIONS: [Func; 5] = [Func::Broadcast, Func::Reduce, Func::AllGather, Func::ReduceScatter, Func::AllReduce];
+/// The names of algorithms; those of NCCL's that are not built stand for nothing.
+const ALGOS: [(&str, u8); 9] = [
+    ("tree", 1 << Algo::Tree as u8),
+    ("ring", 1 << Algo::Ring as u8),
+    ("collnetdirect", 0),
+    ("collnetchain", 0),
+    ("nvls", 0),
+    ("nvlstree", 0),
+    ("pat", 1 << Algo::Pat as u8),
+    ("direct", 1 << Algo::Direct as u8),
+    ("direct2", 1 << Algo::TwoStep as u8),
+];
+/// The names of protocols.
+const PROTOS: [(&str, u8); 3] = [("LL", 1 << Proto::Ll as u8), ("LL128", 0), ("Simple", 1 << Proto::Simple as u8)];
+/// The functions that a section can name: those that have more than one algorithm.
+pub const FUNCTIONS: [Func; 5] = [Func::Broadcast, Func::Reduce, Func::AllGather, Func::ReduceScatter, Func::AllReduce];
 
-/// The protocol for a function: Simple where it is allowed, as measured best where nobody asks, else the first
-/// allowed one that is built. `Ok(None)`: the words leave nothing.
+/// The algorithms that `NCCL_ALGO=words` leaves to a function: bits `1 << algo`.
 ///
 /// # Errors
 /// A text that names the word which is not understood.
-pub fn protocol(words: &str, func: Func) -> Result<Option<Proto>, String> {
-    let mut allowed = [true; NAMES.len()];
+pub fn algorithms(words: &str, func: Func) -> Result<u8, String> {
+    mask(words, &ALGOS, func).map_err(|word| format!("{word}; known are {}", known(&ALGOS)))
+}
+
+/// The protocols that `NCCL_PROTO=words` leaves to a function: bits `1 << proto`.
+///
+/// # Errors
+/// A text that names the word which is not understood.
+pub fn protocols(words: &str, func: Func) -> Result<u8, String> {
+    mask(words, &PROTOS, func).map_err(|word| format!("{word}; known are {}", known(&PROTOS)))
+}
+
+fn known(names: &[(&str, u8)]) -> String {
+    names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+fn mask(words: &str, names: &[(&str, u8)], func: Func) -> Result<u8, String> {
+    let mut allowed = names.iter().fold(0, |all, (_, bits)| all | bits);
     for (place, section) in words.split(';').enumerate() {
-        let (function, list) = match section.split_once(':') {
-            Some((name, list)) => (Some(function(name)?), list),
+        let (function, words) = match section.split_once(':') {
+            Some((name, words)) => (Some(function(name)?), words),
             None if place == 0 => (None, section),
             None => return Err(format!("\"{}\" names no function, which only the first section may do", section.trim())),
         };
-        let chosen = mask(list)?;
+        let chosen = list(words, names)?;
         if function.is_none_or(|named| named == func) {
             allowed = chosen;
         }
     }
-    let built = || NAMES.iter().zip(allowed).filter(|(_, allowed)| *allowed).filter_map(|((_, proto), _)| *proto);
-    Ok(built().find(|proto| *proto == Proto::Simple).or_else(|| built().next()))
+    Ok(allowed)
 }
 
 fn function(name: &str) -> Result<Func, String> {
@@ -39,17 +66,22 @@ fn function(name: &str) -> Result<Func, String> {
     found.ok_or_else(|| format!("\"{name}\" is no function"))
 }
 
-/// The names of a list, each allowed or not. An empty list allows all.
-fn mask(list: &str) -> Result<[bool; NAMES.len()], String> {
-    let list = list.trim();
-    let (negated, list) = list.strip_prefix('^').map_or((false, list), |rest| (true, rest));
-    let mut named = [false; NAMES.len()];
-    for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        let place = NAMES.iter().position(|(name, _)| name.eq_ignore_ascii_case(word));
-        named[place.ok_or_else(|| format!("\"{word}\" is no protocol"))?] = true;
+/// The bits of the names of a list. An empty list allows all.
+fn list(words: &str, names: &[(&str, u8)]) -> Result<u8, String> {
+    let words = words.trim();
+    let (negated, words) = words.strip_prefix('^').map_or((false, words), |rest| (true, rest));
+    let all = names.iter().fold(0, |all, (_, bits)| all | bits);
+    let (mut named, mut empty) = (0, true);
+    for word in words.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let found = names.iter().find(|(name, _)| name.eq_ignore_ascii_case(word));
+        named |= found.ok_or_else(|| format!("\"{word}\" is not known"))?.1;
+        empty = false;
     }
-    let empty = !named.contains(&true);
-    Ok(named.map(|yes| empty || yes != negated))
+    Ok(match (empty, negated) {
+        (true, _) => all,
+        (false, true) => all & !named,
+        (false, false) => named,
+    })
 }
 
 #[cfg(test)]
@@ -57,30 +89,47 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const SIMPLE: u8 = 1 << Proto::Simple as u8;
+    const LL: u8 = 1 << Proto::Ll as u8;
+
     #[test]
-    fn words_of_the_specification() {
-        let all_reduce = |words| protocol(words, Func::AllReduce);
-        let (simple, ll) = (Ok(Some(Proto::Simple)), Ok(Some(Proto::Ll)));
-        for words in
-            ["", "Simple", "simple,LL", "LL,Simple", "^LL", "^LL128", "LL;allreduce:simple", "broadcast:LL", "allreduce:"]
-        {
-            assert_eq!(all_reduce(words), simple, "{words}");
+    fn protocols_of_the_specification() {
+        let all_reduce = |words| protocols(words, Func::AllReduce);
+        for words in ["Simple", "^LL", "^LL,LL128", "LL;allreduce:simple", "^ll ;"] {
+            assert_eq!(all_reduce(words.trim_end_matches(';')), Ok(SIMPLE), "{words}");
         }
         for words in ["LL", " ll ", "^simple", "^Simple,LL128", "Simple;AllReduce:LL", "allreduce:^simple", "LL128,LL"] {
-            assert_eq!(all_reduce(words), ll, "{words}");
+            assert_eq!(all_reduce(words), Ok(LL), "{words}");
         }
-        assert_eq!(all_reduce("LL128"), Ok(None));
-        assert_eq!(all_reduce("^LL,Simple"), Ok(None));
-        assert_eq!(protocol("Simple;allreduce:LL", Func::Broadcast), simple);
+        for words in ["", "simple,LL", "LL,Simple", "^LL128", "broadcast:LL", "allreduce:"] {
+            assert_eq!(all_reduce(words), Ok(SIMPLE | LL), "{words}");
+        }
+        assert_eq!(all_reduce("LL128"), Ok(0));
+        assert_eq!(all_reduce("^LL,Simple"), Ok(0));
+        assert_eq!(protocols("Simple;allreduce:LL", Func::Broadcast), Ok(SIMPLE));
         for words in ["fast", "LL,fast", "LL;Simple", "LL;gather:LL", "allreduce:LL,^Simple", "LL:allreduce"] {
             assert!(all_reduce(words).is_err(), "{words}");
         }
     }
 
+    #[test]
+    fn algorithms_of_the_specification() {
+        let of = |words, func| algorithms(words, func);
+        let (ring, tree) = (1 << Algo::Ring as u8, 1 << Algo::Tree as u8);
+        assert_eq!(of("Ring", Func::AllReduce), Ok(ring));
+        assert_eq!(of("Tree,Ring", Func::Broadcast), Ok(ring | tree));
+        assert_eq!(of("nvls", Func::AllReduce), Ok(0));
+        assert_eq!(of("ring;allreduce:tree", Func::AllReduce), Ok(tree));
+        assert_eq!(of("ring;allreduce:tree", Func::Reduce), Ok(ring));
+        assert_eq!(of("^ring,tree,direct,direct2", Func::Reduce), Ok(1 << Algo::Pat as u8));
+        let text = of("rings", Func::Reduce).unwrap_err();
+        assert!(text.contains("\"rings\"") && text.contains("collnetdirect"), "{text}");
+    }
+
     proptest! {
         #[test]
         fn nothing_panics(words in "[ALSilmp128aredu:;,^ ]{0,24}") {
-            let _ = protocol(&words, Func::AllReduce);
+            let _ = (protocols(&words, Func::AllReduce), algorithms(&words, Func::AllReduce));
         }
     }
 }

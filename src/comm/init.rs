@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::config::VERSION;
 use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
-use super::{Comm, Order, Parts, State, arena};
+use super::{Comm, ItemStore, Order, Parts, State, arena, board};
 use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
 use crate::device::{self, HostFlag, Kernels};
 use crate::error::Error;
 use crate::log::{Place, lines};
-use crate::sys::{FdPost, HostFacts};
+use crate::plan::wiring::Wiring;
+use crate::sys::{self, FdPost, HostFacts};
 use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
 
 /// How long each phase took, for the log.
@@ -150,15 +151,17 @@ impl Comm {
         let peers = read_facts(bootstrap)?;
         settings::check_devices(&peers, self.rank, settings.multi_rank_device)?;
         let agreed = settings::agree(&peers);
-        let connections = self.connect(bootstrap, post, &peers, agreed)?;
+        let wiring = schedules::wiring(self.nranks, &agreed, self.context.driver().is_software())?;
+        let connections = self.connect(bootstrap, post, &peers, &wiring)?;
         let me = &peers[self.rank as usize];
-        let schedules = match &connections {
-            Some(connections) => Some(Schedules::upload(&self.context, me, &peers, agreed, connections)?),
-            None => None,
-        };
+        let wired = connections.as_ref().map(|connections| (&wiring, connections));
+        let schedules = Schedules::upload(&self.context, me, &peers, agreed, wired)?;
+        let board = board::share(me, &peers, post, self.hash, self.cancel.as_fd());
         let parts = Parts {
             kernels,
             schedules,
+            items: ItemStore::new(&self.context),
+            board,
             order: Mutex::new(Order::create(&self.context)?),
             flag: HostFlag::create(&self.context)?,
             connections,
@@ -188,30 +191,30 @@ impl Comm {
             shm_disabled: settings.shm_disabled,
             channels: settings.channels(&self.config, self.context.driver().is_software()),
             slot_bytes: settings.slot_bytes,
-            proto: settings.proto as u8,
+            ways: settings.usable_ways(self.context.driver().is_software()),
+            cpus: sys::allowed_cpus() as u32,
         })
     }
 
-    /// Connects the ring's links. Where peer memory turns out not to work, all ranks take the other way.
+    /// Connects every rank with every other one. Where peer memory turns out not to work, all ranks take the other way.
     fn connect(
         &self,
         bootstrap: &mut Bootstrap,
         post: &mut FdPost,
         peers: &[PeerFacts],
-        agreed: settings::Agreed,
+        wiring: &Wiring,
     ) -> Result<Option<Connections>, Error> {
         if self.nranks == 1 {
             return Ok(None);
         }
-        let needs = schedules::needs(self.rank, self.nranks, agreed)?;
-        let first = self.connect_once(bootstrap, post, peers, &needs);
+        let first = self.connect_once(bootstrap, post, peers, wiring);
         let (culprit, verdict) = match judge(bootstrap, first, true)? {
             Ok(connections) => return Ok(Some(connections)),
             Err(failed) => failed,
         };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
         let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
-        let second = self.connect_once(bootstrap, post, &peers, &needs);
+        let second = self.connect_once(bootstrap, post, &peers, wiring);
         judge(bootstrap, second, false)?.map(Some).map_err(|(culprit, verdict)| verdict.as_remote(culprit))
     }
 
@@ -220,10 +223,10 @@ impl Comm {
         bootstrap: &mut Bootstrap,
         post: &mut FdPost,
         peers: &[PeerFacts],
-        needs: &[transport::LinkNeed],
+        wiring: &Wiring,
     ) -> Result<Connections, Unconnected> {
         let mut setup = Setup { context: &self.context, me: &peers[self.rank as usize], post, cancel: self.cancel.as_fd() };
-        transport::connect(&mut setup, peers, needs, &mut |bytes| bootstrap.all_gather(bytes))
+        transport::connect(&mut setup, peers, wiring, &mut |bytes| bootstrap.all_gather(bytes))
     }
 
     fn log_plan(&self, parts: &Parts, channels: u32) {
@@ -240,6 +243,7 @@ impl Comm {
                 None => log::info!(target: "INIT,SHM", "{line}"),
             }
         }
+        log::info!(target: "INIT,P2P,SHM", "Rank {} has {}", self.rank, connections.summary());
         log::info!(target: "INIT", "Connected all rings, use ring PXN 0 GDR 0");
     }
 

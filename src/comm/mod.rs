@@ -2,11 +2,15 @@
 
 mod arena;
 mod background;
+mod board;
 pub mod config;
 mod filter;
 mod init;
+mod items;
 pub mod jobs;
+mod ops;
 mod order;
+mod programs;
 mod schedules;
 pub mod selection;
 mod settings;
@@ -20,6 +24,7 @@ use parking_lot::Mutex;
 use crate::bootstrap::{Bootstrap, Cancel, UniqueId};
 use crate::device::{self, Context, DeviceFacts, HostFlag, Kernels};
 use crate::error::{Code, Error};
+use crate::health::Board;
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
 use crate::sys;
@@ -29,8 +34,10 @@ use background::Background;
 
 pub use config::Config;
 pub use init::excuse;
+pub use items::{ItemStore, Lent};
+pub use ops::{Operators, check_destroyable};
 pub use order::Order;
-pub use schedules::{Schedules, WaitPolicy};
+pub use schedules::{Ask, Cut, Half, Schedules, WaitPolicy, kernel_number};
 pub use settings::{check_device_list, first_devices, unique_id};
 
 /// How a call of the C interface went, other than by an error.
@@ -88,6 +95,7 @@ pub struct Comm {
     state: Mutex<State>,
     first_failure: FirstFailure,
     calls: AtomicU64,
+    collectives: AtomicU64,
     revoked: AtomicBool,
     finalized: AtomicBool,
     /// The work that goes on in the background.
@@ -95,14 +103,19 @@ pub struct Comm {
     /// How often the process had been forked when the communicator was made.
     forks: u32,
     parts: OnceLock<Parts>,
+    operators: Operators,
 }
 
 /// What a communicator has once its creation has succeeded. The fields drop in this order.
 pub struct Parts {
     /// The kernels of the device.
     pub kernels: Arc<Kernels>,
-    /// Steps and links on the device; none with one rank.
-    pub schedules: Option<Schedules>,
+    /// Steps and links on the device.
+    pub schedules: Schedules,
+    /// Work items that do not fit a launch's argument.
+    pub items: ItemStore,
+    /// What the ranks of the host have called lately.
+    pub board: Option<Board>,
     /// Order of launches among streams.
     pub order: Mutex<Order>,
     /// "Leave now", for kernels.
@@ -164,11 +177,13 @@ impl Comm {
             state: Mutex::new(State::Busy),
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),
+            collectives: AtomicU64::new(0),
             revoked: AtomicBool::new(false),
             finalized: AtomicBool::new(false),
             background: Mutex::new(None),
             forks: sys::forks(),
             parts: OnceLock::new(),
+            operators: Operators::default(),
         });
         let _ = comm.handle.set(arena::insert(comm.clone())?);
         Ok(comm)
@@ -197,6 +212,11 @@ impl Comm {
     /// The 64-bit hash of the communicator's id that log lines show.
     pub fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// The operators that users have made for it.
+    pub fn operators(&self) -> &Operators {
+        &self.operators
     }
 
     /// The resolved configuration.
@@ -234,6 +254,7 @@ impl Comm {
             let text = "the communicator belongs to the parent of this forked process, which cannot use it";
             return Err(Error::InvalidUsage(text.to_string()));
         }
+        self.notice_kernel_failure();
         match &*self.state.lock() {
             State::Ready => Ok(()),
             State::Failed(error) => Err(error.clone()),
@@ -252,11 +273,29 @@ impl Comm {
 
     /// What `ncclCommGetAsyncError` reports.
     pub fn async_state(&self) -> Code {
+        self.notice_kernel_failure();
         match &*self.state.lock() {
             State::Busy => Code::InProgress,
             State::Failed(error) => error.code(),
-            _ => self.kernel_failure().map_or(Code::Success, |error| error.code()),
+            _ => Code::Success,
         }
+    }
+
+    /// A kernel's report makes the communicator fail, once; no call has returned that error, so that it becomes the
+    /// last error here.
+    fn notice_kernel_failure(&self) {
+        if self.is_inherited() {
+            return;
+        }
+        let Some(error) = self.kernel_failure() else { return };
+        let mut state = self.state.lock();
+        if *state != State::Ready {
+            return;
+        }
+        *state = State::Failed(error.clone());
+        drop(state);
+        crate::log::failure(&Place { file: "comm/mod.rs", line: line!(), function: self.function }, &error);
+        self.note_failure(self.function, &error);
     }
 
     /// Whether `ncclCommRevoke` was called.
@@ -302,6 +341,11 @@ impl Comm {
     /// Counts a call; returns how many there were before.
     pub fn count_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts a collective; returns how many there were before. All ranks count alike.
+    pub fn count_collective(&self) -> u64 {
+        self.collectives.fetch_add(1, Ordering::Relaxed)
     }
 
     /// What log lines say of the communicator.

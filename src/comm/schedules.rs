@@ -1,20 +1,26 @@
-//! A communicator's schedule on the device: steps once, link ends for each channel.
+//! A communicator's schedules on the device: the steps of every collective and algorithm once, the ends of
+//! links for each channel.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use zerocopy::IntoBytes;
 
+use super::programs::{Program, Programs};
 use super::settings::Agreed;
 use crate::device::{Context, DeviceMemory, HostFlag};
 use crate::error::Error;
-use crate::plan::call::DataType;
+use crate::plan::LinkClass;
+use crate::plan::algorithm::Algo;
+use crate::plan::call::{DataType, Func};
+use crate::plan::cost::{Choice, Choices, Machine, Ways};
 use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work, launch_flag};
 use crate::plan::operator::Operator;
-use crate::plan::schedule::Schedule;
+use crate::plan::shape::{Shape, shape};
+use crate::plan::wiring::{self, LinkNeed, LinkSet, Wiring};
 use crate::plan::work::{Geometry, Request};
-use crate::plan::{LinkId, SLOTS, ring};
 use crate::sys;
-use crate::transport::{Connections, LinkNeed, PeerFacts};
+use crate::transport::{Connections, PeerFacts};
 
 /// Threads of a block: one on the software device, where a block is a loop, and 512 on a GPU.
 const THREADS: (u32, u32) = (1, 512);
@@ -24,6 +30,10 @@ const FUTEX_NS: u64 = 1_000_000;
 const YIELDS: u32 = 200;
 /// Pauses before a waiting kernel yields: with a processor for every rank and its worker, and without.
 const SPINS: (u32, u32) = (2000, 20);
+/// Bytes of a call for which another channel is worth its while.
+const CHANNEL_BYTES: u64 = 64 << 10;
+/// Bytes of a slot of an LL link on a GPU: it carries small messages.
+const LL_SLOT_BYTES: u32 = 16 << 10;
 
 /// How a waiting host-image kernel spends its time; a GPU ignores it.
 #[derive(Clone, Copy, Debug)]
@@ -46,19 +56,101 @@ impl WaitPolicy {
     }
 }
 
-/// Bytes of a call for which another channel is worth its while.
-const CHANNEL_BYTES: u64 = 64 << 10;
+/// What the cost model is told of a machine.
+fn machine(software: bool, crowd: u32) -> Machine {
+    let mut machine = match software {
+        // Measured on two cores of a virtual machine; see ARCHITECTURE.md.
+        true => Machine { launch: 0.5, hop: [0.5; Proto::ALL.len()], speed: [8000.0; Proto::ALL.len()], crowd: 1.0 },
+        // Not measured: what NCCL's own model assumes of NVLink (internals).
+        false => Machine { launch: 4.0, hop: [5.0; Proto::ALL.len()], speed: [20_000.0; Proto::ALL.len()], crowd: 1.0 },
+    };
+    machine.speed[Proto::Ll as usize] /= 2.0;
+    if software {
+        machine.crowd = f64::from(crowd.max(1));
+    } else {
+        machine.hop[Proto::Ll as usize] = 1.5;
+    }
+    machine
+}
 
-/// A rank's schedule: as data, and as steps and links in device memory.
+/// The ends of a set of links on the device, channel after channel.
+#[derive(Clone, Copy, Debug)]
+struct Table {
+    /// The address of the first one.
+    at: u64,
+    /// Ends of one channel.
+    links: u32,
+    channels: u32,
+    slot_bytes: u32,
+}
+
+/// By class and protocol; none where there is no such set.
+type Tables = [[Option<Table>; Proto::ALL.len()]; LinkClass::ALL.len()];
+
+/// What is chosen for one function.
+struct Options {
+    choices: Choices,
+    /// The filter has left nothing, and nobody has been told yet.
+    untold: AtomicBool,
+}
+
+/// A collective, cut into work.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// How it is carried out.
+    pub choice: Choice,
+    geometry: Geometry,
+    program: Program,
+    table: Table,
+}
+
+impl Cut {
+    /// The number of channels that have something to do.
+    pub fn channels(&self) -> u32 {
+        self.geometry.nchannels
+    }
+
+    /// The work item of a channel, complete but for the user's buffers.
+    pub fn work(&self, channel: u32, datatype: DataType, operator: &Operator) -> Work {
+        Work {
+            steps: self.program.steps,
+            nsteps: self.program.nsteps,
+            links: self.table.at + u64::from(channel * self.table.links) * size_of::<LinkEnd>() as u64,
+            nlinks: self.table.links,
+            ..self.geometry.work(channel, datatype, operator)
+        }
+    }
+}
+
+/// A rank's schedules: as data, and as steps and links in device memory.
 pub struct Schedules {
     /// How its kernels wait.
     pub wait: WaitPolicy,
     /// Threads of a block.
     pub threads: u32,
-    all_reduce: Schedule,
+    /// Whether the device is software: then blocks beyond the first need threads of their own.
+    pub software: bool,
+    rank: u32,
+    nranks: u32,
     agreed: Agreed,
-    memory: DeviceMemory,
-    links_at: usize,
+    machine: Machine,
+    /// By the number of the function; none for one rank.
+    options: Vec<Option<Options>>,
+    programs: Programs,
+    /// By class and protocol.
+    tables: Tables,
+    _memory: DeviceMemory,
+}
+
+/// Half of a message between two ranks, or a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// To this rank.
+    Send(u32),
+    /// From this rank.
+    Receive(u32),
+    /// From input to output on one rank.
+    Copy,
 }
 
 /// Names of the kernels of all protocols; see [`kernel_number`] for the order.
@@ -66,80 +158,158 @@ pub(super) fn kernel_names() -> Vec<String> {
     Proto::ALL.iter().flat_map(|proto| DataType::ALL.iter().map(|datatype| proto.kernel_name(*datatype))).collect()
 }
 
-/// The place of a kernel in [`kernel_names`].
-fn kernel_number(proto: Proto, datatype: DataType) -> usize {
+/// The place of a kernel in [`kernel_names`], for [`crate::device::Kernels::launch`].
+pub fn kernel_number(proto: Proto, datatype: DataType) -> usize {
     proto as usize * DataType::ALL.len() + datatype as usize
 }
 
-/// The ring visits the ranks in their own order.
-fn ring_schedule(rank: u32, nranks: u32) -> Result<Schedule, Error> {
-    let ring: Vec<u32> = (0..nranks).collect();
-    let schedule = ring::all_reduce(&ring, rank)?;
-    schedule.check(SLOTS as u32)?;
-    Ok(schedule)
-}
-
-/// The links that a rank needs, over all channels: those of the first channel, then of the second.
-pub(super) fn needs(rank: u32, nranks: u32, agreed: Agreed) -> Result<Vec<LinkNeed>, Error> {
-    let links = ring_schedule(rank, nranks)?.links;
-    let of_channel = |channel| {
-        links
-            .iter()
-            .map(move |link| LinkNeed { id: LinkId { proto: agreed.proto, channel, ..*link }, slot_bytes: agreed.slot_bytes })
-    };
-    Ok((0..agreed.channels).flat_map(of_channel).collect())
+/// The links of a communicator: a ring in the order of ranks with large slots, and small slots between any two.
+pub(super) fn wiring(nranks: u32, agreed: &Agreed, software: bool) -> Result<Wiring, Error> {
+    let small = wiring::pair_slot_bytes(nranks, agreed.channels);
+    let mut sets = Vec::new();
+    for proto in Proto::ALL.into_iter().filter(|proto| agreed.protos() & 1 << *proto as u8 != 0) {
+        let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
+        let set = |class, slot_bytes: u32| LinkSet { class, proto, channels: agreed.channels, slot_bytes: slot_bytes.min(most) };
+        sets.push(set(LinkClass::Ring, agreed.slot_bytes));
+        if nranks <= wiring::MESH_MAX {
+            sets.push(set(LinkClass::Mesh, small));
+        }
+    }
+    sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes: small });
+    Wiring::new((0..nranks).collect(), sets)
 }
 
 impl Schedules {
-    /// Puts a rank's schedule and link ends on its device.
+    /// Puts a rank's schedules and link ends on its device.
     pub(super) fn upload(
         context: &Arc<Context>,
         me: &PeerFacts,
         peers: &[PeerFacts],
         agreed: Agreed,
-        connections: &Connections,
+        wired: Option<(&Wiring, &Connections)>,
     ) -> Result<Schedules, Error> {
         let nranks = peers.len() as u32;
-        log::info!(target: "INIT,TUNING", "links carry {} in slots of {} bytes", agreed.proto.name(), agreed.slot_bytes);
-        let all_reduce = ring_schedule(me.rank, nranks)?;
-        let links_at = all_reduce.steps.as_bytes().len().next_multiple_of(align_of::<LinkEnd>());
-        let ends = link_ends(&needs(me.rank, nranks, agreed)?, connections)?;
-        let memory = DeviceMemory::zeroed(context, links_at + ends.as_bytes().len())?;
-        memory.write(0, all_reduce.steps.as_bytes())?;
+        let software = context.driver().is_software();
+        let links = wired.map(|(wiring, _)| wiring.links(me.rank)).unwrap_or_default();
+        let image = Programs::compile(me.rank, nranks, &links)?;
+        let links_at = image.steps().len().next_multiple_of(align_of::<LinkEnd>());
+        let ends = link_ends(me.rank, &links, wired.map(|(_, connections)| connections))?;
+        let memory = DeviceMemory::zeroed(context, links_at + ends.as_bytes().len().max(1))?;
+        memory.write(0, image.steps())?;
         memory.write(links_at, ends.as_bytes())?;
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
-        let wait = WaitPolicy::choose(local, context.driver().no_wake());
-        let threads = if context.driver().is_software() { THREADS.0 } else { THREADS.1 };
-        Ok(Schedules { wait, threads, all_reduce, agreed, memory, links_at })
-    }
-
-    /// The number of the kernel for a datatype, for [`crate::device::Kernels::launch`].
-    pub fn kernel(&self, datatype: DataType) -> usize {
-        kernel_number(self.agreed.proto, datatype)
-    }
-
-    /// How a call is cut into channels and chunks.
-    pub fn split(&self, count: u64, datatype: DataType) -> Result<Geometry, Error> {
-        Geometry::new(&Request {
-            count,
-            datatype,
-            nchunks: self.all_reduce.nchunks,
-            max_channels: self.agreed.channels,
-            slot_bytes: u64::from(self.agreed.slot_bytes),
-            proto: self.agreed.proto,
-            min_channel_bytes: CHANNEL_BYTES,
+        let machine = machine(software, agreed.crowd);
+        Ok(Schedules {
+            wait: WaitPolicy::choose(local, context.driver().no_wake()),
+            threads: if software { THREADS.0 } else { THREADS.1 },
+            software,
+            rank: me.rank,
+            nranks,
+            agreed,
+            options: if nranks > 1 { options(&machine, nranks, &agreed) } else { Vec::new() },
+            machine,
+            programs: image.at(memory.address()),
+            tables: tables(wired.map(|(wiring, _)| wiring), me.rank, memory.address() + links_at as u64),
+            _memory: memory,
         })
     }
 
-    /// The work item of a channel, complete but for the user's buffers.
-    pub fn work(&self, geometry: &Geometry, channel: u32, datatype: DataType, operator: &Operator) -> Work {
-        let channel_bytes = size_of::<LinkEnd>() * self.all_reduce.links.len();
-        let links_at = self.links_at + channel as usize * channel_bytes;
-        Work {
-            steps: self.memory.address(),
-            links: self.memory.address() + links_at as u64,
-            ..geometry.work(channel, &self.all_reduce, datatype, operator)
+    /// Chooses how a collective is carried out, and cuts it into channels and pieces. `bytes` are those of the call's
+    /// larger buffer; `mask` restricts the algorithms where it leaves any.
+    pub fn cut(&self, ask: &Ask) -> Result<Cut, Error> {
+        let choice = self.choose(ask)?;
+        let program = self.programs.collective(ask.func, choice.algo, ask.root);
+        let program = program.ok_or_else(|| Error::Internal(format!("no schedule for {ask:?} by {choice:?}")))?;
+        self.cut_as(choice, program, ask)
+    }
+
+    /// Cuts half of a message, or a copy on one rank.
+    pub fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut, Error> {
+        let ask = Ask { func: Func::Send, count, datatype, root: 0, algos: None };
+        let choice = Choice { algo: Algo::Direct, proto: Proto::Simple, us: 0.0 };
+        let mut cut = self.cut_as(choice, self.programs.half(half), &ask)?;
+        // The one link of the schedule is the one to, or from, the peer.
+        cut.table.at += self.link_place(half) * size_of::<LinkEnd>() as u64;
+        cut.table.links = u32::from(half != Half::Copy);
+        Ok(cut)
+    }
+
+    /// The place of a half's link among this rank's links for messages: to each peer from the next one on, then
+    /// from it (see [`Wiring::links`]).
+    fn link_place(&self, half: Half) -> u64 {
+        let after = |peer: u32| u64::from((peer + self.nranks - self.rank - 1) % self.nranks);
+        match half {
+            Half::Send(peer) => 2 * after(peer),
+            Half::Receive(peer) => 2 * after(peer) + 1,
+            Half::Copy => 0,
         }
+    }
+
+    fn cut_as(&self, choice: Choice, program: Program, ask: &Ask) -> Result<Cut, Error> {
+        let alone = Table { at: 0, links: 0, channels: 1, slot_bytes: self.agreed.slot_bytes };
+        let table = self.tables[program.class as usize][choice.proto as usize].unwrap_or(alone);
+        let geometry = Geometry::new(&Request {
+            count: ask.count,
+            datatype: ask.datatype,
+            nchunks: program.nchunks,
+            blocks: has_blocks(ask.func),
+            max_channels: table.channels,
+            slot_bytes: u64::from(table.slot_bytes),
+            proto: choice.proto,
+            min_channel_bytes: CHANNEL_BYTES,
+        })?;
+        Ok(Cut { choice, geometry, program, table })
+    }
+
+    fn choose(&self, ask: &Ask) -> Result<Choice, Error> {
+        let bytes = ask.bytes(self.nranks);
+        let options = self.options.get(ask.func as usize).and_then(Option::as_ref);
+        let options = options.ok_or_else(|| Error::Internal(format!("no way to carry out {ask:?}")))?;
+        if options.untold.swap(false, Ordering::Relaxed) {
+            let name = ask.func.name();
+            log::warn!("NCCL_ALGO leaves no algorithm for {name}; choosing among all that oxccl has");
+        }
+        let restricted = ask.algos.and_then(|algos| {
+            let ways = Ways { algos, ..self.agreed.ways(ask.func) };
+            self.machine.rank(ask.func, self.nranks, bytes, self.channels(bytes), ways).first().copied()
+        });
+        let choice = restricted.unwrap_or_else(|| options.choices.of(bytes));
+        if log::log_enabled!(target: "TUNING", log::Level::Info) {
+            self.log_choice(ask, bytes, choice);
+        }
+        Ok(choice)
+    }
+
+    fn channels(&self, bytes: u64) -> u32 {
+        channels(&self.agreed, bytes)
+    }
+
+    /// "AllReduce 65536 B: direct/Simple, 1 channels, est. 9.0 us; ring/Simple 14.0 us".
+    fn log_choice(&self, ask: &Ask, bytes: u64, choice: Choice) {
+        let channels = self.channels(bytes);
+        let all = self.machine.rank(ask.func, self.nranks, bytes, channels, self.agreed.ways(ask.func));
+        let others = all.iter().filter(|other| (other.algo, other.proto) != (choice.algo, choice.proto));
+        let name = |choice: &Choice| format!("{}/{}", choice.algo.name(), choice.proto.name());
+        let others: String = others.map(|other| format!("; {} {:.1} us", name(other), other.us)).collect();
+        let us = self.machine.estimate(ask.func, choice.algo, choice.proto, self.nranks, bytes, channels);
+        log::info!(
+            target: "TUNING",
+            "{} {bytes} B: {}, {channels} channels, est. {us:.1} us{others}",
+            ask.func.name(),
+            name(&choice)
+        );
+    }
+
+    /// What a call is expected to take, in microseconds.
+    pub fn estimate(&self, ask: &Ask) -> Result<f64, Error> {
+        let (choice, bytes) = (self.choose(ask)?, ask.bytes(self.nranks));
+        Ok(self.machine.estimate(ask.func, choice.algo, choice.proto, self.nranks, bytes, self.channels(bytes)))
+    }
+
+    /// Slots that a message of some bytes takes on its way to a peer.
+    pub fn slots_of(&self, bytes: u64) -> u64 {
+        let slot = self.tables[LinkClass::Peer as usize][Proto::Simple as usize].map_or(1, |table| u64::from(table.slot_bytes));
+        bytes.div_ceil(slot.max(1))
     }
 
     /// The argument of a launch without work items yet. `flag` is the address of the abort word.
@@ -156,11 +326,76 @@ impl Schedules {
     }
 }
 
+/// What is known of a call when it is decided how to carry it out.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    /// The function.
+    pub func: Func,
+    /// Elements, as the function counts them.
+    pub count: u64,
+    /// The type of these elements.
+    pub datatype: DataType,
+    /// The root; 0 where there is none.
+    pub root: u32,
+    /// The algorithms that the call's configuration selects, as bits; all where there are none.
+    pub algos: Option<u8>,
+}
+
+impl Ask {
+    /// Bytes of the larger buffer.
+    fn bytes(&self, nranks: u32) -> u64 {
+        let blocks = if has_blocks(self.func) { u64::from(nranks) } else { 1 };
+        self.count.saturating_mul(blocks).saturating_mul(self.datatype.size() as u64)
+    }
+}
+
+/// Whether every chunk has the call's count of elements; else the count is cut.
+fn has_blocks(func: Func) -> bool {
+    shape(func, 1) != Shape::Divided
+}
+
+fn channels(agreed: &Agreed, bytes: u64) -> u32 {
+    (bytes / CHANNEL_BYTES).clamp(1, u64::from(agreed.channels)) as u32
+}
+
+/// The choices for every function. Where a filter leaves no algorithm, all are open.
+fn options(machine: &Machine, nranks: u32, agreed: &Agreed) -> Vec<Option<Options>> {
+    let mut all: Vec<Option<Options>> = Vec::new();
+    for func in Func::COLLECTIVES {
+        let (ways, channels) = (agreed.ways(func), |bytes| channels(agreed, bytes));
+        let filtered = Choices::fill(machine, func, nranks, ways, channels);
+        let untold = AtomicBool::new(filtered.is_none());
+        let choices =
+            filtered.or_else(|| Choices::fill(machine, func, nranks, Ways { algos: Ways::ALL.algos, ..ways }, channels));
+        let place = func as usize;
+        all.resize_with(all.len().max(place + 1), || None);
+        all[place] = choices.map(|choices| Options { choices, untold });
+    }
+    all
+}
+
+/// Where the ends of each set's links are, when the first one is at `address`.
+fn tables(wiring: Option<&Wiring>, rank: u32, address: u64) -> Tables {
+    let mut tables = Tables::default();
+    let mut at = address;
+    for set in wiring.map(Wiring::sets).unwrap_or_default() {
+        let all = wiring.map(|wiring| wiring.links(rank)).unwrap_or_default();
+        let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto)).count() as u32;
+        let links = of_set / set.channels;
+        tables[set.class as usize][set.proto as usize] =
+            Some(Table { at, links, channels: set.channels, slot_bytes: set.slot_bytes });
+        at += u64::from(of_set) * size_of::<LinkEnd>() as u64;
+    }
+    tables
+}
+
 /// The ends of links as kernels read them.
-fn link_ends(needs: &[LinkNeed], connections: &Connections) -> Result<Vec<LinkEnd>, Error> {
+fn link_ends(me: u32, needs: &[LinkNeed], connections: Option<&Connections>) -> Result<Vec<LinkEnd>, Error> {
     let end = |need: &LinkNeed| {
-        let at = connections.link(need.id).ok_or_else(|| Error::Internal(format!("link {:?} was not connected", need.id)))?;
-        Ok(LinkEnd { slots: at.slots, posted: at.posted, consumed: at.consumed, slot_bytes: at.slot_bytes, ..LinkEnd::default() })
+        let at = connections.and_then(|connections| connections.link(need.id));
+        let at = at.ok_or_else(|| Error::Internal(format!("link {:?} was not connected", need.id)))?;
+        let (slots, posted, consumed) = (at.slots, at.posted, at.consumed);
+        Ok(LinkEnd { slots, posted, consumed, slot_bytes: at.slot_bytes, peer: need.peer(me), ..LinkEnd::default() })
     };
     needs.iter().map(end).collect()
 }
@@ -174,6 +409,6 @@ mod tests {
         let names = kernel_names();
         assert_eq!(names[kernel_number(Proto::Simple, DataType::Bfloat16)], "oxccl_simple_bf16");
         assert_eq!(names[kernel_number(Proto::Ll, DataType::Float8e5m2)], "oxccl_ll_f8e5m2");
-        assert_eq!(names.len(), 24);
+        assert_eq!(names.len(), Proto::ALL.len() * DataType::ALL.len());
     }
 }

@@ -4,6 +4,7 @@
 //! them), a factor a name, with `^` in front for all but it. A name stands for every known one that starts
 //! with it; blanks and case do not matter.
 
+use crate::plan::algorithm::Algo;
 use crate::plan::call::Func;
 
 /// Every known name with its bit; the bits are NCCL's (delta §3.2 has the masks).
@@ -70,6 +71,14 @@ pub fn parse(words: &str, func: Func) -> Result<Option<u64>, String> {
         0 => Err("none of its algorithms exists for this operation".to_string()),
         chosen => Ok(Some(chosen)),
     }
+}
+
+/// The algorithms of ours that a mask selects, as bits `1 << algo`; None where it selects only what is not built: a
+/// selection is a hint.
+pub fn algorithms(mask: u64) -> Option<u8> {
+    let families = [(0x07, Algo::Tree), (0x38, Algo::Ring), (1 << 20, Algo::Pat)];
+    let chosen = families.iter().filter(|(bits, _)| mask & bits != 0).fold(0, |all, (_, algo)| all | 1 << *algo as u8);
+    (chosen != 0).then_some(chosen)
 }
 
 fn term(words: &str) -> Result<u64, String> {

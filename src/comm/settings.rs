@@ -8,6 +8,7 @@ use crate::device;
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
 use crate::plan::call::Func;
+use crate::plan::cost::Ways;
 use crate::plan::layout::Proto;
 use crate::transport::PeerFacts;
 
@@ -42,7 +43,8 @@ pub(super) struct Settings {
     pub shm_disabled: bool,
     pub multi_rank_device: bool,
     pub slot_bytes: u32,
-    pub proto: Proto,
+    /// By place in [`filter::FUNCTIONS`].
+    pub ways: [Ways; filter::FUNCTIONS.len()],
     pub agreement: Vec<(String, String)>,
     channels: Range,
 }
@@ -60,8 +62,27 @@ pub struct Agreed {
     pub channels: u32,
     /// The size of a slot in bytes.
     pub slot_bytes: u32,
-    /// How slots carry data: one protocol for all of a communicator's links.
-    pub proto: Proto,
+    /// What the filters leave, by place in [`filter::FUNCTIONS`].
+    pub ways: [Ways; filter::FUNCTIONS.len()],
+    /// The most ranks for each processor on any host.
+    pub crowd: u32,
+}
+
+impl Agreed {
+    /// The ways that a function may be carried out in. Functions without a choice of algorithms use Simple, but for
+    /// where only LL is left to all others.
+    pub(super) fn ways(&self, func: Func) -> Ways {
+        let place = filter::FUNCTIONS.iter().position(|known| *known == func);
+        let protos = self.protos();
+        let simple = 1 << Proto::Simple as u8;
+        let other = Ways { algos: Ways::ALL.algos, protos: if protos & simple != 0 { simple } else { protos } };
+        place.map_or(other, |place| self.ways[place])
+    }
+
+    /// The protocols that any function may use: bits `1 << proto`.
+    pub(super) fn protos(&self) -> u8 {
+        self.ways.iter().fold(0, |all, ways| all | ways.protos)
+    }
 }
 
 impl Settings {
@@ -69,7 +90,7 @@ impl Settings {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an address that cannot be understood, [`Error::InvalidUsage`] for an unknown
-    /// word in `NCCL_PROTO`.
+    /// word in `NCCL_ALGO` or `NCCL_PROTO`.
     pub(super) fn read() -> Result<Settings, Error> {
         let params = params::snapshot();
         let slot = match params.int(params::BUFFSIZE) {
@@ -82,7 +103,7 @@ impl Settings {
             p2p_disabled: params.flag(params::P2P_DISABLE),
             shm_disabled: params.flag(params::SHM_DISABLE),
             multi_rank_device: params.flag(params::MULTI_RANK_GPU_ENABLE),
-            proto: protocol(params.text(params::PROTO).unwrap_or(""))?,
+            ways: ways(&params)?,
             slot_bytes: (slot.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(4096),
             agreement: AGREE
                 .iter()
@@ -90,6 +111,11 @@ impl Settings {
                 .collect(),
             channels: Range::read(&params),
         })
+    }
+
+    /// What this rank's filters leave, for [`PeerFacts::ways`].
+    pub(super) fn usable_ways(&self, software: bool) -> Vec<(u8, u8)> {
+        usable(self.ways, software).iter().map(|ways| (ways.algos, ways.protos)).collect()
     }
 
     /// The number of channels that this rank would like.
@@ -111,15 +137,34 @@ impl Range {
     }
 }
 
-/// The protocol that `NCCL_PROTO` chooses. Where it leaves none that is built: Simple, with a warning.
-fn protocol(words: &str) -> Result<Proto, Error> {
+/// What `NCCL_ALGO` and `NCCL_PROTO` leave to each function. No protocol means that the words leave none that is
+/// built.
+fn ways(params: &Snapshot) -> Result<[Ways; filter::FUNCTIONS.len()], Error> {
+    let text = |key: Key| params.text(key).unwrap_or("");
+    let refuse = |key: Key, why: String| Error::InvalidUsage(format!("{}={}: {why}", key.param().name, text(key)));
+    let mut all = [Ways::ALL; filter::FUNCTIONS.len()];
+    for (ways, func) in all.iter_mut().zip(filter::FUNCTIONS) {
+        ways.algos = filter::algorithms(text(params::ALGO), func).map_err(|why| refuse(params::ALGO, why))?;
+        ways.protos = filter::protocols(text(params::PROTO), func).map_err(|why| refuse(params::PROTO, why))?;
+    }
+    Ok(all)
+}
+
+/// Puts Simple where the filter leaves no protocol, with one warning in the process. Simple alone is also the choice
+/// where nobody asks and the device is software: LL gains nothing there.
+fn usable(mut ways: [Ways; filter::FUNCTIONS.len()], software: bool) -> [Ways; filter::FUNCTIONS.len()] {
     static WARNED: Once = Once::new();
-    let chosen = filter::protocol(words, Func::AllReduce)
-        .map_err(|text| Error::InvalidUsage(format!("NCCL_PROTO={words}: {text}; known are LL, LL128 and Simple")))?;
-    Ok(chosen.unwrap_or_else(|| {
-        WARNED.call_once(|| log::warn!("NCCL_PROTO={words} leaves no protocol that oxccl has on this device; using Simple"));
-        Proto::Simple
-    }))
+    let params = params::snapshot();
+    let words = params.text(params::PROTO).unwrap_or("");
+    for ways in &mut ways {
+        if ways.protos == 0 {
+            WARNED.call_once(|| log::warn!("NCCL_PROTO={words} leaves no protocol that oxccl has on this device; using Simple"));
+        }
+        if ways.protos == 0 || (software && words.trim().is_empty()) {
+            ways.protos = 1 << Proto::Simple as u8;
+        }
+    }
+    ways
 }
 
 fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
@@ -207,13 +252,30 @@ pub(super) fn check_devices(peers: &[PeerFacts], me: u32, allowed: bool) -> Resu
     Ok(())
 }
 
-/// What all ranks will do: nobody gets more channels or larger slots than it asked for, and LL is used where
-/// all ask for it (a difference in `NCCL_PROTO` has been warned of).
+/// What all ranks will do: nobody gets more channels or larger slots than it asked for, and a way is open where all
+/// leave it open (a difference between the variables has been warned of).
 pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
-    let all_ll = peers.iter().all(|peer| peer.proto == Proto::Ll as u8);
+    let mut ways = [Ways::ALL; filter::FUNCTIONS.len()];
+    for (place, common) in ways.iter_mut().enumerate() {
+        for peer in peers {
+            let theirs = peer.ways.get(place).copied().unwrap_or((0, 0));
+            *common = Ways { algos: common.algos & theirs.0, protos: common.protos & theirs.1 };
+        }
+        if common.protos == 0 {
+            common.protos = 1 << Proto::Simple as u8;
+        }
+    }
     Agreed {
-        proto: if all_ll { Proto::Ll } else { Proto::Simple },
         channels: peers.iter().map(|peer| peer.channels).min().unwrap_or(1),
         slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES as u32),
+        ways,
+        crowd: peers.iter().map(|peer| crowd(peers, peer)).max().unwrap_or(1),
     }
+}
+
+/// Ranks for each processor where a rank is.
+fn crowd(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
+    let here = peers.iter().filter(|peer| peer.host.same_host(&at.host));
+    let (ranks, cpus) = here.fold((0u32, u32::MAX), |(ranks, cpus), peer| (ranks + 1, cpus.min(peer.cpus)));
+    ranks.div_ceil(cpus.max(1))
 }

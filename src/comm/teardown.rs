@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::{Comm, State, arena};
 use crate::error::Error;
+use crate::health::Board;
 use crate::plan::layout::kernel_error;
 
 /// How long an abort waits for running kernels to see the flag. They look at it many times a second.
@@ -144,8 +145,23 @@ impl Comm {
     /// What a kernel said against the work that it was given; aborts are no news.
     pub(super) fn kernel_failure(&self) -> Option<Error> {
         let parts = self.parts.get()?;
-        let bad = parts.flag.error() == kernel_error::BAD_WORK;
-        bad.then(|| Error::Internal("a kernel was given work that it cannot run; outputs are not complete".to_string()))
+        let report = parts.flag.error();
+        if matches!(report[0], kernel_error::NONE | kernel_error::ABORTED) {
+            return None;
+        }
+        let [code, peer, serial, ..] = report;
+        let known = parts.board.as_ref().and_then(Board::disagreement).map(Error::InvalidUsage);
+        Some(match (code, known) {
+            (kernel_error::MISMATCH | kernel_error::PEER_LEFT, Some(error)) => error,
+            (kernel_error::MISMATCH, None) => {
+                Error::InvalidUsage(format!("rank {peer} made another call than this rank's collective {serial}"))
+            }
+            (kernel_error::PEER_LEFT, None) => {
+                let text = format!("rank {peer} left collective {serial} of this rank after an error of its own");
+                Error::Remote { rank: Some(peer), text }
+            }
+            _ => Error::Internal("a kernel was given work that it cannot run; outputs are not complete".to_string()),
+        })
     }
 
     /// From here on nothing is launched: a launch looks at the state under the same lock.

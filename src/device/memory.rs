@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
+use zerocopy::{Immutable, IntoBytes};
 
 use super::context::{Context, current_device};
 use super::driver::{Driver, HOST_MEMORY_ALREADY_REGISTERED, IpcMemHandle};
@@ -73,14 +74,26 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// Allocates and zeroes memory. The address is aligned to at least 256 bytes.
     pub fn zeroed(context: &Arc<Context>, bytes: usize) -> Result<DeviceMemory, Error> {
+        DeviceMemory::zeroed_at_first(context, bytes, bytes)
+    }
+
+    /// Allocates memory of which only the first `zeroed` bytes are zero: what is behind must be written before it is
+    /// read. The address is aligned to at least 256 bytes.
+    pub fn zeroed_at_first(context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<DeviceMemory, Error> {
+        assert!(zeroed <= bytes, "zeroes past the end");
         let _entered = context.enter()?;
         let driver = context.driver();
         let mut address = 0;
         // SAFETY: a context is current; the pointer is to a live variable.
         driver.check("cuMemAlloc", unsafe { (driver.table.mem_alloc)(&mut address, bytes) })?;
         let memory = DeviceMemory { context: context.clone(), address, bytes };
-        context.zero(address, bytes)?;
+        context.zero(address, zeroed)?;
         Ok(memory)
+    }
+
+    /// The context that it lives in.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// The device address.
@@ -209,69 +222,109 @@ impl Drop for RegisteredMemory {
     }
 }
 
-/// Two words in pinned host memory that host and kernels both see: "leave now", and an error word.
-pub struct HostFlag {
+/// Pinned host memory that kernels can reach, zeroed when it is made. Dropping it frees it.
+pub struct HostMemory {
     context: Arc<Context>,
-    host: *mut AtomicU32,
+    host: *mut u8,
     address: u64,
+    bytes: usize,
 }
 
-// SAFETY: the words are atomics; the pointer is stable until drop.
-unsafe impl Send for HostFlag {}
+// SAFETY: the memory belongs to the object, which is borrowed mutably where it is written.
+unsafe impl Send for HostMemory {}
 // SAFETY: as above.
-unsafe impl Sync for HostFlag {}
+unsafe impl Sync for HostMemory {}
 
-impl HostFlag {
-    /// Bytes from the flag to the error word: a cache line of its own each.
-    pub const ERROR_OFFSET: u64 = 64;
-    const BYTES: usize = 128;
-
-    /// Allocates both words as zero.
-    pub fn create(context: &Arc<Context>) -> Result<HostFlag, Error> {
+impl HostMemory {
+    /// Allocates `bytes` bytes of zeroes.
+    pub fn create(context: &Arc<Context>, bytes: usize) -> Result<HostMemory, Error> {
         let _entered = context.enter()?;
         let driver = context.driver();
         let mut host = null_mut();
         // SAFETY: a context is current; the pointer is to a live variable.
-        let code = unsafe { (driver.table.host_alloc)(&mut host, HostFlag::BYTES, PORTABLE_MAPPED) };
+        let code = unsafe { (driver.table.host_alloc)(&mut host, bytes, PORTABLE_MAPPED) };
         driver.check("cuMemHostAlloc", code)?;
-        let mut flag = HostFlag { context: context.clone(), host: host.cast(), address: 0 };
+        let mut memory = HostMemory { context: context.clone(), host: host.cast(), address: 0, bytes };
         // SAFETY: the memory was just allocated with this size.
-        unsafe { std::ptr::write_bytes(host.cast::<u8>(), 0, HostFlag::BYTES) };
+        unsafe { std::ptr::write_bytes(memory.host, 0, bytes) };
         // SAFETY: the pointer is to a live variable; the memory is mapped for the device.
-        let code = unsafe { (driver.table.host_pointer)(&mut flag.address, host, 0) };
+        let code = unsafe { (driver.table.host_pointer)(&mut memory.address, host, 0) };
         driver.check("cuMemHostGetDevicePointer", code)?;
-        Ok(flag)
+        Ok(memory)
     }
 
-    /// Tells running kernels to leave.
-    pub fn raise(&self) {
-        // SAFETY: the first word is live and aligned.
-        unsafe { &*self.host }.store(1, Ordering::Release);
-    }
-
-    /// Whether the flag is up.
-    pub fn is_raised(&self) -> bool {
-        // SAFETY: the first word is live and aligned.
-        unsafe { &*self.host }.load(Ordering::Acquire) != 0
-    }
-
-    /// The error word that a kernel left; 0 means none.
-    pub fn error(&self) -> u32 {
-        // SAFETY: the second word lies inside the allocation, on its own line.
-        unsafe { &*self.host.add(HostFlag::ERROR_OFFSET as usize / 4) }.load(Ordering::Acquire)
-    }
-
-    /// The device address of the flag; the error word follows at [`HostFlag::ERROR_OFFSET`].
+    /// The address by which the device reaches the memory.
     pub fn address(&self) -> u64 {
         self.address
     }
+
+    /// The size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies plain data to the begin of the memory, which no kernel may be using.
+    pub fn write<T: IntoBytes + Immutable>(&mut self, data: &[T]) {
+        let data = data.as_bytes();
+        assert!(data.len() <= self.bytes, "write past the end");
+        // SAFETY: the memory is live and long enough, and nothing else of this process refers to it.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.host, data.len()) };
+    }
 }
 
-impl Drop for HostFlag {
+impl Drop for HostMemory {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: the allocation is ours; kernels that used it have ended.
             unsafe { (self.context.driver().table.host_free)(self.host.cast()) };
         }
+    }
+}
+
+/// Words in pinned host memory that host and kernels both see: "leave now", and an error report.
+pub struct HostFlag(HostMemory);
+
+impl HostFlag {
+    /// Bytes from the flag to the error report: a cache line of its own each.
+    pub const ERROR_OFFSET: u64 = 64;
+    /// Words of 32 bits of an error report, as kernels know it.
+    pub const ERROR_WORDS: usize = 8;
+    const BYTES: usize = 128;
+
+    /// Allocates all words as zero.
+    pub fn create(context: &Arc<Context>) -> Result<HostFlag, Error> {
+        HostMemory::create(context, HostFlag::BYTES).map(HostFlag)
+    }
+
+    fn word(&self, place: usize) -> &AtomicU32 {
+        assert!(place < HostFlag::BYTES / 4, "no such word");
+        // SAFETY: the word is live and aligned, and used as an atomic by all.
+        unsafe { &*self.0.host.cast::<AtomicU32>().add(place) }
+    }
+
+    /// Tells running kernels to leave.
+    pub fn raise(&self) {
+        self.word(0).store(1, Ordering::Release);
+    }
+
+    /// Whether the flag is up.
+    pub fn is_raised(&self) -> bool {
+        self.word(0).load(Ordering::Acquire) != 0
+    }
+
+    /// The report that a kernel left; its first word is 0 where there is none.
+    pub fn error(&self) -> [u32; HostFlag::ERROR_WORDS] {
+        let mut words = [0; HostFlag::ERROR_WORDS];
+        let first = HostFlag::ERROR_OFFSET as usize / 4;
+        words[0] = self.word(first).load(Ordering::Acquire);
+        if words[0] != 0 {
+            (1..HostFlag::ERROR_WORDS).for_each(|place| words[place] = self.word(first + place).load(Ordering::Relaxed));
+        }
+        words
+    }
+
+    /// The device address of the flag; the error report follows at [`HostFlag::ERROR_OFFSET`].
+    pub fn address(&self) -> u64 {
+        self.0.address()
     }
 }

@@ -15,4 +15,4 @@ pub use context::{Context, DeviceFacts, current_device, device_count};
 pub use driver::{Driver, IpcMemHandle, OUT_OF_MEMORY};
 pub use event::Event;
 pub use image::{KernelFacts, Kernels, Stream};
-pub use memory::{DeviceMemory, HostFlag, PeerMemory, RegisteredMemory, allocate, free};
+pub use memory::{DeviceMemory, HostFlag, HostMemory, PeerMemory, RegisteredMemory, allocate, free};

@@ -1,73 +1,77 @@
 //! From collected calls to kernel launches: checks, work items, streams.
 
-mod work;
+mod call;
+
+mod peers;
+mod plan;
 
 use std::sync::Arc;
 
-use crate::comm::config::CollConfig;
 use crate::comm::{Comm, Parts};
 use crate::device::Stream;
 use crate::error::Error;
 use crate::log::lines::CallLine;
-use crate::plan::call::{DataType, Func, Op};
 
-use work::Batch;
+pub use call::Call;
+use plan::{Launch, Plan};
 
-/// A call of a collective, as the C interface gives it, with its numbers checked.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Collective {
-    /// Which function.
-    pub func: Func,
-    /// The device address of the input.
-    pub send: u64,
-    /// The device address of the output.
-    pub recv: u64,
-    /// The number of elements, as the function counts them.
-    pub count: usize,
-    /// The element type.
-    pub datatype: DataType,
-    /// The reduction.
-    pub op: Op,
-    /// The root; 0 where the function has none.
-    pub root: i32,
-    /// The user's stream.
-    pub stream: usize,
-    /// The configuration of the call; tuning fields are hints.
-    pub config: Option<CollConfig>,
-}
-
-/// Launches one call at once; [`check_buffers`] comes before.
+/// Launches one call at once; [`Call::check_buffers`] comes before.
 ///
 /// # Errors
-/// [`Error::InvalidUsage`] for a stream that is being captured, [`Error::Cuda`] when the driver refuses.
-pub fn run_one(comm: &Arc<Comm>, call: &Collective) -> Result<(), Error> {
+/// [`Error::InvalidUsage`] for a stream that is being captured and for a message to oneself, [`Error::Cuda`] when the
+/// driver refuses.
+pub fn run_one(comm: &Arc<Comm>, call: &Call) -> Result<(), Error> {
     check(comm, std::iter::once(call))?;
-    launch_all(comm, std::iter::once(call))
+    prepare(comm, std::iter::once(call))?.launch()
 }
 
-/// Launches the calls of a group: communicator by communicator, in the order of their first calls. What
-/// can be known to be wrong is found before anything is launched: peers wait for a launch.
+/// Launches the calls of a group: communicator by communicator, in the order of their first calls. What can be
+/// known to be wrong is found before anything is launched, and what takes memory is done: peers wait for a launch.
 ///
 /// # Errors
 /// As [`run_one`]; when the driver refuses a launch, the calls of later communicators are not launched.
-pub fn run_group(calls: &[(Arc<Comm>, Collective)]) -> Result<(), Error> {
+pub fn run_group(calls: &[(Arc<Comm>, Call)]) -> Result<(), Error> {
+    let comms = communicators(calls);
+    comms.iter().try_for_each(|comm| check(comm, calls_of(comm, calls)))?;
+    let prepared: Result<Vec<_>, Error> = comms.iter().map(|comm| prepare(comm, calls_of(comm, calls))).collect();
+    prepared?.into_iter().try_for_each(Prepared::launch)
+}
+
+/// What the last collective of a group is expected to take, in microseconds; none where there is no collective, or
+/// but one rank.
+///
+/// # Errors
+/// As [`run_group`], but for what only a launch can give.
+pub fn simulate_group(calls: &[(Arc<Comm>, Call)]) -> Result<Option<f64>, Error> {
+    let comms = communicators(calls);
+    comms.iter().try_for_each(|comm| check(comm, calls_of(comm, calls)))?;
+    let of_interest = |(comm, call): &&(Arc<Comm>, Call)| !call.func.has_peer() && call.count > 0 && comm.nranks() > 1;
+    let last = calls.iter().rfind(of_interest);
+    last.map(|(comm, call)| comm.parts()?.schedules.estimate(&plan::ask(call)?)).transpose()
+}
+
+/// The communicators of some calls, in the order of their first calls.
+fn communicators(calls: &[(Arc<Comm>, Call)]) -> Vec<&Arc<Comm>> {
     let mut comms: Vec<&Arc<Comm>> = Vec::new();
     for (comm, _) in calls {
         if !comms.iter().any(|seen| Arc::ptr_eq(seen, comm)) {
             comms.push(comm);
         }
     }
-    let calls_of = |comm| calls.iter().filter(move |(owner, _)| Arc::ptr_eq(owner, comm)).map(|(_, call): &(_, Collective)| call);
-    comms.iter().try_for_each(|comm| check(comm, calls_of(comm)))?;
-    comms.iter().try_for_each(|comm| launch_all(comm, calls_of(comm)))
+    comms
+}
+
+fn calls_of<'a>(comm: &'a Arc<Comm>, calls: &'a [(Arc<Comm>, Call)]) -> impl Iterator<Item = &'a Call> + Clone {
+    calls.iter().filter(move |(owner, _)| Arc::ptr_eq(owner, comm)).map(|(_, call)| call)
 }
 
 /// What is wrong with calls of one communicator, as far as it shows before a launch.
-fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Collective> + Clone) -> Result<(), Error> {
+fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<(), Error> {
     comm.check_ready()?;
     if completion_events(calls.clone()).count() > 1 {
         return Err(Error::InvalidUsage("Only one launch-completion event may be provided in one NCCL group".to_string()));
     }
+    peers::check(comm, calls.clone())?;
     let _entered = comm.context().enter_for_launch()?;
     let mut last = None;
     for call in calls {
@@ -79,43 +83,91 @@ fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Collective> + Clone) -
     Ok(())
 }
 
-/// Launches calls of one communicator, in their order, in as few launches as the argument has room.
-fn launch_all<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Collective> + Clone) -> Result<(), Error> {
-    let Some(stream) = calls.clone().map(|call| Stream(call.stream)).last() else { return Ok(()) };
-    let parts = comm.parts()?;
-    let _entered = comm.context().enter_for_launch()?;
-    let mut order = parts.order.lock();
-    // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
-    comm.check_ready()?;
-    let others = other_streams(calls.clone(), stream);
-    order.before(stream)?;
-    for other in &others {
-        order.join(*other, stream)?;
-    }
-    let launched = launch_batches(comm, parts, calls.clone(), stream);
-    // Part of it may have been launched even where it has failed.
-    let marked = order.after(stream);
-    if let Err(error) = launched.and(marked) {
-        // This rank is now out of step with the others.
-        comm.fail(&error);
-        return Err(error);
-    }
-    signal_completion(comm, calls, stream)?;
-    others.into_iter().try_for_each(|other| order.before(other))
+/// A thing to put on a stream.
+enum Action {
+    Launch(Box<Launch>),
+    Copy { to: u64, from: u64, bytes: u64 },
 }
 
-/// The events that the configurations of calls name; 0 names none.
-fn completion_events<'a>(calls: impl Iterator<Item = &'a Collective>) -> impl Iterator<Item = usize> {
+/// The calls of one communicator in a group, ready to be launched.
+struct Prepared<'a> {
+    comm: &'a Comm,
+    parts: &'a Parts,
+    actions: Vec<Action>,
+    /// The stream of the last call, which carries the kernels (spec §4.5); none where there is no call.
+    stream: Option<Stream>,
+    others: Vec<Stream>,
+    completion: Option<usize>,
+}
+
+fn prepare<'a, 'c>(comm: &'a Comm, calls: impl Iterator<Item = &'c Call> + Clone) -> Result<Prepared<'a>, Error> {
+    let parts = comm.parts()?;
+    let stream = calls.clone().map(|call| Stream(call.stream)).last();
+    let others = stream.map(|stream| other_streams(calls.clone(), stream)).unwrap_or_default();
+    let completion = completion_events(calls.clone()).next();
+    let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, note(comm, parts, call))).collect();
+    let actions = match comm.nranks() {
+        1 => alone(comm, parts, &numbered)?,
+        _ => {
+            let launches = Plan::of(comm, parts, &numbered)?.launches()?;
+            launches.into_iter().map(|launch| Action::Launch(Box::new(launch))).collect()
+        }
+    };
+    Ok(Prepared { comm, parts, actions, stream, others, completion })
+}
+
+/// With one rank every call is a copy, but for a user's scalar.
+fn alone(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Result<Vec<Action>, Error> {
+    let copy =
+        |call: &Call| (call.send != call.recv).then(|| Action::Copy { to: call.recv, from: call.send, bytes: call.bytes() });
+    let mut actions = Vec::new();
+    for (call, serial) in calls.iter().filter(|(call, _)| call.count > 0 && !call.func.has_peer()) {
+        match plan::is_copy_alone(call) {
+            true => actions.extend(copy(call)),
+            false => actions.push(Action::Launch(Box::new(Plan::alone(comm, parts, call, *serial)?))),
+        }
+    }
+    actions
+        .extend(peers::copies(comm.rank(), calls).iter().filter(|(call, _)| call.count > 0).filter_map(|(call, _)| copy(call)));
+    Ok(actions)
+}
+
+impl Prepared<'_> {
+    /// Puts everything on the stream, in the communicator's order.
+    fn launch(self) -> Result<(), Error> {
+        let Prepared { comm, parts, actions, stream, others, completion } = self;
+        let Some(stream) = stream else { return Ok(()) };
+        let _entered = comm.context().enter_for_launch()?;
+        let mut order = parts.order.lock();
+        // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
+        comm.check_ready()?;
+        order.before(stream)?;
+        others.iter().try_for_each(|other| order.join(*other, stream))?;
+        let launched = actions.into_iter().try_for_each(|action| match action {
+            Action::Launch(launch) => launch.go(parts, stream),
+            Action::Copy { to, from, bytes } => comm.context().copy(to, from, bytes as usize, stream),
+        });
+        // Part of it may have been launched even where it has failed.
+        let marked = order.after(stream);
+        if let Err(error) = launched.and(marked) {
+            // This rank is now out of step with the others.
+            comm.fail(&error);
+            return Err(error);
+        }
+        if let Some(event) = completion {
+            comm.context().record_user_event(event, stream)?;
+        }
+        others.into_iter().try_for_each(|other| order.before(other))
+    }
+}
+
+/// The events that the configurations of calls name (delta §3.3); 0 names none.
+fn completion_events<'a>(calls: impl Iterator<Item = &'a Call>) -> impl Iterator<Item = usize> {
     calls.filter_map(|call| call.config.as_ref()).map(|config| config.launch_completion_event).filter(|event| *event != 0)
 }
 
-/// Records the event that a call's configuration names (delta §3.3).
-fn signal_completion<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Collective>, stream: Stream) -> Result<(), Error> {
-    completion_events(calls).try_for_each(|event| comm.context().record_user_event(event, stream))
-}
-
-/// The streams of a group's calls besides the last one, which carries the kernels (spec §4.5).
-fn other_streams<'a>(calls: impl Iterator<Item = &'a Collective>, last: Stream) -> Vec<Stream> {
+/// The streams of a group's calls besides the last one.
+fn other_streams<'a>(calls: impl Iterator<Item = &'a Call>, last: Stream) -> Vec<Stream> {
     let mut others = Vec::new();
     for call in calls {
         let stream = Stream(call.stream);
@@ -126,64 +178,20 @@ fn other_streams<'a>(calls: impl Iterator<Item = &'a Collective>, last: Stream) 
     others
 }
 
-fn launch_batches<'a>(
-    comm: &Comm,
-    parts: &Parts,
-    calls: impl Iterator<Item = &'a Collective>,
-    stream: Stream,
-) -> Result<(), Error> {
-    let Some(schedules) = &parts.schedules else {
-        return calls.into_iter().try_for_each(|call| copy_alone(comm, call, stream));
-    };
-    let mut batch = Batch::new(schedules, parts.flag.address());
-    for call in calls {
-        log_call(comm, call);
-        if call.count == 0 {
-            continue;
-        }
-        batch.add(parts, stream, call, comm.nranks() as u32)?;
-    }
-    batch.launch(parts, stream)
-}
-
-/// With one rank every collective is a copy; averaging over one rank changes nothing.
-fn copy_alone(comm: &Comm, call: &Collective, stream: Stream) -> Result<(), Error> {
+/// Counts a call, logs it, and writes a collective on the board; returns a collective's number in the communicator.
+fn note(comm: &Comm, parts: &Parts, call: &Call) -> u32 {
     log_call(comm, call);
-    if call.count == 0 || call.send == call.recv {
-        return Ok(());
+    if call.func.has_peer() {
+        return 0;
     }
-    comm.context().copy(call.recv, call.send, call.count * call.datatype.size(), stream)
+    let serial = comm.count_collective();
+    if let Some(board) = &parts.board {
+        board.note(call.record(serial));
+    }
+    serial as u32
 }
 
-/// Refuses buffers that no kernel could use: NULL, an end past the address space, an address that is
-/// not aligned to the element type. At the call, so that a group learns of it there.
-///
-/// # Errors
-/// [`Error::InvalidArgument`] names the buffer.
-pub fn check_buffers(call: &Collective) -> Result<(), Error> {
-    let size = call.datatype.size() as u64;
-    for (name, address) in [("sendbuff", call.send), ("recvbuff", call.recv)] {
-        let name = || format!("{} : {name} {address:#x}", call.func.name());
-        if call.count > 0 && address == 0 {
-            return Err(Error::InvalidArgument(format!("{} is not a valid pointer", name())));
-        }
-        if call.count > 0 && address % size != 0 {
-            return Err(Error::InvalidArgument(format!(
-                "{} is not aligned to the {size} bytes of {}",
-                name(),
-                call.datatype.name()
-            )));
-        }
-        // No buffer has 2^63 bytes; how a call is split counts on that.
-        let bytes = (call.count as u64).checked_mul(size).filter(|bytes| i64::try_from(*bytes).is_ok());
-        if bytes.and_then(|bytes| address.checked_add(bytes)).is_none() {
-            return Err(Error::InvalidArgument(format!("{}: {} elements end outside the address space", name(), call.count)));
-        }
-    }
-    Ok(())
-}
-
-fn log_call(comm: &Comm, call: &Collective) {
+fn log_call(comm: &Comm, call: &Call) {
     let count_before = comm.count_call();
     if !log::log_enabled!(target: "COLL", log::Level::Info) {
         return;
@@ -195,7 +203,7 @@ fn log_call(comm: &Comm, call: &Collective) {
         recv: call.recv,
         count: call.count,
         datatype: call.datatype as i32,
-        op: call.op as i32,
+        op: i32::from(call.reduction.number()),
         root: call.root,
         comm: comm.handle(),
         nranks: comm.nranks(),

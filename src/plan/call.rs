@@ -152,6 +152,33 @@ impl Func {
         matches!(self, Func::Send | Func::Recv)
     }
 
+    /// All collectives: what is no half of a message.
+    pub const COLLECTIVES: [Func; 8] = [
+        Func::Broadcast,
+        Func::Reduce,
+        Func::AllGather,
+        Func::ReduceScatter,
+        Func::AllReduce,
+        Func::AlltoAll,
+        Func::Scatter,
+        Func::Gather,
+    ];
+
+    /// The function with a number; messages are none.
+    pub fn from_number(number: u8) -> Option<Func> {
+        Func::COLLECTIVES.into_iter().find(|func| *func as u8 == number)
+    }
+
+    /// Whether one rank is different from the others.
+    pub fn has_root(self) -> bool {
+        matches!(self, Func::Broadcast | Func::Reduce | Func::Scatter | Func::Gather)
+    }
+
+    /// Whether elements are reduced; else they only move.
+    pub fn reduces(self) -> bool {
+        matches!(self, Func::Reduce | Func::ReduceScatter | Func::AllReduce)
+    }
+
     /// The name without `nccl`, as messages use it.
     pub fn name(self) -> &'static str {
         match self {

@@ -222,7 +222,7 @@ pub struct LinkEnd {
 }
 
 /// One channel's part of one collective.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Immutable, IntoBytes)]
 #[repr(C)]
 pub struct Work {
     /// Address of the user's input; aligned to the element size.

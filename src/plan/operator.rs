@@ -16,7 +16,60 @@ pub struct Operator {
     pub post: u64,
 }
 
+/// A reduction as a call asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// One of the interface's own.
+    Builtin(Op),
+    /// A sum in which every input is multiplied by a scalar first (`ncclRedOpCreatePreMulSum`).
+    Scaled(Scalar),
+}
+
+/// A user's scalar, of the call's element type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scalar {
+    /// Its bits, in the low bytes.
+    Bits(u64),
+    /// The device address that it is read from when the call is carried out.
+    At(u64),
+}
+
+impl Reduction {
+    /// The number of the built-in operator; one past the last for a user's.
+    pub fn number(self) -> u8 {
+        match self {
+            Reduction::Builtin(op) => op as u8,
+            Reduction::Scaled(_) => Op::Avg as u8 + 1,
+        }
+    }
+
+    /// The name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reduction::Builtin(op) => op.name(),
+            Reduction::Scaled(_) => "a PreMulSum operator",
+        }
+    }
+
+    /// Whether even one rank alone must compute (spec §4.9).
+    pub fn changes_one_rank(self) -> bool {
+        matches!(self, Reduction::Scaled(_))
+    }
+}
+
 impl Operator {
+    /// Plain data: nothing is computed.
+    pub const COPY: Operator = Operator { op: KernelOp::Sum, flags: 0, pre: 0, post: 0 };
+
+    /// What kernels do for a reduction over `nranks` ranks.
+    pub fn of(reduction: Reduction, datatype: DataType, nranks: u32) -> Operator {
+        match reduction {
+            Reduction::Builtin(op) => Operator::builtin(op, datatype, nranks),
+            Reduction::Scaled(Scalar::Bits(pre)) => Operator { flags: work_flag::PRE, pre, ..Operator::COPY },
+            Reduction::Scaled(Scalar::At(pre)) => Operator { flags: work_flag::PRE | work_flag::PRE_AT, pre, ..Operator::COPY },
+        }
+    }
+
     /// What kernels do for a built-in reduction over `nranks` ranks.
     ///
     /// An average of floats multiplies every input by 1/n, rounded to the type, before it adds; one of

@@ -9,6 +9,50 @@ use crate::error::Error;
 /// it received only when it has one to send.
 const SLOTS_NEEDED: u32 = 2;
 
+/// A rank's place in a ring.
+struct Seat<'a> {
+    ring: &'a [u32],
+    rank: u32,
+    at: usize,
+}
+
+impl<'a> Seat<'a> {
+    fn find(ring: &'a [u32], rank: u32) -> Result<Seat<'a>, Error> {
+        let at = ring.iter().position(|&r| r == rank);
+        match at {
+            Some(at) if ring.len() >= 2 => Ok(Seat { ring, rank, at }),
+            _ => Err(Error::Internal(format!("no ring of {} ranks for rank {rank}", ring.len()))),
+        }
+    }
+
+    /// The position this many steps before the own one.
+    fn before(&self, back: usize) -> usize {
+        (self.at + self.ring.len() - back) % self.ring.len()
+    }
+
+    fn next(&self) -> [u32; 1] {
+        [self.ring[(self.at + 1) % self.ring.len()]]
+    }
+
+    fn prev(&self) -> [u32; 1] {
+        [self.ring[self.before(1)]]
+    }
+
+    /// How many steps after `root` the rank comes.
+    fn after(&self, root: u32) -> Result<usize, Error> {
+        let seat = Seat::find(self.ring, root)?;
+        Ok((self.at + self.ring.len() - seat.at) % self.ring.len())
+    }
+
+    fn schedule(&self, nchunks: usize) -> Result<Schedule, Error> {
+        Ok(Schedule::new(self.rank, LinkClass::Ring, many(nchunks)?, SLOTS_NEEDED))
+    }
+}
+
+fn many(n: usize) -> Result<u32, Error> {
+    u32::try_from(n).map_err(|_| Error::Internal(format!("a ring of {n} ranks")))
+}
+
 /// Ring AllReduce: the schedule of `rank` in a ring that visits ranks in the order of `ring`.
 ///
 /// There are as many chunks as ranks. In the first half each chunk goes once around and collects every
@@ -20,19 +64,13 @@ const SLOTS_NEEDED: u32 = 2;
 /// [`Error::Internal`] where `ring` has fewer than two ranks (one rank's AllReduce is a copy), more than
 /// a step can repeat, or not `rank`.
 pub fn all_reduce(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
+    let seat = Seat::find(ring, rank)?;
     let n = ring.len();
-    let at = ring.iter().position(|&r| r == rank);
-    let (Some(at), 2..) = (at, n) else {
-        return Err(Error::Internal(format!("no ring of {n} ranks for rank {rank}")));
-    };
-    let many = |n: usize| u32::try_from(n).map_err(|_| Error::Internal(format!("a ring of {n} ranks")));
     let around = many(n - 2)?;
-    let next = [ring[(at + 1) % n]];
-    let prev = [ring[(at + n - 1) % n]];
-    // The chunk `back` positions before this rank's own.
-    let chunk = |back: usize| many((at + n - back) % n);
+    let (next, prev) = (seat.next(), seat.prev());
+    let chunk = |back: usize| many(seat.before(back));
 
-    let mut s = Schedule::new(rank, LinkClass::Ring, many(n)?, SLOTS_NEEDED);
+    let mut s = seat.schedule(n)?;
     let once = Draft { place: 1, ..Draft::ONCE };
     s.push(Draft { flags: IN, send: &next, place: 0, ..once }.chunk(chunk(1)?))?;
     let pass = Draft { recv: &prev, send: &next, repeat: around, stride: -1, ..once };
@@ -40,5 +78,72 @@ pub fn all_reduce(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
     s.push(Draft { flags: IN | OUT | POST, recv: &prev, send: &next, ..once }.chunk(chunk(0)?))?;
     s.push(Draft { flags: OUT, place: 0, ..pass }.chunk(chunk(1)?))?;
     s.push(Draft { flags: OUT, place: 0, recv: &prev, ..once }.chunk(chunk(n - 1)?))?;
+    Ok(s)
+}
+
+/// Ring AllGather: every rank's chunk goes once around. Chunks have the numbers of ranks.
+///
+/// # Errors
+/// As [`all_reduce`].
+pub fn all_gather(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
+    let seat = Seat::find(ring, rank)?;
+    let n = ring.len();
+    let (next, prev) = (seat.next(), seat.prev());
+    let mut s = seat.schedule(n)?;
+    s.push(Draft { flags: IN | OUT, send: &next, out_chunk: rank, ..Draft::ONCE })?;
+    let pass = Draft { flags: OUT, recv: &prev, send: &next, ..Draft::ONCE };
+    s.push_run(pass, (1..n - 1).map(|back| ring[seat.before(back)]))?;
+    s.push(Draft { flags: OUT, recv: &prev, ..Draft::ONCE }.chunk(ring[seat.before(n - 1)]))?;
+    Ok(s)
+}
+
+/// Ring ReduceScatter: every chunk goes once around, collects every contribution and ends at its rank. The order
+/// of reduction is the one of [`all_reduce`]: from the rank behind the chunk's own around to its own.
+///
+/// # Errors
+/// As [`all_reduce`].
+pub fn reduce_scatter(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
+    let seat = Seat::find(ring, rank)?;
+    let n = ring.len();
+    let (next, prev) = (seat.next(), seat.prev());
+    let mut s = seat.schedule(n)?;
+    s.push(Draft { flags: IN, send: &next, ..Draft::ONCE }.chunk(ring[seat.before(1)]))?;
+    let pass = Draft { flags: IN, recv: &prev, send: &next, place: 1, ..Draft::ONCE };
+    s.push_run(pass, (2..n).map(|back| ring[seat.before(back)]))?;
+    let last = Draft { flags: IN | OUT | POST, recv: &prev, place: 1, ..Draft::ONCE };
+    s.push(Draft { in_chunk: rank, out_chunk: 0, ..last })?;
+    Ok(s)
+}
+
+/// Ring Broadcast: a chain from the root around the ring, which works on as many pieces at a time as it is long.
+///
+/// # Errors
+/// As [`all_reduce`]; also where the ring has no `root`.
+pub fn broadcast(ring: &[u32], root: u32, rank: u32) -> Result<Schedule, Error> {
+    let seat = Seat::find(ring, rank)?;
+    let (next, prev) = (seat.next(), seat.prev());
+    let after = seat.after(root)?;
+    let mut s = seat.schedule(1)?;
+    let flags = if after == 0 { IN | OUT } else { OUT };
+    let recv: &[u32] = if after == 0 { &[] } else { &prev };
+    let send: &[u32] = if after == ring.len() - 1 { &[] } else { &next };
+    s.push(Draft { flags, recv, send, ..Draft::ONCE })?;
+    Ok(s)
+}
+
+/// Ring Reduce: a chain that begins behind the root and ends at it; every rank adds its contribution to what
+/// it gets.
+///
+/// # Errors
+/// As [`broadcast`].
+pub fn reduce(ring: &[u32], root: u32, rank: u32) -> Result<Schedule, Error> {
+    let seat = Seat::find(ring, rank)?;
+    let (next, prev) = (seat.next(), seat.prev());
+    let mut s = seat.schedule(1)?;
+    s.push(match seat.after(root)? {
+        0 => Draft { flags: IN | OUT | POST, recv: &prev, place: 1, ..Draft::ONCE },
+        1 => Draft { flags: IN, send: &next, ..Draft::ONCE },
+        _ => Draft { flags: IN, recv: &prev, send: &next, place: 1, ..Draft::ONCE },
+    })?;
     Ok(s)
 }

@@ -32,6 +32,11 @@ pub enum LinkClass {
     Peer,
 }
 
+impl LinkClass {
+    /// All classes.
+    pub const ALL: [LinkClass; 3] = [LinkClass::Ring, LinkClass::Mesh, LinkClass::Peer];
+}
+
 impl LinkId {
     /// The Simple link of the first channel between two ranks.
     pub fn new(class: LinkClass, from: u32, to: u32) -> LinkId {
@@ -125,6 +130,29 @@ impl Schedule {
             *index = self.link(LinkId::new(self.class, self.rank, to))?;
         }
         self.steps.push(step);
+        Ok(())
+    }
+
+    /// Appends a step once for each of some chunks, in their order, with as few steps as repetitions allow.
+    ///
+    /// # Errors
+    /// As [`Schedule::push`].
+    pub fn push_run(&mut self, draft: Draft<'_>, chunks: impl Iterator<Item = u32>) -> Result<(), Error> {
+        let chunks: Vec<u32> = chunks.collect();
+        let n = i64::from(self.nchunks.max(1));
+        // The shorter way around, which fits a step's stride for longer.
+        let stride = |from: u32, to: u32| {
+            let ahead = (i64::from(to) - i64::from(from)).rem_euclid(n);
+            i16::try_from(if ahead * 2 > n { ahead - n } else { ahead }).ok()
+        };
+        let mut at = 0;
+        while let Some(&first) = chunks.get(at) {
+            let by = chunks.get(at + 1).and_then(|&second| stride(first, second));
+            let more = chunks[at..].windows(2).take_while(|pair| by.is_some() && stride(pair[0], pair[1]) == by).count();
+            let repeat = (more + 1).min(usize::from(u16::MAX));
+            self.push(Draft { repeat: repeat as u32, stride: by.filter(|_| repeat > 1).unwrap_or(0), ..draft }.chunk(first))?;
+            at += repeat;
+        }
         Ok(())
     }
 

@@ -4,7 +4,6 @@
 use super::call::DataType;
 use super::layout::{Proto, Work};
 use super::operator::Operator;
-use super::schedule::Schedule;
 use crate::error::Error;
 
 /// Chunks, parts and pieces begin at multiples of this many bytes, so that data in slots and in user
@@ -14,12 +13,14 @@ const LINE: u64 = 64;
 /// What a split depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Elements of the call.
+    /// Elements of the call, or with `blocks` those of one block.
     pub count: u64,
     /// The element type.
     pub datatype: DataType,
     /// Chunks of the schedule, at least 1.
     pub nchunks: u32,
+    /// The data are `nchunks` blocks of `count` elements, one for each chunk; else `count` elements are cut.
+    pub blocks: bool,
     /// The most channels, at least 1.
     pub max_channels: u32,
     /// Bytes of a slot: a multiple of 64 for [`Proto::Simple`] and of 128 for [`Proto::Ll`], and not 0.
@@ -61,18 +62,22 @@ impl Geometry {
         if r.nchunks == 0 || r.max_channels == 0 || slot_data < LINE || !slot_data.is_multiple_of(LINE) {
             return Err(Error::Internal(format!("cannot split {r:?}")));
         }
-        let bytes = r.count.checked_mul(size).filter(|&b| i64::try_from(b).is_ok());
-        let Some(bytes) = bytes else {
+        let total = r.count.checked_mul(if r.blocks { u64::from(r.nchunks) } else { 1 });
+        let bytes = total.and_then(|total| total.checked_mul(size)).filter(|&b| i64::try_from(b).is_ok());
+        let (Some(bytes), Some(total)) = (bytes, total) else {
             return Err(Error::InvalidArgument(format!("count {} of {:?} is more than memory holds", r.count, r.datatype)));
         };
         let line = LINE / size;
-        let block = to_line(r.count.div_ceil(u64::from(r.nchunks)).max(1), line);
+        let block = match r.blocks {
+            true => r.count.max(1),
+            false => to_line(r.count.div_ceil(u64::from(r.nchunks)).max(1), line),
+        };
         let wanted = bytes / r.min_channel_bytes.max(1);
         let channels = wanted.clamp(1, u64::from(r.max_channels));
         // A chunk of less than a line is not divided any further, and no line is.
         let part = if block < line { block } else { block.div_ceil(channels).next_multiple_of(line) };
         Ok(Geometry {
-            count: r.count,
+            count: total,
             nchunks: r.nchunks,
             nchannels: block.div_ceil(part) as u32,
             block,
@@ -88,8 +93,8 @@ impl Geometry {
         (lo, (lo + self.part).min(self.block))
     }
 
-    /// The work item of a channel, complete but for its four addresses.
-    pub fn work(&self, channel: u32, schedule: &Schedule, datatype: DataType, operator: &Operator) -> Work {
+    /// The work item of a channel, complete but for its addresses, steps and links.
+    pub fn work(&self, channel: u32, datatype: DataType, operator: &Operator) -> Work {
         let (lo, hi) = self.range(channel);
         Work {
             count: self.count,
@@ -97,13 +102,11 @@ impl Geometry {
             piece: self.piece,
             lo,
             hi,
-            nsteps: schedule.steps.len() as u32,
             nchunks: self.nchunks,
             datatype: datatype as u8,
             op: operator.op as u8,
             proto: self.proto as u8,
             flags: operator.flags,
-            nlinks: schedule.links.len() as u32,
             pre: operator.pre,
             post: operator.post,
             ..Work::default()

@@ -174,7 +174,7 @@ fn address(name: &FdPostName) -> Result<SocketAddrUnix, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::SharedMemory;
+    use crate::sys::SharedFile;
     use std::os::fd::AsFd;
 
     const LIMIT: Duration = Duration::from_secs(10);
@@ -187,8 +187,8 @@ mod tests {
     fn descriptors_arrive_by_key_whatever_the_order() {
         let (cancel, _writer) = never();
         let (mut a, mut b) = (FdPost::open().expect("a"), FdPost::open().expect("b"));
-        let first = SharedMemory::create("test", 4096).expect("memory");
-        let second = SharedMemory::create("test", 8192).expect("memory");
+        let first = SharedFile::create("test", 4096).expect("memory");
+        let second = SharedFile::create("test", 8192).expect("memory");
         a.send(&b.name(), 1, first.descriptor(), cancel.as_fd(), LIMIT).expect("send");
         a.send(&b.name(), 2, second.descriptor(), cancel.as_fd(), LIMIT).expect("send");
         let got = b.receive(2, cancel.as_fd(), LIMIT).expect("second first");
@@ -201,7 +201,7 @@ mod tests {
     fn two_full_boxes_do_not_block_each_other() {
         let (cancel, _writer) = never();
         let (mut a, mut b) = (FdPost::open().expect("a"), FdPost::open().expect("b"));
-        let memory = SharedMemory::create("test", 4096).expect("memory");
+        let memory = SharedFile::create("test", 4096).expect("memory");
         let (to_a, to_b) = (a.name(), b.name());
         // More than any queue of the kernel holds, in both directions at once.
         let many = 600;
@@ -231,7 +231,7 @@ mod tests {
         let (cancel, _writer) = never();
         let mut post = FdPost::open().expect("post");
         let gone = FdPost::open().expect("gone").name();
-        let memory = SharedMemory::create("test", 4096).expect("memory");
+        let memory = SharedFile::create("test", 4096).expect("memory");
         let error = post.send(&gone, 1, memory.descriptor(), cancel.as_fd(), LIMIT).expect_err("nobody is there");
         assert!(matches!(error, Error::Remote { .. }), "{error}");
     }

@@ -8,4 +8,4 @@ mod shared;
 pub use fdpass::{FdPost, FdPostName};
 pub use fork::forks;
 pub use host::{HostFacts, allowed_cpus};
-pub use shared::{AddressRange, SharedMemory};
+pub use shared::{AddressRange, SharedFile, SharedMemory};

@@ -3,77 +3,95 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::Error;
 
-/// A mapped memfd. Dropping it unmaps the memory and closes the descriptor.
-pub struct SharedMemory {
+/// A memfd whose size cannot change. Dropping it closes the descriptor; mappings stay.
+pub struct SharedFile {
     fd: OwnedFd,
+    bytes: usize,
+}
+
+/// A mapped memfd. Dropping it unmaps the memory.
+pub struct SharedMemory {
     address: *mut c_void,
     bytes: usize,
 }
 
-// SAFETY: the object is an address and a descriptor; what is done with the memory is the user's affair.
+// SAFETY: the object is an address; what is done with the memory is the user's affair.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
 
-impl SharedMemory {
-    /// Makes zeroed memory of a size in bytes. The pages are reserved now, so that a full memory
-    /// limit shows here and never as SIGBUS later.
+impl SharedFile {
+    /// Makes a file of zeroes of a size in bytes, without memory behind it yet; see [`SharedFile::reserve`].
     ///
     /// # Errors
-    /// [`Error::Resource`] when the memory cannot be reserved; it names the size.
-    pub fn create(name: &str, bytes: usize) -> Result<SharedMemory, Error> {
+    /// [`Error::Resource`] where the machine has no memory of that size; it names the size.
+    pub fn create(name: &str, bytes: usize) -> Result<SharedFile, Error> {
         // Asked for more than there is, the kernel would first take the memory of everybody else.
         if available_memory().is_some_and(|available| bytes as u64 > available) {
             return Err(Error::Resource(format!("{bytes} bytes of shared memory ({name}) are more than this machine has free")));
         }
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|errno| Error::system("memfd_create", name, &errno.into()))?;
-        rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, bytes as u64).map_err(|errno| {
-            Error::Resource(format!(
-                "cannot reserve {bytes} bytes of shared memory ({name}): {}; check the memory limit of this container or job",
-                std::io::Error::from(errno)
-            ))
-        })?;
+        rustix::fs::ftruncate(&fd, bytes as u64)
+            .map_err(|errno| Error::system("ftruncate", format!("{bytes} bytes of {name}"), &errno.into()))?;
         // A sealed size: no holder of the descriptor can shrink the memory under the others.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|errno| Error::system("fcntl(F_ADD_SEALS)", name, &errno.into()))?;
-        SharedMemory::map(fd, bytes)
+        Ok(SharedFile { fd, bytes })
     }
 
-    /// Maps memory that a peer made.
+    /// Takes a file that a peer made.
     ///
     /// # Errors
-    /// [`Error::Remote`] when the descriptor is smaller than the size that the peer announced, or
-    /// its size is not sealed.
-    pub fn adopt(fd: OwnedFd, bytes: usize) -> Result<SharedMemory, Error> {
+    /// [`Error::Remote`] when the file is smaller than the size that is expected, or its size is not sealed.
+    pub fn adopt(fd: OwnedFd, bytes: usize) -> Result<SharedFile, Error> {
         let size =
             rustix::fs::fstat(&fd).map_err(|errno| Error::system("fstat", "shared memory of a peer", &errno.into()))?.st_size;
         let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !sealed || usize::try_from(size).is_ok_and(|size| size < bytes) {
             let text =
-                format!("the shared memory that a peer passed is not usable: {size} bytes, {bytes} announced, sealed: {sealed}");
+                format!("the shared memory that a peer passed is not usable: {size} bytes, {bytes} expected, sealed: {sealed}");
             return Err(Error::Remote { rank: None, text });
         }
-        SharedMemory::map(fd, bytes)
+        Ok(SharedFile { fd, bytes })
     }
 
-    fn map(fd: OwnedFd, bytes: usize) -> Result<SharedMemory, Error> {
+    /// Reserves the pages of a part now, so that a full memory limit shows here and never as SIGBUS later. They
+    /// are this process's: near its processor, and part of its limit.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] when the memory cannot be reserved; it names the size.
+    pub fn reserve(&self, offset: usize, bytes: usize) -> Result<(), Error> {
+        let flags = rustix::fs::FallocateFlags::empty();
+        loop {
+            match rustix::fs::fallocate(&self.fd, flags, offset as u64, bytes as u64) {
+                Ok(()) => return Ok(()),
+                // What was reserved so far stays reserved, or is given back: either way the whole is asked for again.
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => {
+                    let why = std::io::Error::from(errno);
+                    return Err(Error::Resource(format!(
+                        "cannot reserve {bytes} bytes of shared memory: {why}; check the memory limit of this container or job"
+                    )));
+                }
+            }
+        }
+    }
+
+    /// Maps the whole file.
+    pub fn map(&self) -> Result<SharedMemory, Error> {
+        let (bytes, protection) = (self.bytes, ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
-        let address =
-            unsafe { rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0) };
+        let address = unsafe { rustix::mm::mmap(null_mut(), bytes, protection, MapFlags::SHARED, &self.fd, 0) };
         let address = address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of shared memory"), &errno.into()))?;
-        Ok(SharedMemory { fd, address, bytes })
-    }
-
-    /// Where the memory is mapped. It stays there until the object is dropped.
-    pub fn address(&self) -> *mut c_void {
-        self.address
+        Ok(SharedMemory { address, bytes })
     }
 
     /// The size in bytes.
@@ -84,6 +102,24 @@ impl SharedMemory {
     /// The descriptor, to be passed to a peer.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+impl SharedMemory {
+    /// The memory as words that all who map it use as atomics.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is live, page-aligned and that long; all of its users take it as atomics.
+        unsafe { std::slice::from_raw_parts(self.address.cast::<AtomicU64>(), self.bytes / size_of::<AtomicU64>()) }
+    }
+
+    /// Where the memory is mapped. It stays there until the object is dropped.
+    pub fn address(&self) -> *mut c_void {
+        self.address
+    }
+
+    /// The size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -134,25 +170,37 @@ impl AddressRange {
 mod tests {
     use super::*;
 
-    fn dup(memory: &SharedMemory) -> OwnedFd {
-        memory.descriptor().try_clone_to_owned().expect("dup")
+    fn dup(file: &SharedFile) -> OwnedFd {
+        file.descriptor().try_clone_to_owned().expect("dup")
     }
 
     #[test]
-    fn two_mappings_show_the_same_bytes() {
-        let made = SharedMemory::create("test", 10_000).expect("create");
-        let mapped = SharedMemory::adopt(dup(&made), made.bytes()).expect("adopt");
+    fn two_mappings_show_the_same_bytes_and_outlive_their_files() {
+        let made = SharedFile::create("test", 10_000).expect("create");
+        made.reserve(4096, 10_000 - 4096).expect("reserve");
+        let copy = SharedFile::adopt(dup(&made), made.bytes()).expect("adopt");
+        let (first, second) = (made.map().expect("map"), copy.map().expect("map"));
+        drop((made, copy));
         // SAFETY: both mappings are live and at least 10,000 bytes long.
         unsafe {
-            made.address().cast::<u8>().add(9_999).write(42);
-            assert_eq!(mapped.address().cast::<u8>().add(9_999).read(), 42);
+            first.address().cast::<u8>().add(9_999).write(42);
+            assert_eq!(second.address().cast::<u8>().add(9_999).read(), 42);
         }
     }
 
     #[test]
+    fn only_what_is_reserved_takes_memory() {
+        let file = SharedFile::create("test", 1 << 20).expect("create");
+        let blocks = || rustix::fs::fstat(&file.fd).expect("fstat").st_blocks;
+        assert_eq!(blocks(), 0);
+        file.reserve(8192, 4096).expect("reserve");
+        assert_eq!(blocks() * 512, 4096);
+    }
+
+    #[test]
     fn a_peer_cannot_announce_more_than_there_is() {
-        let made = SharedMemory::create("test", 4096).expect("create");
-        let error = SharedMemory::adopt(dup(&made), 8192).err().expect("too short");
+        let made = SharedFile::create("test", 4096).expect("create");
+        let error = SharedFile::adopt(dup(&made), 8192).err().expect("too short");
         assert!(matches!(error, Error::Remote { .. }), "{error}");
     }
 
@@ -160,12 +208,12 @@ mod tests {
     fn memory_whose_size_can_change_is_refused() {
         let loose = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).expect("memfd");
         rustix::fs::ftruncate(&loose, 4096).expect("ftruncate");
-        assert!(SharedMemory::adopt(loose, 4096).is_err());
+        assert!(SharedFile::adopt(loose, 4096).is_err());
     }
 
     #[test]
     fn a_size_that_no_machine_has_is_an_error_and_not_a_fault() {
-        let error = SharedMemory::create("test", 1 << 60).err().expect("an exabyte");
+        let error = SharedFile::create("test", 1 << 60).err().expect("an exabyte");
         assert!(matches!(error, Error::Resource(_)), "{error}");
     }
 }

@@ -1,26 +1,14 @@
-//! Connects the links of a communicator: makes memory for every peer, exchanges where it is, maps it.
+//! Connects the links of a communicator: makes memory for the peers, tells them where it is, maps theirs.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Offer, PeerFacts, Segment, Setup, Transport, choose};
+use super::layout::{Key, Map, Place};
+use super::{Offer, PeerFacts, Segment, Setup, TRANSPORTS};
 use crate::error::Error;
-use crate::plan::{LinkId, SLOTS};
-
-/// A counter has a cache line of its own.
-const LINE: usize = 64;
-/// Slots start at a page, so that copies into them are aligned however wide they are.
-const PAGE: usize = 4096;
-
-/// A link that a rank takes part in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkNeed {
-    /// Which link.
-    pub id: LinkId,
-    /// The size of one of its slots in bytes.
-    pub slot_bytes: u32,
-}
+use crate::plan::wiring::{LinkNeed, Wiring};
+use crate::plan::{LinkClass, LinkId};
 
 /// Where the parts of a link are, for kernels of this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +21,11 @@ pub struct LinkAddresses {
     pub consumed: u64,
     /// The size of a slot in bytes.
     pub slot_bytes: u32,
+    /// The rank at the other end.
+    pub peer: u32,
 }
 
-/// How a rank's data reaches a peer, for the log.
+/// How a rank's data reaches the next rank of a ring, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The channel.
@@ -51,9 +41,13 @@ pub struct Route {
 /// The memory of a communicator's links. Dropping it frees and unmaps all of it.
 pub struct Connections {
     links: BTreeMap<LinkId, LinkAddresses>,
-    /// How this rank sends, for each link.
+    /// How this rank sends along rings.
     pub routes: Vec<Route>,
-    segments: Vec<Box<dyn Segment>>,
+    /// How many peers each transport reaches.
+    peers: BTreeMap<usize, usize>,
+    /// Bytes of this rank's areas.
+    bytes: usize,
+    segments: BTreeMap<Key, Box<dyn Segment>>,
 }
 
 /// Links that could not be connected. Memory that peers may be about to map lives until this is dropped:
@@ -77,53 +71,24 @@ impl Connections {
     pub fn link(&self, id: LinkId) -> Option<LinkAddresses> {
         self.links.get(&id).copied()
     }
+
+    /// How many links there are, to how many peers, by which transports, in how much memory, for the log.
+    pub fn summary(&self) -> String {
+        let ways: Vec<String> =
+            self.peers.iter().map(|(transport, count)| format!("{count} by {}", TRANSPORTS[*transport].label())).collect();
+        let peers: usize = self.peers.values().sum();
+        format!("{} links with {peers} peers ({}), {} KiB", self.links.len(), ways.join(", "), self.bytes >> 10)
+    }
 }
 
-/// Where a link's parts lie in the memory that one rank made, in bytes from its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Part {
-    /// The rank receives: its `posted` counter and its slots.
-    Receive { posted: u64, slots: u64, slot_bytes: u32 },
-    /// The rank sends: its `consumed` counter.
-    Send { consumed: u64 },
-}
-
-/// What one rank tells one peer.
+/// What the maker of a segment tells all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Message {
-    to: u32,
+    /// A place in [`TRANSPORTS`].
+    transport: u32,
+    /// The size of the segment, which the others have computed too.
+    bytes: u64,
     offer: Offer,
-    parts: Vec<(LinkId, Part)>,
-}
-
-/// Lays the parts of a rank's links with one peer out in one piece of memory.
-fn lay_out(me: u32, links: &[LinkNeed]) -> (Vec<(LinkId, Part)>, usize) {
-    let mut slots = (links.len() * LINE).next_multiple_of(PAGE);
-    let mut parts = Vec::with_capacity(links.len());
-    for (number, link) in links.iter().enumerate() {
-        let line = (number * LINE) as u64;
-        if link.id.to == me {
-            parts.push((link.id, Part::Receive { posted: line, slots: slots as u64, slot_bytes: link.slot_bytes }));
-            slots += (SLOTS * link.slot_bytes as usize).next_multiple_of(PAGE);
-        } else {
-            parts.push((link.id, Part::Send { consumed: line }));
-        }
-    }
-    (parts, slots)
-}
-
-/// A peer while its links are being connected.
-struct Pending {
-    transport: &'static dyn Transport,
-    own: Box<dyn Segment>,
-    parts: Vec<(LinkId, Part)>,
-}
-
-/// This rank's part of the links with one peer, whose memory is kept elsewhere.
-struct Half {
-    transport: &'static dyn Transport,
-    address: u64,
-    parts: Vec<(LinkId, Part)>,
 }
 
 /// An allgather over all ranks of a communicator.
@@ -138,103 +103,147 @@ pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
 pub fn connect(
     setup: &mut Setup<'_>,
     facts: &[PeerFacts],
-    needs: &[LinkNeed],
+    wiring: &Wiring,
     exchange: &mut Exchange<'_>,
 ) -> Result<Connections, Unconnected> {
-    let me = setup.me.rank;
-    let mut connections = Connections { links: BTreeMap::new(), routes: Vec::new(), segments: Vec::new() };
-    let (mut pending, mut messages) = (BTreeMap::new(), Vec::new());
-    let mut failure = None;
-    for (peer, links) in by_peer(me, needs) {
-        match offer(setup, &facts[peer as usize], &links) {
-            Ok((one, message)) => {
-                pending.insert(peer, one);
-                messages.push(message);
-            }
-            Err(error) => failure = failure.or(Some(error)),
-        }
-    }
-    let at_peer = failure.is_none();
-    // A rank that failed takes part in the exchange all the same: nobody may be left waiting. It offers
-    // nothing, so that its neighbours blame it and not the memory that is gone.
-    if failure.is_some() {
-        messages.clear();
-    }
+    let map = Map::draw(setup.me.rank, facts, wiring)?;
+    let pooled = map.pooled;
+    let mut site = Site { setup, facts, map, segments: BTreeMap::new(), failure: None };
+    let messages = site.make();
     let all = exchange(&encode(&messages)?)?;
-    for (peer, Pending { transport, own, parts }) in pending {
-        let half = Half { transport, address: own.address(), parts };
-        connections.segments.push(own);
-        if failure.is_none() {
-            let joined = find_message(&all[peer as usize], peer, me)
-                .and_then(|message| connections.join(setup, &facts[peer as usize], half, &message));
-            failure = joined.err();
+    site.attempt(true, |site| site.open(&all));
+    // Pages belong where their owner is: it must be the first to touch them, and registration touches all.
+    site.attempt(false, |site| site.segments.values().try_for_each(|segment| segment.reserve()));
+    if pooled {
+        let reserved = exchange(&[]);
+        site.attempt(true, |_| reserved.map(drop));
+    }
+    site.attempt(false, |site| site.segments.values_mut().try_for_each(|segment| segment.register(site.setup)));
+    site.finish()
+}
+
+/// The links of a rank while they are being connected.
+struct Site<'a, 's> {
+    setup: &'a mut Setup<'s>,
+    facts: &'a [PeerFacts],
+    map: Map,
+    segments: BTreeMap<Key, Box<dyn Segment>>,
+    /// The first failure, and whether it was found at a peer's memory. A rank that has failed takes part in
+    /// every exchange all the same: nobody may be left waiting.
+    failure: Option<(Error, bool)>,
+}
+
+impl Site<'_, '_> {
+    /// Goes on unless something has failed.
+    fn attempt(&mut self, at_peer: bool, step: impl FnOnce(&mut Self) -> Result<(), Error>) {
+        if self.failure.is_none() {
+            self.failure = step(self).err().map(|error| (error, at_peer));
         }
     }
-    match failure {
-        None => Ok(connections),
-        Some(error) => Err(Unconnected { error, at_peer, _memory: Some(Box::new(connections)) }),
-    }
-}
 
-/// The links of each peer, in the order of the peers.
-fn by_peer(me: u32, needs: &[LinkNeed]) -> BTreeMap<u32, Vec<LinkNeed>> {
-    let mut peers: BTreeMap<u32, Vec<LinkNeed>> = BTreeMap::new();
-    for need in needs {
-        let peer = if need.id.from == me { need.id.to } else { need.id.from };
-        peers.entry(peer).or_default().push(*need);
-    }
-    peers
-}
-
-/// Makes the memory for one peer, and the message that tells of it.
-fn offer(setup: &mut Setup<'_>, peer: &PeerFacts, links: &[LinkNeed]) -> Result<(Pending, Message), Error> {
-    let transport = choose(setup.me, peer)?;
-    let (parts, size) = lay_out(setup.me.rank, links);
-    let (own, offer) = transport.offer(setup, peer, size)?;
-    let message = Message { to: peer.rank, offer, parts: parts.clone() };
-    Ok((Pending { transport, own, parts }, message))
-}
-
-impl Connections {
-    /// Maps a peer's memory and puts the halves of each link together.
-    fn join(&mut self, setup: &mut Setup<'_>, peer: &PeerFacts, own: Half, message: &Message) -> Result<(), Error> {
-        let theirs = own.transport.accept(setup, peer, &message.offer)?;
-        let (mine, other) = (own.address, theirs.address());
-        self.segments.push(theirs);
-        for (id, part) in own.parts {
-            let remote = message.parts.iter().find(|(remote, _)| *remote == id).map(|(_, part)| *part);
-            let link = match (part, remote) {
-                (Part::Receive { posted, slots, slot_bytes }, Some(Part::Send { consumed })) => {
-                    LinkAddresses { slots: mine + slots, posted: mine + posted, consumed: other + consumed, slot_bytes }
-                }
-                (Part::Send { consumed }, Some(Part::Receive { posted, slots, slot_bytes })) => {
-                    LinkAddresses { slots: other + slots, posted: other + posted, consumed: mine + consumed, slot_bytes }
-                }
-                _ => return Err(disagreement(peer.rank, id)),
-            };
-            self.links.insert(id, link);
-            if id.from == setup.me.rank {
-                let (connection, label) = (own.transport.connection(), own.transport.label());
-                self.routes.push(Route { channel: id.channel, to: id.to, connection, label });
+    /// Makes the segments that are this rank's to make. A rank that has failed offers nothing, so that its peers
+    /// blame it and not the memory that is gone.
+    fn make(&mut self) -> Vec<Message> {
+        let mut messages = Vec::new();
+        self.attempt(false, |site| {
+            for (key, plan) in site.map.segments.iter().filter(|(key, _)| key.maker == site.setup.me.rank) {
+                let (segment, offer) = TRANSPORTS[key.transport].offer(site.setup, site.facts, plan)?;
+                site.segments.insert(*key, segment);
+                messages.push(Message { transport: key.transport as u32, bytes: plan.bytes as u64, offer });
             }
+            Ok(())
+        });
+        if self.failure.is_some() {
+            messages.clear();
+        }
+        messages
+    }
+
+    /// Maps the segments that others have made.
+    fn open(&mut self, all: &[Vec<u8>]) -> Result<(), Error> {
+        let me = self.setup.me.rank;
+        for (key, plan) in self.map.segments.iter().filter(|(key, _)| key.maker != me) {
+            let maker = &self.facts[key.maker as usize];
+            let message = find_message(&all[key.maker as usize], *key, me)?;
+            if message.bytes != plan.bytes as u64 {
+                let text = format!(
+                    "rank {} laid out {} bytes for its links where rank {me} expects {}; does it run another build of oxccl?",
+                    key.maker, message.bytes, plan.bytes
+                );
+                return Err(Error::Remote { rank: Some(key.maker), text });
+            }
+            let segment = TRANSPORTS[key.transport].accept(self.setup, maker, &message.offer, plan)?;
+            self.segments.insert(*key, segment);
         }
         Ok(())
     }
-}
 
-fn disagreement(peer: u32, id: LinkId) -> Error {
-    Error::Internal(format!("rank {peer} did not offer its end of the link from rank {} to rank {}", id.from, id.to))
+    /// Puts the halves of all links together.
+    fn finish(mut self) -> Result<Connections, Unconnected> {
+        let mut connections = Connections {
+            links: BTreeMap::new(),
+            routes: Vec::new(),
+            peers: BTreeMap::new(),
+            bytes: self.map.segments.values().map(|plan| plan.own.1 - plan.own.0).sum(),
+            segments: BTreeMap::new(),
+        };
+        self.attempt(false, |site| site.join(&mut connections));
+        connections.segments = self.segments;
+        match self.failure {
+            None => Ok(connections),
+            Some((error, at_peer)) => Err(Unconnected { error, at_peer, _memory: Some(Box::new(connections)) }),
+        }
+    }
+
+    fn join(&self, connections: &mut Connections) -> Result<(), Error> {
+        let me = self.setup.me.rank;
+        for (need, transport) in &self.map.links {
+            let addresses = self.addresses(need, *transport).ok_or_else(|| {
+                Error::Internal(format!("no memory for the link from rank {} to rank {}", need.id.from, need.id.to))
+            })?;
+            connections.links.insert(need.id, addresses);
+            if need.id.class == LinkClass::Ring && need.id.from == me {
+                let (connection, label) = (TRANSPORTS[*transport].connection(), TRANSPORTS[*transport].label());
+                connections.routes.push(Route { channel: need.id.channel, to: need.id.to, connection, label });
+            }
+        }
+        for (_, transport) in self.map.places.keys().filter(|(owner, _)| *owner != me) {
+            *connections.peers.entry(*transport).or_insert(0) += 1;
+        }
+        Ok(())
+    }
+
+    /// The address of an area.
+    fn base(&self, place: &Place) -> Option<u64> {
+        Some(self.segments.get(&place.key)?.address() + place.base as u64)
+    }
+
+    fn addresses(&self, need: &LinkNeed, transport: usize) -> Option<LinkAddresses> {
+        let half = |rank: u32| {
+            let place = self.map.places.get(&(rank, transport))?;
+            Some((self.base(place)?, *place.parts.get(&need.id)?))
+        };
+        let ((from, sender), (to, receiver)) = (half(need.id.from)?, half(need.id.to)?);
+        Some(LinkAddresses {
+            slots: to + receiver.slots as u64,
+            posted: to + receiver.counter as u64,
+            consumed: from + sender.counter as u64,
+            slot_bytes: need.slot_bytes,
+            peer: need.peer(self.setup.me.rank),
+        })
+    }
 }
 
 fn encode(messages: &[Message]) -> Result<Vec<u8>, Error> {
     postcard::to_stdvec(messages).map_err(|error| Error::Internal(format!("encoding connect messages: {error}")))
 }
 
-/// The message from one rank to another among all that the first rank sent.
-fn find_message(bytes: &[u8], from: u32, to: u32) -> Result<Message, Error> {
+/// What the maker of a segment sent about it.
+fn find_message(bytes: &[u8], key: Key, me: u32) -> Result<Message, Error> {
+    let from = key.maker;
     let unreadable = || Error::Remote { rank: Some(from), text: format!("rank {from} sent unreadable connect data") };
     let messages: Vec<Message> = postcard::from_bytes(bytes).map_err(|_| unreadable())?;
     let gone =
-        || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links to rank {to}") };
-    messages.into_iter().find(|message| message.to == to).ok_or_else(gone)
+        || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links to rank {me}") };
+    messages.into_iter().find(|message| message.transport as usize == key.transport).ok_or_else(gone)
 }

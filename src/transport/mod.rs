@@ -3,8 +3,14 @@
 //! A link between two ranks needs memory that both reach: slots and a `posted` counter that live with
 //! the receiver, a `consumed` counter that lives with the sender. A transport decides where that
 //! memory is and how the peer comes by it. Kernels cannot tell one from another.
+//!
+//! All ranks are linked when a communicator is made. Each makes one piece of memory for all peers that it reaches
+//! in the same way, and every rank computes where in it the parts of which link are (`layout`): what ranks tell each
+//! other is no more than how to map it.
 
 mod connect;
+mod layout;
+mod opened;
 mod p2p;
 mod shm;
 #[cfg(test)]
@@ -15,7 +21,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use connect::{Connections, LinkAddresses, LinkNeed, Route, Unconnected, connect};
+pub use connect::{Connections, Exchange, LinkAddresses, Route, Unconnected, connect};
+pub use layout::Plan;
 
 use crate::device::Context;
 use crate::error::Error;
@@ -50,8 +57,10 @@ pub struct PeerFacts {
     pub channels: u32,
     /// The size of a slot that it would like, in bytes.
     pub slot_bytes: u32,
-    /// The protocol that it would like: the number of a [`Proto`](crate::plan::layout::Proto).
-    pub proto: u8,
+    /// The algorithms and protocols that its filters leave to each function that has a choice of them, as bits.
+    pub ways: Vec<(u8, u8)>,
+    /// The processors that it may run on.
+    pub cpus: u32,
 }
 
 /// What a set-up needs from its communicator.
@@ -73,19 +82,22 @@ pub enum Offer {
     SameProcess(u64),
     /// A CUDA inter-process handle, 64 bytes.
     Ipc(Vec<u8>),
-    /// A memfd that is passed to the post box under this key; its size in bytes.
-    Shared {
-        /// The key of the connection.
-        key: u64,
-        /// The size of the memory.
-        bytes: u64,
-    },
+    /// A memfd that has been passed to the post boxes of all members under this key.
+    Shared(u64),
 }
 
 /// Memory that a kernel of this rank can reach, kept alive by the object.
 pub trait Segment: Send + Sync {
-    /// The address for kernels of this rank.
+    /// The address for kernels of this rank; none that is good before [`Segment::register`].
     fn address(&self) -> u64;
+    /// Makes sure that there is memory behind this rank's own part.
+    fn reserve(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    /// Makes the memory usable for kernels. All ranks have reserved theirs.
+    fn register(&mut self, _setup: &Setup<'_>) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// One way of sharing memory.
@@ -96,23 +108,27 @@ pub trait Transport: Sync {
     fn connection(&self) -> Option<u32> {
         Some(0)
     }
+    /// Whether one rank makes the memory of all ranks that can pass descriptors to each other, and not each its own.
+    fn pools(&self) -> bool {
+        false
+    }
     /// Whether two ranks can use it. Both ranks come to the same answer from the same facts.
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool;
-    /// Makes zeroed memory of this rank for a peer.
-    fn offer(&self, setup: &mut Setup<'_>, peer: &PeerFacts, bytes: usize) -> Result<(Box<dyn Segment>, Offer), Error>;
+    /// Makes memory for peers, zeroed as far as the plan wants it, and hands it to other members of the plan.
+    fn offer(&self, setup: &mut Setup<'_>, peers: &[PeerFacts], plan: &Plan) -> Result<(Box<dyn Segment>, Offer), Error>;
     /// Maps memory that a peer made.
-    fn accept(&self, setup: &mut Setup<'_>, peer: &PeerFacts, offer: &Offer) -> Result<Box<dyn Segment>, Error>;
+    fn accept(&self, setup: &mut Setup<'_>, maker: &PeerFacts, offer: &Offer, plan: &Plan) -> Result<Box<dyn Segment>, Error>;
 }
 
 /// All transports, the preferred ones first.
 static TRANSPORTS: [&dyn Transport; 3] = [&p2p::Direct, &p2p::Ipc, &shm::Shm];
 
-/// The transport for two ranks.
+/// The transport for two ranks: its place in [`TRANSPORTS`].
 ///
 /// # Errors
 /// [`Error::InvalidUsage`] when there is none: the text says what stands in the way.
-pub fn choose(a: &PeerFacts, b: &PeerFacts) -> Result<&'static dyn Transport, Error> {
-    TRANSPORTS.into_iter().find(|transport| transport.can_connect(a, b)).ok_or_else(|| no_transport(a, b))
+fn choose(a: &PeerFacts, b: &PeerFacts) -> Result<usize, Error> {
+    TRANSPORTS.iter().position(|transport| transport.can_connect(a, b)).ok_or_else(|| no_transport(a, b))
 }
 
 fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {

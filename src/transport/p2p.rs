@@ -5,8 +5,9 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::{Offer, PeerFacts, Segment, Setup, Transport, wrong_offer};
-use crate::device::{Context, DeviceMemory, IpcMemHandle, PeerMemory};
+use super::opened::Opened;
+use super::{Offer, PeerFacts, Plan, Segment, Setup, Transport, wrong_offer};
+use crate::device::{DeviceMemory, IpcMemHandle};
 use crate::error::Error;
 
 /// Both ranks are threads of one process: a pointer will do.
@@ -27,9 +28,9 @@ impl Segment for Arc<DeviceMemory> {
     }
 }
 
-impl Segment for PeerMemory {
+impl Segment for Opened {
     fn address(&self) -> u64 {
-        PeerMemory::address(self)
+        Opened::address(self)
     }
 }
 
@@ -60,23 +61,23 @@ impl Transport for Direct {
     }
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
-        a.host == b.host && a.process == b.process && devices_reach_each_other(a, b)
+        a.process == b.process && a.host == b.host && devices_reach_each_other(a, b)
     }
 
-    fn offer(&self, setup: &mut Setup<'_>, _peer: &PeerFacts, bytes: usize) -> Result<(Box<dyn Segment>, Offer), Error> {
-        let memory = Arc::new(DeviceMemory::zeroed(setup.context, bytes)?);
+    fn offer(&self, setup: &mut Setup<'_>, _peers: &[PeerFacts], plan: &Plan) -> Result<(Box<dyn Segment>, Offer), Error> {
+        let memory = Arc::new(DeviceMemory::zeroed_at_first(setup.context, plan.bytes, plan.zeroed)?);
         let number = publish(&memory);
         Ok((Box::new(memory), Offer::SameProcess(number)))
     }
 
-    fn accept(&self, setup: &mut Setup<'_>, peer: &PeerFacts, offer: &Offer) -> Result<Box<dyn Segment>, Error> {
-        let Offer::SameProcess(number) = offer else { return Err(wrong_offer(peer, self.label())) };
+    fn accept(&self, setup: &mut Setup<'_>, maker: &PeerFacts, offer: &Offer, _plan: &Plan) -> Result<Box<dyn Segment>, Error> {
+        let Offer::SameProcess(number) = offer else { return Err(wrong_offer(maker, self.label())) };
         let memory = OFFERED.lock().get_or_insert_default().get(number).and_then(Weak::upgrade);
         let memory = memory.ok_or_else(|| Error::Remote {
-            rank: Some(peer.rank),
-            text: format!("rank {} of this process gave up before its memory was mapped", peer.rank),
+            rank: Some(maker.rank),
+            text: format!("rank {} of this process gave up before its memory was mapped", maker.rank),
         })?;
-        setup.context.enable_peer(&*Context::retain(peer.device)?)?;
+        setup.context.enable_peer(memory.context())?;
         Ok(Box::new(memory))
     }
 }
@@ -90,15 +91,15 @@ impl Transport for Ipc {
         a.process != b.process && a.host.can_see_process(&b.host) && devices_reach_each_other(a, b)
     }
 
-    fn offer(&self, setup: &mut Setup<'_>, _peer: &PeerFacts, bytes: usize) -> Result<(Box<dyn Segment>, Offer), Error> {
-        let memory = DeviceMemory::zeroed(setup.context, bytes)?;
+    fn offer(&self, setup: &mut Setup<'_>, _peers: &[PeerFacts], plan: &Plan) -> Result<(Box<dyn Segment>, Offer), Error> {
+        let memory = DeviceMemory::zeroed_at_first(setup.context, plan.bytes, plan.zeroed)?;
         let handle = memory.export()?;
         Ok((Box::new(memory), Offer::Ipc(handle.0.to_vec())))
     }
 
-    fn accept(&self, setup: &mut Setup<'_>, peer: &PeerFacts, offer: &Offer) -> Result<Box<dyn Segment>, Error> {
-        let Offer::Ipc(bytes) = offer else { return Err(wrong_offer(peer, self.label())) };
-        let handle = <[u8; 64]>::try_from(bytes.as_slice()).map_err(|_| wrong_offer(peer, self.label()))?;
-        Ok(Box::new(PeerMemory::open(setup.context, IpcMemHandle(handle))?))
+    fn accept(&self, setup: &mut Setup<'_>, maker: &PeerFacts, offer: &Offer, _plan: &Plan) -> Result<Box<dyn Segment>, Error> {
+        let Offer::Ipc(bytes) = offer else { return Err(wrong_offer(maker, self.label())) };
+        let handle = <[u8; 64]>::try_from(bytes.as_slice()).map_err(|_| wrong_offer(maker, self.label()))?;
+        Ok(Box::new(Opened::open(setup.context, IpcMemHandle(handle))?))
     }
 }

@@ -163,18 +163,18 @@ static void collectives(ncclComm_t comm) {
        ncclReduce(data, data, 4, (ncclDataType_t)77, ncclSum, 1, comm, NULL));
   TELL(4, "Broadcast : invalid root -1", ncclBcast(data, 4, ncclFloat, -1, comm, NULL));
   TELL(4, "Send : invalid root 7", ncclSend(data, 4, ncclFloat, 7, comm, NULL));
-  UNSUPPORTED(ncclReduce, ncclReduce(data, data, 4, ncclFloat, ncclSum, 0, comm, NULL));
-  UNSUPPORTED(ncclBcast, ncclBcast(data, 4, ncclFloat, 0, comm, NULL));
-  UNSUPPORTED(ncclBroadcast, ncclBroadcast(data, data, 4, ncclFloat, 0, comm, NULL));
-  UNSUPPORTED(ncclReduceScatter, ncclReduceScatter(data, data, 4, ncclFloat, ncclSum, comm, NULL));
-  UNSUPPORTED(ncclAllGather, ncclAllGather(data, data, 4, ncclFloat, comm, NULL));
-  UNSUPPORTED(ncclAlltoAll, ncclAlltoAll(data, data, 4, ncclFloat, comm, NULL));
-  UNSUPPORTED(ncclGather, ncclGather(data, data, 4, ncclFloat, 0, comm, NULL));
-  UNSUPPORTED(ncclScatter, ncclScatter(data, data, 4, ncclFloat, 0, comm, NULL));
-  UNSUPPORTED(ncclSend, ncclSend(data, 0, ncclFloat, 0, comm, NULL));
-  UNSUPPORTED(ncclRecv, ncclRecv(data, 0, ncclFloat, 0, comm, NULL));
+  CODE(0, ncclReduce(data, data, 4, ncclFloat, ncclSum, 0, comm, NULL));
+  CODE(0, ncclBcast(data, 4, ncclFloat, 0, comm, NULL));
+  CODE(0, ncclBroadcast(data, data, 4, ncclFloat, 0, comm, NULL));
+  CODE(0, ncclReduceScatter(data, data, 4, ncclFloat, ncclSum, comm, NULL));
+  CODE(0, ncclAllGather(data, data, 4, ncclFloat, comm, NULL));
+  CODE(0, ncclAlltoAll(data, data, 4, ncclFloat, comm, NULL));
+  CODE(0, ncclGather(data, data, 4, ncclFloat, 0, comm, NULL));
+  CODE(0, ncclScatter(data, data, 4, ncclFloat, 0, comm, NULL));
+  TELL(5, "Trying to send to self without a matching recv", ncclSend(data, 0, ncclFloat, 0, comm, NULL));
+  TELL(5, "Trying to recv to self without a matching send", ncclRecv(data, 0, ncclFloat, 0, comm, NULL));
   CODE(0, ncclAllGather(NULL, NULL, 0, ncclFloat, comm, NULL));
-  IN_GROUP(55, ncclAllGather(data, data, 4, ncclFloat, comm, NULL));
+  IN_GROUP(0, ncclAllGather(data, data, 4, ncclFloat, comm, NULL));
   IN_GROUP(0, ncclAllReduce(data, data, 4, ncclFloat, ncclSum, comm, NULL));
 
   /* The selection is looked at after the count. */
@@ -225,11 +225,19 @@ static void memory(ncclComm_t comm) {
   TELL(5, "Deregister: Could not find handle", ncclCommDeregister(comm, data));
 }
 
-static void operators(ncclComm_t comm) {
+static void operators(ncclComm_t comm, void *data) {
   ncclRedOp_t op = ncclSum;
   float scalar = 2;
   TELL(4, "invalid type 99", ncclRedOpCreatePreMulSum(&op, &scalar, (ncclDataType_t)99, ncclScalarHostImmediate, comm));
-  UNSUPPORTED(ncclRedOpCreatePreMulSum, ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat, ncclScalarHostImmediate, comm));
+  TELL(4, "op argument is NULL", ncclRedOpCreatePreMulSum(NULL, &scalar, ncclFloat, ncclScalarHostImmediate, comm));
+  TELL(4, "scalar argument is NULL", ncclRedOpCreatePreMulSum(&op, NULL, ncclFloat, ncclScalarHostImmediate, comm));
+  CODE(0, ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat, ncclScalarHostImmediate, comm));
+  CODE(0, ncclAllReduce(data, data, 4, ncclFloat, op, comm, NULL));
+  TELL(4, "Data type supplied to user-created ncclRedOp_t does not match",
+       ncclAllReduce(data, data, 4, ncclInt, op, comm, NULL));
+  CODE(0, ncclRedOpDestroy(op, comm));
+  TELL(4, "unknown to this communicator", ncclRedOpDestroy(op, comm));
+  TELL(4, "unknown to this communicator", ncclAllReduce(data, data, 4, ncclFloat, op, comm, NULL));
   TELL(4, "unknown to this communicator", ncclRedOpDestroy((ncclRedOp_t)9, comm));
   TELL(4, "NCCL builtin", ncclRedOpDestroy(ncclAvg, comm));
 }
@@ -263,7 +271,11 @@ static void kin(ncclComm_t comm) {
 static void simulation(void) {
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
   CODE(0, ncclGroupStart());
-  UNSUPPORTED(ncclGroupSimulateEnd, ncclGroupSimulateEnd(&info));
+  CODE(0, ncclGroupSimulateEnd(&info));
+  CODE(1, info.estimatedTime == -1);
+  CODE(0, ncclGroupStart());
+  info.magic = 3;
+  TELL(4, "ncclSimInfo_t", ncclGroupSimulateEnd(&info));
   CODE(5, ncclGroupEnd());
 }
 
@@ -361,7 +373,7 @@ int main(void) {
   collectives(comm);
   one_sided(comm);
   memory(comm);
-  operators(comm);
+  operators(comm, data);
   kin(comm);
   simulation();
   device_api(comm);

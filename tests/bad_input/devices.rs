@@ -90,10 +90,14 @@ fn threads_on_one_device_work_where_allowed() {
     let before = settled();
     let (answer, comms) = lib.init_all(3, Some(&[0, 0, 0]));
     answer.ok();
+    // An allocation may wait for what runs on the device, which waits for the ranks that have not begun.
+    let allocated = std::sync::Barrier::new(comms.len());
     std::thread::scope(|scope| {
         for (rank, comm) in comms.iter().enumerate() {
+            let allocated = &allocated;
             scope.spawn(move || {
                 let bench = Bench::new(cuda, 0);
+                allocated.wait();
                 for _ in 0..50 {
                     bench.begin(lib, *comm, rank);
                     bench.check(3);

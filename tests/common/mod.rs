@@ -7,7 +7,9 @@
 //! * [`census`]: count what a process holds (fds, threads, memfds, memory, `/dev/shm`), before and after.
 //! * [`need`]: a missing tool skips a test with a message, or fails it under `OXCCL_REQUIRE=all`.
 //! * [`nccl`], [`cuda`]: typed bindings to `libnccl.so.2` and `libcuda.so.1`, loaded at run time.
-//! * [`oracle`]: inputs and the values that a reduction of them must give, bit for bit.
+//! * [`collectives`], [`graph`]: the other calls of NCCL, and CUDA graphs.
+//! * [`oracle`]: inputs and the values that a reduction of them must give, bit for bit; [`contract`]: what
+//!   every collective reads and writes, and where.
 //!
 //! A test that runs ranks looks like this:
 //!
@@ -25,7 +27,10 @@
 #![allow(dead_code)] // every test uses its part of this
 
 pub mod census;
+pub mod collectives;
+pub mod contract;
 pub mod cuda;
+pub mod graph;
 pub mod launch;
 pub mod nccl;
 pub mod need;

@@ -201,7 +201,7 @@ fn exponent_of(magnitude: f64) -> i32 {
 }
 
 /// A scramble of a few numbers (splitmix64's finaliser, twice): the same everywhere, no state.
-fn hash(a: u64, b: u64, c: u64) -> u64 {
+pub fn hash(a: u64, b: u64, c: u64) -> u64 {
     let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.rotate_left(32) ^ c.wrapping_mul(0xd1b5_4a32_d192_ed03);
     for _ in 0..2 {
         x ^= x >> 30;
@@ -243,9 +243,7 @@ impl Reduction {
     }
 
     fn pattern(&self, bits: impl Fn(usize) -> u64) -> Pattern {
-        let size = self.dtype.size();
-        let tile = (0..PERIOD).flat_map(|element| bits(element).to_le_bytes().into_iter().take(size));
-        Pattern { tile: tile.collect(), size }
+        Pattern::of(self.dtype.size(), PERIOD, bits)
     }
 
     /// The bits of one element of what `rank` contributes; bits above the type's size mean nothing.
@@ -304,7 +302,7 @@ impl Reduction {
     }
 
     /// A multiple of a power of two; the magnitudes of all ranks add up to no more than fits the fraction.
-    fn addend(&self, format: Format, rank: usize, element: usize) -> f64 {
+    pub fn addend(&self, format: Format, rank: usize, element: usize) -> f64 {
         let limit = 1u64 << (format.fraction + 1);
         let n = self.nranks as u64;
         let each = limit / n;
@@ -354,6 +352,12 @@ fn any_finite(format: Format, h: u64) -> u64 {
 }
 
 impl Pattern {
+    /// `period` elements of `size` bytes that repeat; a prime `period` is best (see [`PERIOD`]).
+    pub fn of(size: usize, period: usize, bits: impl Fn(usize) -> u64) -> Pattern {
+        let tile = (0..period).flat_map(|element| bits(element).to_le_bytes().into_iter().take(size));
+        Pattern { tile: tile.collect(), size }
+    }
+
     /// Fills whole elements of `buffer`, beginning `phase` elements into the period.
     pub fn fill(&self, buffer: &mut [u8], phase: usize) {
         for (chunk, tile) in self.chunks(buffer.len(), phase) {
@@ -388,7 +392,7 @@ impl Pattern {
     fn chunks(&self, length: usize, phase: usize) -> impl Iterator<Item = (std::ops::Range<usize>, &[u8])> {
         let period = self.tile.len();
         let mut at = 0;
-        let mut from = phase % PERIOD * self.size;
+        let mut from = phase % (period / self.size) * self.size;
         std::iter::from_fn(move || {
             let n = (period - from).min(length - at);
             let piece = (at..at + n, &self.tile[from..from + n]);

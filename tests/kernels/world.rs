@@ -271,6 +271,7 @@ impl World {
             count: call.count,
             datatype: call.datatype,
             nchunks: self.config.n,
+            blocks: false,
             max_channels: self.config.channels,
             slot_bytes: self.config.slot_bytes.into(),
             proto: self.config.proto,
@@ -302,7 +303,6 @@ impl World {
         let r = &self.ranks[rank as usize];
         let (plan, ends) = (&r.plans[collective], &r.ends[channel as usize]);
         assert_eq!(geometry.nchunks, plan.nchunks, "a split for another collective");
-        let nobody = Schedule::new(rank, LinkClass::Ring, plan.nchunks, 2);
         Work {
             input: buffers.input,
             output: buffers.output,
@@ -310,7 +310,7 @@ impl World {
             links: ends.as_ptr() as u64,
             nsteps: plan.steps.len() as u32,
             nlinks: ends.len() as u32,
-            ..geometry.work(channel, &nobody, datatype, operator)
+            ..geometry.work(channel, datatype, operator)
         }
     }
 

@@ -1,42 +1,72 @@
+use super::super::algorithm::{Algo, Kind, compile};
 use super::super::layout::step_flag::{FROM_OUT, IN, NO_DATA, OUT, POST};
 use super::super::ring;
 use super::super::schedule::{Draft, LinkClass, Schedule};
 use super::*;
+use crate::error::Error;
 
 fn ring_of(order: &[u32]) -> Vec<Schedule> {
-    order.iter().map(|&r| ring::all_reduce(order, r).expect("a ring")).collect()
+    (0..order.len() as u32).map(|rank| ring::all_reduce(order, rank).expect("a ring")).collect()
 }
 
 fn simple(n: u32) -> Vec<Schedule> {
     ring_of(&(0..n).collect::<Vec<_>>())
 }
 
-const TYPICAL: Setting = Setting { slots: 8, pieces: 3, in_place: false };
+const TYPICAL: Setting = Setting { slots: 8, pieces: 3, in_place: false, calls: 2, direct: Direct { read: false, write: false } };
+const ALL_REDUCE: Call = Call { func: Func::AllReduce, root: 0 };
 
 fn prove(schedules: &[Schedule], setting: Setting) {
-    let outcome = execute(schedules, setting).unwrap_or_else(|e| panic!("{setting:?}: {e}"));
-    outcome.prove_all_reduce().unwrap_or_else(|e| panic!("{setting:?}: {e}"));
+    run(ALL_REDUCE, schedules, setting).unwrap_or_else(|e| panic!("{setting:?}: {e}"));
+}
+
+fn run(call: Call, schedules: &[Schedule], setting: Setting) -> Result<(), Fault> {
+    execute(call, schedules, setting).and_then(|outcome| outcome.prove())
 }
 
 #[test]
-fn ring_all_reduce_is_right_for_every_n() {
-    for n in 2..=64 {
-        for in_place in [false, true] {
-            prove(&simple(n), Setting { in_place, ..TYPICAL });
-        }
+fn rings_of_any_order_are_right() {
+    for n in (2..=24).chain([64]) {
         // Some other order of the ranks: n is coprime to one of these steps.
         let step = [7, 5, 3, 2, 1].into_iter().find(|s| n % s != 0).unwrap_or(1);
         let order: Vec<u32> = (0..n).map(|i| i * step % n).collect();
-        prove(&ring_of(&order), TYPICAL);
+        let mut shuffled: Vec<u32> = (0..n).collect();
+        shuffled.sort_by_key(|rank| rank * 37 % 17);
+        for ring in [order, shuffled] {
+            prove_on(&ring);
+        }
+    }
+}
+
+fn prove_on(ring: &[u32]) {
+    let setting = Setting { pieces: 2, ..TYPICAL };
+    let all = |of: &dyn Fn(u32) -> Result<Schedule, Error>| {
+        (0..ring.len() as u32).map(|rank| of(rank).expect("a ring")).collect::<Vec<_>>()
+    };
+    let root = ring.len() as u32 / 2;
+    let cases = [
+        (Func::AllReduce, all(&|rank| ring::all_reduce(ring, rank))),
+        (Func::AllGather, all(&|rank| ring::all_gather(ring, rank))),
+        (Func::ReduceScatter, all(&|rank| ring::reduce_scatter(ring, rank))),
+        (Func::Broadcast, all(&|rank| ring::broadcast(ring, root, rank))),
+        (Func::Reduce, all(&|rank| ring::reduce(ring, root, rank))),
+    ];
+    for (func, schedules) in cases {
+        run(Call { func, root }, &schedules, setting).unwrap_or_else(|e| panic!("{func:?} {ring:?}: {e}"));
     }
 }
 
 #[test]
-fn ring_all_reduce_is_right_for_large_n() {
+fn large_rings_are_right() {
     let long = std::env::var_os("OXCCL_LONG").is_some();
-    let sizes: &[u32] = if long { &[65, 96, 127, 200, 255, 256, 257, 512, 777, 1000, 1023, 1024] } else { &[127, 256] };
+    let sizes: &[u32] = if long { &[65, 96, 127, 200, 255, 256, 257, 512, 777, 1000, 1023, 1024] } else { &[65, 127, 200] };
     for &n in sizes {
-        prove(&simple(n), Setting { pieces: 2, in_place: true, ..TYPICAL });
+        let setting = Setting { pieces: 2, calls: if long { 2 } else { 1 }, in_place: true, ..TYPICAL };
+        for func in [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce] {
+            let kind = Kind { func, algo: Algo::Ring, root: 0 };
+            let schedules: Vec<Schedule> = (0..n).map(|rank| compile(kind, rank, n).unwrap()).collect();
+            run(Call { func, root: 0 }, &schedules, setting).unwrap_or_else(|e| panic!("{func:?} {n}: {e}"));
+        }
     }
 }
 
@@ -46,7 +76,7 @@ fn ring_needs_two_slots_and_no_more() {
         for slots in 2..=8 {
             prove(&simple(n), Setting { slots, ..TYPICAL });
         }
-        let one = execute(&simple(n), Setting { slots: 1, ..TYPICAL });
+        let one = execute(ALL_REDUCE, &simple(n), Setting { slots: 1, ..TYPICAL });
         assert!(matches!(one, Err(Fault::Deadlock { blocked, .. }) if blocked == n as usize), "n = {n}");
     }
 }
@@ -61,10 +91,10 @@ fn too_few_slots_are_refused() {
 
 #[test]
 fn order_of_reduction_follows_the_ring() {
-    let outcome = execute(&ring_of(&[3, 0, 2, 1]), TYPICAL).expect("runs");
+    let outcome = execute(ALL_REDUCE, &ring_of(&[3, 0, 2, 1]), TYPICAL).expect("runs");
     // Chunk 1 belongs to position 1 (rank 0) and starts at the position after it.
-    assert_eq!(outcome.order(1), [2, 1, 3, 0]);
-    assert_eq!(outcome.order(3), [3, 0, 2, 1]);
+    assert_eq!(outcome.order(0, 1), [2, 1, 3, 0]);
+    assert_eq!(outcome.order(2, 3), [3, 0, 2, 1]);
 }
 
 #[test]
@@ -84,16 +114,16 @@ fn faults_are_found() {
     let broken = |f: &dyn Fn(&mut Vec<Schedule>)| {
         let mut s = simple(4);
         f(&mut s);
-        execute(&s, TYPICAL).and_then(|o| o.prove_all_reduce())
+        run(ALL_REDUCE, &s, TYPICAL)
     };
     assert_eq!(broken(&|_| ()), Ok(()));
     let wrong = |r: Result<(), Fault>, text: &str| assert!(r.as_ref().is_err_and(|e| e.to_string().contains(text)), "{r:?}");
     wrong(broken(&|s| s[1].steps[2].flags &= !IN), "contribution");
-    wrong(broken(&|s| s[1].steps[1].in_chunk = 0), "another chunk");
+    wrong(broken(&|s| s[1].steps[1].in_chunk = 0), "moves chunk 3 as if it were chunk 0");
     wrong(broken(&|s| s[1].steps[2].flags &= !POST), "post");
     wrong(broken(&|s| s[1].steps[3].flags |= POST), "");
     wrong(broken(&|s| s[1].steps[4].flags &= !OUT), "");
-    wrong(broken(&|s| s[2].steps[1].repeat = 1), "deadlock");
+    wrong(broken(&|s| s[2].steps[1].repeat = 1), "moves chunk 3 as if it were chunk 2");
     wrong(broken(&|s| s[2].steps[4].nrecv = 0), "no source");
     wrong(broken(&|s| s[2].steps[0].flags |= FROM_OUT), "before it is written");
     wrong(broken(&|s| s[2].steps[0].flags |= NO_DATA), "signal");
@@ -115,9 +145,9 @@ fn early_overwrite_is_found_in_place_only() {
         s
     };
     let both = [schedule(0), schedule(1)];
-    let order = Setting { slots: 2, pieces: 2, in_place: false };
-    execute(&both, order).and_then(|o| o.prove_all_reduce()).expect("right out of place");
-    let fault = execute(&both, Setting { in_place: true, ..order }).err();
+    let order = Setting { slots: 2, pieces: 2, ..TYPICAL };
+    run(ALL_REDUCE, &both, order).expect("right out of place");
+    let fault = execute(ALL_REDUCE, &both, Setting { in_place: true, ..order }).err();
     assert!(matches!(fault, Some(Fault::Overwritten { chunk: 0, .. })), "{fault:?}");
 }
 
@@ -131,7 +161,7 @@ fn orders_that_differ_between_ranks_are_found() {
         s.push(Draft { flags: IN | OUT | POST, recv: &peer, repeat: 1, ..Draft::default() }).unwrap();
         s
     };
-    let fault = execute(&[schedule(0), schedule(1)], TYPICAL).and_then(|o| o.prove_all_reduce());
+    let fault = run(ALL_REDUCE, &[schedule(0), schedule(1)], TYPICAL);
     assert!(matches!(fault, Err(Fault::Wrong { rank: 1, .. })), "{fault:?}");
 }
 
@@ -139,6 +169,39 @@ fn orders_that_differ_between_ranks_are_found() {
 fn slots_left_filled_are_found() {
     let mut s = [Schedule::new(0, LinkClass::Ring, 1, 1), Schedule::new(1, LinkClass::Ring, 1, 1)];
     s[0].push(Draft { flags: IN, send: &[1], repeat: 1, ..Draft::default() }).unwrap();
-    let fault = execute(&s, Setting { slots: 2, pieces: 1, in_place: false }).err();
+    s[1].push(Draft { flags: IN | OUT, ..Draft::ONCE }).unwrap();
+    let fault = execute(ALL_REDUCE, &s, Setting { slots: 2, pieces: 1, calls: 1, ..TYPICAL }).err();
     assert!(matches!(fault, Some(Fault::NotDrained { left: 1, .. })), "{fault:?}");
+}
+
+/// What a call's buffers have to do with it: a root's alone, one chunk or many, sizes, signals.
+#[test]
+fn misuse_of_buffers_is_found() {
+    let of = |func, algo, f: &dyn Fn(&mut Vec<Schedule>)| {
+        let kind = Kind { func, algo, root: 1 };
+        let mut s: Vec<Schedule> = (0..4).map(|rank| compile(kind, rank, 4).unwrap()).collect();
+        f(&mut s);
+        run(Call { func, root: 1 }, &s, TYPICAL)
+    };
+    let wrong = |r: Result<(), Fault>, text: &str| assert!(r.as_ref().is_err_and(|e| e.to_string().contains(text)), "{r:?}");
+    let direct = Algo::Direct;
+    // NULL at ranks that are not the root.
+    wrong(of(Func::Broadcast, direct, &|s| s[0].steps[0].flags |= IN), "rank 0 has no chunk 0 of its input");
+    wrong(of(Func::Scatter, direct, &|s| s[2].steps[0].flags |= IN), "rank 2 has no chunk 0 of its input");
+    wrong(of(Func::Reduce, direct, &|s| s[0].steps[0].flags |= OUT), "rank 0 has no chunk 0 of its output");
+    wrong(of(Func::Gather, direct, &|s| s[3].steps[0].flags |= OUT), "rank 3 has no chunk 0 of its output");
+    // One chunk where there could be many.
+    wrong(of(Func::AllGather, direct, &|s| s[2].steps[0].in_chunk = 2), "rank 2 has no chunk 2 of its input");
+    wrong(of(Func::ReduceScatter, direct, &|s| s[2].steps[3].out_chunk = 1), "rank 2 has no chunk 1 of its output");
+    // Results in the wrong place, scaled, of somebody else.
+    wrong(of(Func::AllGather, Algo::Ring, &|s| s[2].steps[0].out_chunk = 1), "rank 2, chunk 2: never written");
+    wrong(of(Func::AllGather, direct, &|s| s[2].steps[1].flags |= POST), "not an input unchanged");
+    wrong(of(Func::AlltoAll, direct, &|s| s[2].steps[1].in_chunk = 2), "another rank, chunk, piece or call");
+    wrong(of(Func::ReduceScatter, direct, &|s| s[2].steps[3].flags &= !IN), "a contribution is missing");
+    // A signal where data is expected, and the other way around.
+    wrong(of(Func::Broadcast, direct, &|s| s[1].steps[0].flags |= NO_DATA), "for data, but it carries a signal");
+    wrong(of(Func::Broadcast, direct, &|s| s[2].steps[0].flags |= NO_DATA), "for a signal, but it carries data");
+    // A step that passes data on says how much by its chunk.
+    let tree = |func| of(func, Algo::Tree, &|s| s.iter_mut().for_each(|s| s.steps.iter_mut().for_each(|step| step.in_chunk = 0)));
+    wrong(tree(Func::Reduce), "as if it were chunk");
 }

@@ -3,16 +3,17 @@ use proptest::prelude::*;
 use super::super::call::Op;
 use super::super::layout::{KernelOp, Proto, work_flag};
 use super::super::operator::Operator;
-use super::super::ring;
 use super::*;
 
 fn requests() -> impl Strategy<Value = Request> {
     let count = prop_oneof![0..200u64, 0..1u64 << 24, 0..1u64 << 63];
-    let kind = (0..24usize, 1..1500u32, 1..64u32, 1..1u64 << 14, 0..1u64 << 24);
+    let kind = (0..48usize, 1..1500u32, 1..64u32, 1..1u64 << 14, 0..1u64 << 24);
     (count, kind).prop_map(|(count, (t, nchunks, max_channels, lines, min_channel_bytes))| {
-        let (datatype, proto) = (DataType::ALL[t % 12], Proto::ALL[t / 12]);
-        let count = count.min(i64::MAX as u64 / datatype.size() as u64);
-        Request { count, datatype, nchunks, max_channels, slot_bytes: 2 * lines * LINE, proto, min_channel_bytes }
+        let (datatype, proto) = (DataType::ALL[t % 12], Proto::ALL[t / 12 % 2]);
+        let blocks = t >= 24;
+        let most = i64::MAX as u64 / datatype.size() as u64 / if blocks { u64::from(nchunks) } else { 1 };
+        let count = count.min(most);
+        Request { count, datatype, nchunks, blocks, max_channels, slot_bytes: 2 * lines * LINE, proto, min_channel_bytes }
     })
 }
 
@@ -42,7 +43,9 @@ proptest! {
                 next = end;
             }
         }
-        prop_assert_eq!(next, r.count);
+        prop_assert_eq!(next, g.count);
+        prop_assert_eq!(g.count, r.count * if r.blocks { u64::from(r.nchunks) } else { 1 });
+        prop_assert!(!r.blocks || g.block == r.count.max(1));
     }
 
     #[test]
@@ -58,8 +61,11 @@ proptest! {
     fn boundaries_are_aligned_unless_tiny(r in requests()) {
         let g = Geometry::new(&r).unwrap();
         let size = r.datatype.size() as u64;
-        if r.count.div_ceil(u64::from(r.nchunks)) * size >= LINE {
-            prop_assert_eq!((g.block * size) % LINE, 0);
+        if r.blocks {
+            prop_assume!(g.block * size >= LINE);
+        }
+        if r.blocks || r.count.div_ceil(u64::from(r.nchunks)) * size >= LINE {
+            prop_assert!(r.blocks || (g.block * size).is_multiple_of(LINE));
             for channel in 0..g.nchannels {
                 prop_assert_eq!(g.range(channel).0 * size % LINE, 0);
             }
@@ -77,7 +83,7 @@ proptest! {
             let (lo, hi) = g.range(channel);
             prop_assert!(lo < hi);
         }
-        let bytes = r.count * r.datatype.size() as u64;
+        let bytes = g.count * r.datatype.size() as u64;
         prop_assert!(g.nchannels == 1 || bytes / u64::from(g.nchannels) >= r.min_channel_bytes);
     }
 }
@@ -87,6 +93,7 @@ fn request() -> Request {
         count: 1,
         datatype: DataType::Float32,
         nchunks: 4,
+        blocks: false,
         max_channels: 2,
         slot_bytes: 1 << 18,
         proto: Proto::Simple,
@@ -121,11 +128,10 @@ fn impossible_requests_are_refused() {
 
 #[test]
 fn work_items_say_all_but_addresses() {
-    let schedule = ring::all_reduce(&[0, 1, 2, 3], 2).unwrap();
     let g = Geometry::new(&Request { count: 4 << 20, ..request() }).unwrap();
-    let w = g.work(1, &schedule, DataType::Int32, &Operator::builtin(Op::Avg, DataType::Int32, 4));
+    let w = g.work(1, DataType::Int32, &Operator::builtin(Op::Avg, DataType::Int32, 4));
     assert_eq!((w.lo, w.hi, w.count), (1 << 19, 1 << 20, 4 << 20));
-    assert_eq!((w.nsteps, w.nlinks, w.nchunks), (5, 2, 4));
+    assert_eq!((w.nsteps, w.nlinks, w.nchunks), (0, 0, 4));
     assert_eq!((w.datatype, w.op, w.flags, w.post), (2, KernelOp::Sum as u8, work_flag::POST, 4));
     assert_eq!((w.input, w.output, w.steps, w.links), (0, 0, 0, 0));
 }

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Installs PyTorch from PyPI into DIR, for its Gloo in benches/collectives.py, and prints what OXCCL_TORCH_HOME should
+# be. The wheel wants CUDA libraries of gigabytes that Gloo never calls: placeholders with the right names stand in
+# for them (DIR/stubs, made by softcuda-stubs), and softcuda for the driver and the runtime. Needs cargo, a C compiler,
+# binutils, and 1.3 GB. Does nothing where it is installed already.
+#   OXCCL_TORCH_HOME=$(scripts/install-torch-cpu.sh target/tools/torch)
+set -eu
+version=2.15.0
+dir=${1:?usage: install-torch-cpu.sh DIR}
+root=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "$dir"
+dir=$(cd "$dir" && pwd)
+if [ -e "$dir/.complete-$version" ]; then
+  echo "$dir"
+  exit 0
+fi
+python3 -m venv --clear "$dir" >&2
+
+# install OPTION-OR-PACKAGE...: up to three times; registries have bad moments.
+install() {
+  try=1
+  until "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" >&2; do
+    [ "$try" -lt 3 ] || { echo "install-torch-cpu.sh: pip failed three times" >&2; exit 1; }
+    try=$((try + 1))
+    sleep 5
+  done
+}
+install --no-deps "torch==$version"
+install sympy networkx jinja2 fsspec filelock typing-extensions numpy
+
+# One line for each library that is missing: its name, the version that its symbols have, the symbols.
+lib=$(echo "$dir"/lib/python3*/site-packages/torch/lib)
+needed=$(for file in "$lib"/*.so; do readelf -d "$file" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p'; done | sort -u)
+undefined=$(for file in "$lib"/*.so; do readelf -W --dyn-syms "$file" | awk '$7 == "UND" { print $8 }'; done | sort -u)
+mkdir -p "$dir/stubs"
+for name in $needed; do
+  case $name in
+    libcuda.so* | libcudart.so* | libnccl.so*) continue ;; # softcuda and oxccl have these
+    libcu* | libnv*) ;;
+    *) continue ;;
+  esac
+  # Versions are mostly named after the library; else its symbols begin as it is called.
+  symbols=$(echo "$undefined" | grep -E "@$name\$" || true)
+  if [ -z "$symbols" ]; then
+    stem=$(echo "$name" | sed 's/^lib//; s/_host//; s/\.so.*//; s/^cufile$/cuFile/')
+    symbols=$(echo "$undefined" | grep -E "^$stem" || true)
+  fi
+  node=$(echo "$symbols" | sed -n 's/.*@//p' | head -n 1)
+  echo "$name ${node:--}" $(echo "$symbols" | sed 's/@.*//')
+done > "$dir/stubs/list"
+(cd "$root" && cargo run --quiet --locked -p softcuda --bin softcuda-stubs -- "$dir/stubs" < "$dir/stubs/list" >&2)
+: > "$dir/.complete-$version"
+echo "$dir"

@@ -1,0 +1,163 @@
+//! The schedules of all collectives and algorithms, put together for the device: each list of steps once.
+
+use std::collections::HashMap;
+
+use zerocopy::IntoBytes;
+
+use super::schedules::Half;
+use crate::error::Error;
+use crate::plan::algorithm::{self, Algo, Kind};
+use crate::plan::call::Func;
+use crate::plan::layout::{Proto, Step};
+use crate::plan::point_to_point;
+use crate::plan::schedule::Schedule;
+use crate::plan::wiring::LinkNeed;
+use crate::plan::{LinkClass, LinkId, SLOTS};
+
+/// A schedule on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    /// The address of its steps.
+    pub steps: u64,
+    /// How many there are.
+    pub nsteps: u32,
+    /// Chunks that the data are divided into.
+    pub nchunks: u32,
+    /// The class of its links.
+    pub class: LinkClass,
+}
+
+/// The place of a function with an algorithm among the programs.
+fn number(func: Func, algo: Algo) -> usize {
+    func as usize * Algo::ALL.len() + algo as usize
+}
+
+/// All of a rank's programs. Their addresses count from the image's begin until [`Image::at`].
+pub(super) struct Programs {
+    /// By function and algorithm ([`number`]); with a root, one for each.
+    collectives: Vec<Vec<Program>>,
+    send: Program,
+    receive: Program,
+    copy: Program,
+}
+
+impl Programs {
+    /// Compiles what a rank needs. `links` are all that it takes part in.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] for a schedule that does not fit the links.
+    pub(super) fn compile(rank: u32, nranks: u32, links: &[LinkNeed]) -> Result<Image, Error> {
+        let places = Places::of(links);
+        let mut steps = Steps::default();
+        let mut collectives = Vec::new();
+        for func in Func::COLLECTIVES {
+            for algo in Algo::ALL {
+                if nranks > 1 && algorithm::available(func, algo, nranks) {
+                    let roots = if func.has_root() { nranks } else { 1 };
+                    let one = |root| steps.add(algorithm::compile(Kind { func, algo, root }, rank, nranks)?, Some(&places));
+                    let programs = (0..roots).map(one).collect::<Result<Vec<_>, Error>>()?;
+                    let place = number(func, algo);
+                    collectives.resize(collectives.len().max(place + 1), Vec::new());
+                    collectives[place] = programs;
+                }
+            }
+        }
+        // The peer is of no account: the link is chosen by the work item.
+        let peer = if rank == 0 { 1 } else { 0 };
+        let programs = Programs {
+            collectives,
+            send: steps.add(point_to_point::send(rank, peer)?, None)?,
+            receive: steps.add(point_to_point::receive(rank, peer)?, None)?,
+            copy: steps.add(point_to_point::copy(rank)?, None)?,
+        };
+        Ok(Image { steps: steps.all, programs })
+    }
+
+    /// The program of a collective.
+    pub(super) fn collective(&self, func: Func, algo: Algo, root: u32) -> Option<Program> {
+        let roots = self.collectives.get(number(func, algo))?;
+        roots.get(if func.has_root() { root as usize } else { 0 }).copied()
+    }
+
+    /// The program of half a message, or a copy.
+    pub(super) fn half(&self, half: Half) -> Program {
+        match half {
+            Half::Send(_) => self.send,
+            Half::Receive(_) => self.receive,
+            Half::Copy => self.copy,
+        }
+    }
+}
+
+/// Programs with the steps that are to go to the device.
+pub(super) struct Image {
+    steps: Vec<Step>,
+    programs: Programs,
+}
+
+impl Image {
+    /// The bytes of all steps.
+    pub(super) fn steps(&self) -> &[u8] {
+        self.steps.as_bytes()
+    }
+
+    /// The programs when the steps are at `address`.
+    pub(super) fn at(mut self, address: u64) -> Programs {
+        let Programs { collectives, send, receive, copy } = &mut self.programs;
+        let all = collectives.iter_mut().flatten().chain([send, receive, copy]);
+        all.for_each(|program| program.steps += address);
+        self.programs
+    }
+}
+
+/// The place of each link among those of its class, protocol and channel: alike for all protocols and channels.
+struct Places(HashMap<LinkId, u8>);
+
+impl Places {
+    fn of(links: &[LinkNeed]) -> Places {
+        let mut places = HashMap::new();
+        for class in [LinkClass::Ring, LinkClass::Mesh] {
+            let first = links.iter().find(|need| need.id.class == class).map(|need| need.id.proto);
+            let of_class = links.iter().filter(|need| need.id.class == class && Some(need.id.proto) == first);
+            let ids = of_class.filter(|need| need.id.channel == 0).map(|need| need.id);
+            places.extend(ids.zip(0..=u8::MAX).map(|(id, place)| (LinkId { proto: Proto::Simple, ..id }, place)));
+        }
+        Places(places)
+    }
+}
+
+/// Lists of steps, each kept once.
+#[derive(Default)]
+struct Steps {
+    all: Vec<Step>,
+    known: HashMap<Vec<Step>, usize>,
+}
+
+impl Steps {
+    /// Adds a schedule, its links numbered by their places, or as they are.
+    fn add(&mut self, mut schedule: Schedule, places: Option<&Places>) -> Result<Program, Error> {
+        schedule.check(SLOTS as u32)?;
+        let mut steps = std::mem::take(&mut schedule.steps);
+        if let Some(places) = places {
+            steps.iter_mut().try_for_each(|step| renumber(step, &schedule, places))?;
+        }
+        let nsteps = steps.len();
+        let all = &mut self.all;
+        let first = *self.known.entry(steps).or_insert_with_key(|steps| {
+            all.extend(steps);
+            all.len() - steps.len()
+        });
+        let steps = (first * size_of::<Step>()) as u64;
+        Ok(Program { steps, nsteps: nsteps as u32, nchunks: schedule.nchunks, class: schedule.class })
+    }
+}
+
+fn renumber(step: &mut Step, schedule: &Schedule, places: &Places) -> Result<(), Error> {
+    let (nrecv, nsend) = (usize::from(step.nrecv), usize::from(step.nsend));
+    for index in step.recv[..nrecv].iter_mut().chain(&mut step.send[..nsend]) {
+        let link = schedule.links[usize::from(*index)];
+        let place = places.0.get(&link);
+        *index = *place.ok_or_else(|| Error::Internal(format!("a schedule uses {link:?}, which is not wired")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! Who is out of step: what every rank of a host has called lately, where all of them can read it.
+//!
+//! * [`record`] is a call as the board keeps it, and what a set of them says when they do not match. Pure;
+//! * [`board`] is the memory that the ranks of a host share.
+
+pub mod board;
+pub mod record;
+
+pub use board::Board;
+pub use record::Record;

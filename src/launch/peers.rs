@@ -1,0 +1,133 @@
+//! Messages between two ranks: which half runs in which block, and in which order.
+//!
+//! Every rank visits its peers in the same order, by distance: it sends to the next rank first, and receives from
+//! the one before first. Sends and receives do not wait for each other. Then a group never waits for itself
+//! around the ranks, whatever the sizes: the half with the least distance can always go on.
+
+use super::Call;
+use super::plan::Plan;
+use crate::comm::{Comm, Half};
+use crate::error::Error;
+use crate::plan::SLOTS;
+use crate::plan::algorithm::{Algo, available};
+use crate::plan::call::Func;
+use crate::plan::point_to_point::{receive_distance, send_distance};
+use crate::plan::shape::{Shape, has_input, has_output, shape};
+
+/// Blocks for each direction on a GPU.
+const LANES: u32 = 8;
+
+/// A message's half with the distance to its peer.
+type Visit<'a> = (u32, &'a Call, u32);
+
+/// Refuses a message of a rank to itself that has no partner in the group (spec §4.8).
+///
+/// # Errors
+/// [`Error::InvalidUsage`].
+pub(super) fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<(), Error> {
+    let own = |func| calls.clone().filter(|call| call.func == func && call.root == comm.rank()).count();
+    let (sends, receives) = (own(Func::Send), own(Func::Recv));
+    let (from, to) = if sends > receives { ("send to", "recv") } else { ("recv to", "send") };
+    match sends == receives {
+        true => Ok(()),
+        false => Err(Error::InvalidUsage(format!("Trying to {from} self without a matching {to}"))),
+    }
+}
+
+/// Adds the messages among some calls to a plan.
+pub(super) fn add(plan: &mut Plan<'_>, calls: &[(&Call, u32)]) -> Result<(), Error> {
+    if !calls.iter().any(|(call, _)| call.func.has_peer()) {
+        return Ok(());
+    }
+    add_copies(plan, calls)?;
+    let (me, nranks) = (plan.comm.rank() as u32, plan.comm.nranks() as u32);
+    let sends = visits(calls, Func::Send, |peer| send_distance(me, peer, nranks));
+    let receives = visits(calls, Func::Recv, |peer| receive_distance(me, peer, nranks));
+    let lanes = if plan.parts.schedules.software { 1 } else { LANES.min(nranks - 1) };
+    // Where all fits in the slots, sends do not wait for the peers' receives, and one block can do both.
+    let apart = !plan.parts.schedules.software || !receives.is_empty() && !all_fit(plan, &sends);
+    let first = if apart && !sends.is_empty() { lanes } else { 0 };
+    for (distance, call, serial) in &sends {
+        plan.add_half(Half::Send(call.peer()), call, *serial, (distance - 1) % lanes)?;
+    }
+    for (distance, call, serial) in &receives {
+        plan.add_half(Half::Receive(call.peer()), call, *serial, first + (distance - 1) % lanes)?;
+    }
+    Ok(())
+}
+
+/// The halves of one direction in the order of their visits; those with one peer keep their order.
+fn visits<'a>(calls: &[(&'a Call, u32)], func: Func, distance: impl Fn(u32) -> u32) -> Vec<Visit<'a>> {
+    let of = calls.iter().filter(|(call, _)| call.func == func);
+    let mut visits: Vec<Visit<'_>> = of.map(|(call, serial)| (distance(call.peer()), *call, *serial)).collect();
+    visits.retain(|(distance, ..)| *distance > 0);
+    visits.sort_by_key(|(distance, ..)| *distance);
+    visits
+}
+
+/// Whether what is sent to each peer fits in the slots of the link. The slots may still hold earlier messages, but
+/// those are taken out by receives that come before the peer's part of this group.
+fn all_fit(plan: &Plan<'_>, sends: &[Visit<'_>]) -> bool {
+    let of_one_peer =
+        |peer: &[Visit<'_>]| peer.iter().map(|(_, call, _)| plan.parts.schedules.slots_of(call.bytes())).sum::<u64>();
+    sends.chunk_by(|(a, ..), (b, ..)| a == b).all(|peer| of_one_peer(peer) <= SLOTS as u64)
+}
+
+/// A rank's messages to itself are copies: the k-th send goes to the k-th receive.
+fn add_copies(plan: &mut Plan<'_>, calls: &[(&Call, u32)]) -> Result<(), Error> {
+    for (call, serial) in copies(plan.comm.rank(), calls) {
+        plan.add_half(Half::Copy, &call, serial, 0)?;
+    }
+    Ok(())
+}
+
+/// The copies that a rank's messages to itself come to. None where both buffers are the same (spec §4.8).
+pub(super) fn copies(me: i32, calls: &[(&Call, u32)]) -> Vec<(Call, u32)> {
+    let own = |func| calls.iter().filter(move |(call, _)| call.func == func && call.root == me);
+    let pairs = own(Func::Send).zip(own(Func::Recv)).filter(|((send, _), (receive, _))| send.send != receive.recv);
+    // The sizes agree in a correct program; where they do not, neither buffer is overrun.
+    let copy = |((send, serial), (receive, _)): (&(&Call, u32), &(&Call, u32))| {
+        let smaller = if send.bytes() <= receive.bytes() { send } else { receive };
+        (Call { send: send.send, recv: receive.recv, ..(*smaller).clone() }, *serial)
+    };
+    pairs.map(copy).collect()
+}
+
+/// The calls, with AlltoAll, Gather and Scatter as the messages that they consist of; none where they have schedules.
+pub(super) fn expanded(comm: &Comm, calls: &[(&Call, u32)]) -> Option<Vec<(Call, u32)>> {
+    let nranks = comm.nranks() as u32;
+    let is_messages =
+        |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !available(func, Algo::Direct, nranks);
+    if !calls.iter().any(|(call, _)| is_messages(call.func)) {
+        return None;
+    }
+    let expand = |(call, serial): &(&Call, u32)| match is_messages(call.func) {
+        true => messages(call, comm.rank() as u32, nranks).into_iter().map(|half| (half, *serial)).collect(),
+        false => vec![((*call).clone(), *serial)],
+    };
+    Some(calls.iter().flat_map(expand).collect())
+}
+
+/// A rank's halves of the messages that a call consists of: every block of the input goes to a rank, every block of
+/// the output comes from one.
+fn messages(call: &Call, me: u32, nranks: u32) -> Vec<Call> {
+    let root = call.root as u32;
+    let half = |func, peer: u32, send, recv| Call { func, root: peer as i32, send, recv, config: None, ..call.clone() };
+    let block = |buffer: u64, place: u32| buffer + u64::from(place) * call.bytes();
+    let (mut all, everyone) = (Vec::new(), 0..nranks);
+    match shape(call.func, nranks) {
+        Shape::Uniform { input: 1, .. } => all.push(half(Func::Send, root, call.send, 0)),
+        _ if has_input(call.func, root, me) => {
+            all.extend(everyone.clone().map(|peer| half(Func::Send, peer, block(call.send, peer), 0)))
+        }
+        _ => {}
+    }
+    match shape(call.func, nranks) {
+        Shape::Uniform { output: 1, .. } => all.push(half(Func::Recv, root, 0, call.recv)),
+        _ if has_output(call.func, root, me) => {
+            all.extend(everyone.map(|peer| half(Func::Recv, peer, 0, block(call.recv, peer))))
+        }
+        _ => {}
+    }
+    all
+}

@@ -1,0 +1,162 @@
+//! From the calls of one communicator in a group to kernel launches: work items for each block.
+
+use super::{Call, peers};
+use crate::comm::{Ask, Comm, Half, Lent, Parts, kernel_number};
+use crate::error::Error;
+use crate::plan::call::DataType;
+use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work};
+use crate::plan::operator::Operator;
+
+/// Collectives run before the messages of the same group (spec §4.7).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Collectives,
+    Messages,
+}
+
+/// A work item, and where it runs.
+struct Item {
+    stage: Stage,
+    kernel: usize,
+    block: u32,
+    work: Work,
+}
+
+/// The work of one communicator in a group, being collected.
+pub(super) struct Plan<'a> {
+    pub(super) comm: &'a Comm,
+    pub(super) parts: &'a Parts,
+    items: Vec<Item>,
+}
+
+/// A launch that is ready to go.
+pub(super) struct Launch {
+    kernel: usize,
+    arguments: LaunchArgs,
+    lent: Option<Lent>,
+}
+
+impl Launch {
+    /// Launches. The context must be current.
+    pub(super) fn go(self, parts: &Parts, stream: crate::device::Stream) -> Result<(), Error> {
+        let (blocks, threads) = (self.arguments.nchannels, parts.schedules.threads);
+        // SAFETY: the kernels take this structure by value; steps, links and items live as long as the communicator,
+        // which waits for its launches before it frees them; buffers are the user's.
+        let launched = unsafe { parts.kernels.launch(self.kernel, blocks, threads, stream, &self.arguments) };
+        match self.lent {
+            Some(lent) => launched.and(parts.items.give_back(lent, stream)),
+            None => launched,
+        }
+    }
+}
+
+impl<'a> Plan<'a> {
+    /// The work of some calls, for more than one rank.
+    pub(super) fn of(comm: &'a Comm, parts: &'a Parts, calls: &[(&Call, u32)]) -> Result<Plan<'a>, Error> {
+        match peers::expanded(comm, calls) {
+            None => Plan::of_all(comm, parts, calls),
+            Some(owned) => {
+                let calls: Vec<(&Call, u32)> = owned.iter().map(|(call, serial)| (call, *serial)).collect();
+                Plan::of_all(comm, parts, &calls)
+            }
+        }
+    }
+
+    fn of_all(comm: &'a Comm, parts: &'a Parts, calls: &[(&Call, u32)]) -> Result<Plan<'a>, Error> {
+        let mut plan = Plan { comm, parts, items: Vec::with_capacity(calls.len()) };
+        for (call, serial) in calls.iter().filter(|(call, _)| !call.func.has_peer() && call.count > 0) {
+            plan.add_collective(call, *serial)?;
+        }
+        peers::add(&mut plan, calls)?;
+        Ok(plan)
+    }
+
+    fn add_collective(&mut self, call: &Call, serial: u32) -> Result<(), Error> {
+        let ask = ask(call)?;
+        let cut = self.parts.schedules.cut(&ask)?;
+        let operator = match call.func.reduces() {
+            true => Operator::of(call.reduction, call.datatype, self.comm.nranks() as u32),
+            false => Operator::COPY,
+        };
+        let (kernel, sign) = (kernel_number(cut.choice.proto, ask.datatype), call.sign());
+        for block in 0..cut.channels() {
+            let work = cut.work(block, ask.datatype, &operator);
+            let work = Work { input: call.send, output: call.recv, sign, serial, ..work };
+            self.items.push(Item { stage: Stage::Collectives, kernel, block, work });
+        }
+        Ok(())
+    }
+
+    /// Adds half of a message or a copy, for a block of the launch of all messages.
+    pub(super) fn add_half(&mut self, half: Half, call: &Call, serial: u32, block: u32) -> Result<(), Error> {
+        if call.count == 0 {
+            return Ok(());
+        }
+        let cut = self.parts.schedules.cut_half(half, call.bytes(), DataType::Int8)?;
+        let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, DataType::Int8, &Operator::COPY) };
+        self.items.push(Item { stage: Stage::Messages, kernel: kernel_number(Proto::Simple, DataType::Int8), block, work });
+        Ok(())
+    }
+
+    /// A reduction of one rank's data with nobody else's: the scalar of a user's operator is applied.
+    pub(super) fn alone(comm: &'a Comm, parts: &'a Parts, call: &Call, serial: u32) -> Result<Launch, Error> {
+        let operator = Operator::of(call.reduction, call.datatype, 1);
+        let cut = parts.schedules.cut_half(Half::Copy, call.count as u64, call.datatype)?;
+        let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, call.datatype, &operator) };
+        let kernel = kernel_number(Proto::Simple, call.datatype);
+        let plan = Plan { comm, parts, items: Vec::new() };
+        plan.launch(kernel, &[vec![work]])
+    }
+
+    /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
+    /// launches, since all have the same collectives; items of one block keep their order.
+    pub(super) fn launches(self) -> Result<Vec<Launch>, Error> {
+        let mut groups: Vec<((Stage, usize), Vec<Vec<Work>>)> = Vec::with_capacity(1);
+        for Item { stage, kernel, block, work } in &self.items {
+            let place = groups.iter().position(|(key, _)| *key == (*stage, *kernel)).unwrap_or_else(|| {
+                groups.push(((*stage, *kernel), Vec::new()));
+                groups.len() - 1
+            });
+            let columns = &mut groups[place].1;
+            columns.resize(columns.len().max(*block as usize + 1), Vec::new());
+            columns[*block as usize].push(*work);
+        }
+        groups.iter().map(|((_, kernel), columns)| self.launch(*kernel, columns)).collect()
+    }
+
+    /// One launch; a column of work for each block. Short columns are filled up with items that do nothing.
+    fn launch(&self, kernel: usize, columns: &[Vec<Work>]) -> Result<Launch, Error> {
+        let mut arguments = self.parts.schedules.arguments(self.parts.flag.address());
+        let depth = columns.iter().map(Vec::len).max().unwrap_or(0);
+        let item = |place: usize| columns[place % columns.len()].get(place / columns.len()).copied().unwrap_or_default();
+        let total = depth * columns.len();
+        arguments.nwork = u32::try_from(total).map_err(|_| Error::InvalidUsage(format!("{total} operations in one group")))?;
+        arguments.nchannels = columns.len() as u32;
+        if total <= MAX_WORK {
+            (0..total).for_each(|place| arguments.work[place] = item(place));
+            return Ok(Launch { kernel, arguments, lent: None });
+        }
+        let items: Vec<Work> = (0..total).map(item).collect();
+        let lent = self.parts.items.lend(&items)?;
+        arguments.items = lent.address();
+        Ok(Launch { kernel, arguments, lent: Some(lent) })
+    }
+}
+
+/// A collective as schedules are asked for it: data that only move are bytes, so that one kernel moves them all.
+pub(super) fn ask(call: &Call) -> Result<Ask, Error> {
+    let algos = match &call.config {
+        Some(config) => config.algorithms(call.func)?.and_then(crate::comm::selection::algorithms),
+        None => None,
+    };
+    let root = if call.func.has_root() { call.root as u32 } else { 0 };
+    Ok(match call.func.reduces() {
+        true => Ask { func: call.func, count: call.count as u64, datatype: call.datatype, root, algos },
+        false => Ask { func: call.func, count: call.bytes(), datatype: DataType::Int8, root, algos },
+    })
+}
+
+/// Whether a call is one that a group of one rank carries out by a copy: all but what computes.
+pub(super) fn is_copy_alone(call: &Call) -> bool {
+    !(call.func.reduces() && call.reduction.changes_one_rank())
+}

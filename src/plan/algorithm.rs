@@ -1,0 +1,149 @@
+//! Which algorithms there are, for which function, and the way from a name to a schedule.
+//!
+//! With n ranks, S bytes that the user's count says, and `log` the logarithm to base 2, rounded up. *Steps* are the
+//! turns that the busiest rank takes for every piece; *hops* are messages that wait for each other; *bytes* are what the
+//! busiest rank sends.
+//!
+//! | Function | Algorithm | Steps | Hops | Bytes | Order of reduction |
+//! |---|---|---|---|---|---|
+//! | AllReduce | ring | 2n - 1 | 2n - 2 | 2S(n - 1)/n | chunk c: c + 1, …, n - 1, 0, …, c, one by one |
+//! | | tree | 4 | 2 log + 2 | 2S | by tree: 0, 1, …, and n - 1, n - 2, … (n even) or 1, 2, …, 0 (n odd), sums of sums |
+//! | | direct | 2 (n ≤ 9) | 1 | S(n - 1) | 0, 1, …, n - 1, one by one |
+//! | | direct2 | 2n - 1 (n ≤ 9) | 2 | 2S(n - 1)/n | 0, 1, …, n - 1, one by one |
+//! | Broadcast | ring | 1 | n - 1 | S | |
+//! | | tree | 2 | log + 1 | S | |
+//! | | direct | 1 (n ≤ 9) | 1 | S(n - 1) | |
+//! | Reduce | ring | 1 | n - 1 | S | root + 1, …, root, one by one |
+//! | | tree | 2 | log + 1 | S | from the root on: 0, 1, …, and 0, 2, 3, …, 1 (n even) or 0, n - 1, …, 1, sums of sums |
+//! | | direct | 1 (n ≤ 9) | 1 | S | 0, 1, …, n - 1, one by one |
+//! | AllGather | ring | n | n - 1 | S(n - 1) | |
+//! | | direct | n (n ≤ 9) | 1 | S(n - 1) | |
+//! | | pat | n | log (n ≤ 16) | S(n - 1) | |
+//! | ReduceScatter | ring | n | n - 1 | S(n - 1) | chunk c: c + 1, …, n - 1, 0, …, c, one by one |
+//! | | direct | n (n ≤ 9) | 1 | S(n - 1) | 0, 1, …, n - 1, one by one |
+//! | | pat | n | log (n ≤ 16) | S(n - 1) | as the ring's, sums of sums |
+//! | AlltoAll | direct | 2n - 1 | 1 | S(n - 1) | |
+//! | Gather, Scatter | direct | n | 1 | S, at Scatter's root S(n - 1) | |
+//!
+//! *Direct with more than 9 ranks* takes another step for every 8 ranks more, on the side that sends and on the one that
+//! receives, and two hops more where it reduces (`direct` says why).
+//!
+//! *Which results are the same.* The order of reduction is fixed by the schedule: by function, algorithm, number of ranks
+//! and root, and for the ring, PAT and the tree by the chunk, that is, by where in the buffer an element is. It does not
+//! depend on time, protocol, transport, channels or what is in place. So a call gives the same bits in every run in which the same
+//! algorithm is chosen. AllReduce gives the same bits on all ranks, with every algorithm. direct and direct2 give the
+//! same bits as each other and as direct Reduce and ReduceScatter, wherever an element is.
+//!
+//! The order of the ranks in a ring is 0, 1, …, n - 1 where [`compile`] makes it.
+
+use super::call::Func;
+use super::schedule::Schedule;
+use super::{direct, pat, ring, tree};
+use crate::error::Error;
+
+/// Ranks up to which there are links between any two.
+pub const MAX_MESH: u32 = 64;
+
+/// How a collective is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Algo {
+    /// From each rank to the next ([`ring`]).
+    Ring,
+    /// Two trees ([`tree`]).
+    Tree,
+    /// From each rank to every other ([`direct`]).
+    Direct,
+    /// The same in two steps: the reduction of a part by each rank, then its result to every other.
+    TwoStep,
+    /// Parallel aggregated trees ([`pat`]).
+    Pat,
+}
+
+impl Algo {
+    /// All algorithms.
+    pub const ALL: [Algo; 5] = [Algo::Ring, Algo::Tree, Algo::Direct, Algo::TwoStep, Algo::Pat];
+
+    /// The name in log lines and settings, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algo::Ring => "ring",
+            Algo::Tree => "tree",
+            Algo::Direct => "direct",
+            Algo::TwoStep => "direct2",
+            Algo::Pat => "pat",
+        }
+    }
+
+    /// The algorithm of a name; upper and lower case are alike.
+    pub fn from_name(name: &str) -> Option<Algo> {
+        Algo::ALL.into_iter().find(|algo| algo.name().eq_ignore_ascii_case(name))
+    }
+}
+
+/// What a schedule is made for, besides the rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The function.
+    pub func: Func,
+    /// The algorithm.
+    pub algo: Algo,
+    /// The root; 0 where the function has none.
+    pub root: u32,
+}
+
+/// Whether there is such an algorithm for a function and number of ranks. One rank needs none, and messages between two
+/// ranks have none ([`super::point_to_point`]). With more than [`MAX_MESH`] ranks AlltoAll, Gather and Scatter have none
+/// either: they are sends and receives then.
+pub fn available(func: Func, algo: Algo, nranks: u32) -> bool {
+    let exists = match func {
+        Func::AllReduce => algo != Algo::Pat,
+        Func::Broadcast | Func::Reduce => matches!(algo, Algo::Ring | Algo::Tree | Algo::Direct),
+        Func::AllGather | Func::ReduceScatter => matches!(algo, Algo::Ring | Algo::Direct | Algo::Pat),
+        Func::AlltoAll | Func::Gather | Func::Scatter => algo == Algo::Direct,
+        Func::Send | Func::Recv => false,
+    };
+    exists && nranks >= 2 && (algo == Algo::Ring || nranks <= MAX_MESH)
+}
+
+/// Makes a rank's schedule.
+///
+/// # Errors
+/// [`Error::Internal`] where the algorithm is not [`available`], or there is no such rank or root.
+pub fn compile(kind: Kind, rank: u32, nranks: u32) -> Result<Schedule, Error> {
+    let Kind { func, algo, root } = kind;
+    if !available(func, algo, nranks) || rank >= nranks || root >= nranks {
+        return Err(Error::Internal(format!("no {} {} from root {root} for rank {rank} of {nranks}", algo.name(), func.name())));
+    }
+    let order = || -> Vec<u32> { (0..nranks).collect() };
+    match (algo, func) {
+        (Algo::Ring, Func::AllReduce) => ring::all_reduce(&order(), rank),
+        (Algo::Ring, Func::AllGather) => ring::all_gather(&order(), rank),
+        (Algo::Ring, Func::ReduceScatter) => ring::reduce_scatter(&order(), rank),
+        (Algo::Ring, Func::Broadcast) => ring::broadcast(&order(), root, rank),
+        (Algo::Ring, _) => ring::reduce(&order(), root, rank),
+        (Algo::Tree, Func::AllReduce) => tree::all_reduce(nranks, rank),
+        (Algo::Tree, Func::Broadcast) => tree::broadcast(nranks, root, rank),
+        (Algo::Tree, _) => tree::reduce(nranks, root, rank),
+        (Algo::TwoStep, _) => direct::all_reduce_in_two(nranks, rank),
+        (Algo::Pat, Func::AllGather) => pat::all_gather(nranks, rank),
+        (Algo::Pat, _) => pat::reduce_scatter(nranks, rank),
+        (Algo::Direct, _) => compile_direct(func, root, rank, nranks),
+    }
+}
+
+fn compile_direct(func: Func, root: u32, rank: u32, nranks: u32) -> Result<Schedule, Error> {
+    match func {
+        Func::AllReduce => direct::all_reduce(nranks, rank),
+        Func::Broadcast => direct::broadcast(nranks, root, rank),
+        Func::Reduce => direct::reduce(nranks, root, rank),
+        Func::AllGather => direct::all_gather(nranks, rank),
+        Func::ReduceScatter => direct::reduce_scatter(nranks, rank),
+        Func::Gather => direct::gather(nranks, root, rank),
+        Func::Scatter => direct::scatter(nranks, root, rank),
+        Func::AlltoAll => direct::all_to_all(nranks, rank),
+        Func::Send | Func::Recv => Err(Error::Internal(format!("{} is not a collective", func.name()))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! PAT, parallel aggregated trees: AllGather and ReduceScatter in as many rounds as the logarithm of the ranks, for
+//! any number of ranks. (NCCL's algorithm of this name joins chunks into messages; here every chunk is a turn of its
+//! own, and what is aggregated are the hops.)
+//!
+//! Every rank is the root of a binomial tree for its own chunk, and all trees are the same but for where they begin.
+//! Rank c + n - o is at *offset* o of chunk c's tree. It is o's lowest set bit away from its parent, and its children
+//! are all smaller powers of two away. So a rank has to do with ranks at distances 1, 2, 4, … only. Data that goes far
+//! goes first, while there is little of it.
+//!
+//! *AllGather* sends chunks down their trees: a chunk that comes in is written to the output and passed on to all
+//! children in one step. *ReduceScatter* is the same read backwards: what the children have added up is added to the own
+//! contribution and passed on to the parent in one step. Sums so far lie in the slots of links, since the
+//! user's buffers have no room for them; a chunk waits there until its turn has come.
+//!
+//! The *order* in which a rank goes through the offsets decides how many slots that takes. By rounds (farthest first, which
+//! gives the fewest hops one after the other) it takes half as many as there are ranks. So ranks go through blocks of
+//! twice as many offsets as there are slots, and by rounds within a block.
+
+use super::layout::SLOTS;
+use super::layout::step_flag::{IN, OUT, POST};
+use super::schedule::{Draft, LinkClass, Schedule};
+use crate::error::Error;
+
+/// Offsets of a block.
+const BLOCK: u32 = 2 * SLOTS as u32;
+/// Slots without which a step that receives and sends waits for itself.
+const MIN_SLOTS: u32 = 2;
+
+/// The distance between offset `o` of a tree and its parent. The root, at offset 0, is farther from all than that.
+fn distance(o: u32) -> u32 {
+    if o == 0 { 1 << 31 } else { o & o.wrapping_neg() }
+}
+
+/// Powers of two that are less than `limit`, from the greatest on.
+fn powers_below(limit: u32) -> impl Iterator<Item = u32> {
+    (0..limit.saturating_sub(1).checked_ilog2().map_or(0, |log| log + 1)).rev().map(|log| 1 << log)
+}
+
+/// Offsets in the order in which all ranks go through them.
+fn offsets(n: u32) -> Vec<u32> {
+    let bits = BLOCK.ilog2();
+    let mut offsets: Vec<u32> = (0..n).collect();
+    // Within a block, with the lowest bit as the most significant: farthest first.
+    offsets.sort_by_key(|o| (o / BLOCK, (o % BLOCK).reverse_bits() >> (u32::BITS - bits)));
+    offsets
+}
+
+/// A rank among all.
+struct Place {
+    rank: u32,
+    n: u32,
+}
+
+impl Place {
+    fn new(n: u32, rank: u32) -> Result<Place, Error> {
+        if n < 2 || rank >= n {
+            return Err(Error::Internal(format!("no trees of {n} ranks for rank {rank}")));
+        }
+        Ok(Place { rank, n })
+    }
+
+    fn schedule(&self) -> Schedule {
+        // The link to the nearest rank carries every second offset of a block before its first is needed.
+        let slots = MIN_SLOTS.max(self.n.min(BLOCK) / 2);
+        Schedule::new(self.rank, LinkClass::Mesh, self.n, slots)
+    }
+
+    /// The rank, or its chunk, this far ahead.
+    fn ahead(&self, distance: u32) -> u32 {
+        (self.rank + distance) % self.n
+    }
+
+    fn behind(&self, distance: u32) -> u32 {
+        (self.rank + self.n - distance) % self.n
+    }
+
+    /// Distances to the children of offset `o`, the greatest first.
+    fn children(&self, o: u32) -> Vec<u32> {
+        powers_below(distance(o).min(self.n)).filter(|d| o + d < self.n).collect()
+    }
+}
+
+/// PAT AllGather.
+///
+/// # Errors
+/// [`Error::Internal`] where there are fewer than two ranks, or no `rank` among them.
+pub fn all_gather(nranks: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Place::new(nranks, rank)?;
+    let mut s = me.schedule();
+    for o in offsets(nranks) {
+        let send: Vec<u32> = me.children(o).iter().map(|d| me.behind(*d)).collect();
+        let parent = [me.ahead(distance(o))];
+        let draft = Draft { flags: OUT, send: &send, ..Draft::ONCE }.chunk(me.ahead(o));
+        s.push(match o {
+            0 => Draft { flags: IN | OUT, in_chunk: 0, ..draft },
+            _ => Draft { recv: &parent, ..draft },
+        })?;
+    }
+    Ok(s)
+}
+
+/// PAT ReduceScatter. The order of reduction of a chunk is that of a ring, from the rank behind the chunk's own around
+/// to its own, but in sums of sums.
+///
+/// # Errors
+/// As [`all_gather`].
+pub fn reduce_scatter(nranks: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Place::new(nranks, rank)?;
+    let mut s = me.schedule();
+    for o in offsets(nranks).into_iter().rev() {
+        let recv: Vec<u32> = me.children(o).iter().map(|d| me.behind(*d)).collect();
+        let parent = [me.ahead(distance(o))];
+        let draft = Draft { flags: IN, recv: &recv, place: recv.len() as u8, in_chunk: me.ahead(o), ..Draft::ONCE };
+        s.push(match o {
+            0 => Draft { flags: IN | OUT | POST, ..draft },
+            _ => Draft { send: &parent, ..draft },
+        })?;
+    }
+    Ok(s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_go_far_first() {
+        assert_eq!(offsets(8), [0, 4, 2, 6, 1, 5, 3, 7]);
+        assert_eq!(offsets(5), [0, 4, 2, 1, 3]);
+        assert_eq!(offsets(20)[14..], [7, 15, 16, 18, 17, 19]);
+        let me = Place { rank: 0, n: 13 };
+        assert_eq!(me.children(0), [8, 4, 2, 1]);
+        assert_eq!(me.children(8), [4, 2, 1]);
+        assert_eq!(me.children(12), []);
+        assert_eq!(Place { rank: 0, n: 2 }.children(0), [1]);
+    }
+}

@@ -1,0 +1,84 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn ids(wiring: &Wiring, rank: u32) -> BTreeSet<LinkId> {
+    let links = wiring.links(rank);
+    let ids: BTreeSet<LinkId> = links.iter().map(|need| need.id).collect();
+    assert_eq!(ids.len(), links.len(), "rank {rank} has a link twice");
+    ids
+}
+
+/// Every link is known to both its ends and to nobody else, and both see the same slots.
+#[test]
+fn both_ends_know_a_link_and_nobody_else() {
+    for nranks in [2, 3, 5, 8, 64] {
+        let wiring = Wiring::of_host(nranks, Proto::Simple, 2, 65536).expect("wiring");
+        let mut ends = std::collections::BTreeMap::new();
+        for rank in 0..nranks {
+            ids(&wiring, rank);
+            for need in wiring.links(rank) {
+                assert!(need.id.from == rank || need.id.to == rank);
+                assert_eq!(need.peer(rank) + rank, need.id.from + need.id.to);
+                ends.entry(need.id).or_insert_with(Vec::new).push(need.slot_bytes);
+            }
+        }
+        assert!(ends.values().all(|slots| slots.len() == 2 && slots[0] == slots[1]));
+        let pairs = (nranks * (nranks - 1)) as usize;
+        assert_eq!(ends.len(), 2 * (nranks as usize + 2 * pairs), "{nranks} ranks");
+    }
+}
+
+#[test]
+fn a_ring_follows_its_order() {
+    let set = LinkSet { class: LinkClass::Ring, proto: Proto::Ll, channels: 1, slot_bytes: 4096 };
+    let wiring = Wiring::new(vec![2, 0, 3, 1], vec![set]).expect("wiring");
+    let link = |from, to| LinkId { proto: Proto::Ll, ..LinkId::new(LinkClass::Ring, from, to) };
+    assert_eq!(ids(&wiring, 0), BTreeSet::from([link(0, 3), link(2, 0)]));
+    assert_eq!(ids(&wiring, 1), BTreeSet::from([link(1, 2), link(3, 1)]));
+}
+
+#[test]
+fn one_rank_has_no_links_and_two_have_both_directions() {
+    let one = Wiring::of_host(1, Proto::Simple, 3, 4096).expect("wiring");
+    assert_eq!(one.links(0), []);
+    let two = Wiring::of_host(2, Proto::Simple, 1, 4096).expect("wiring");
+    let both = [LinkClass::Ring, LinkClass::Mesh, LinkClass::Peer]
+        .into_iter()
+        .flat_map(|class| [LinkId::new(class, 0, 1), LinkId::new(class, 1, 0)]);
+    assert_eq!(ids(&two, 0), both.collect());
+    assert_eq!(ids(&two, 0), ids(&two, 1));
+}
+
+#[test]
+fn many_ranks_have_no_mesh() {
+    let wiring = |nranks| Wiring::of_host(nranks, Proto::Simple, 1, 4096).expect("wiring");
+    assert!(wiring(64).set(LinkClass::Mesh, Proto::Simple).is_some());
+    assert!(wiring(65).set(LinkClass::Mesh, Proto::Simple).is_none());
+    assert!(wiring(65).set(LinkClass::Peer, Proto::Simple).is_some());
+    assert_eq!((wiring(65).nranks(), wiring(65).sets().len()), (65, 2));
+}
+
+#[test]
+fn slots_shrink_with_the_number_of_links() {
+    assert_eq!(pair_slot_bytes(2, 1), 64 << 10);
+    // 4 MiB / (8 slots * 10 links) = 52428.8
+    assert_eq!(pair_slot_bytes(11, 1), 48 << 10);
+    assert_eq!(pair_slot_bytes(2, 10), 48 << 10);
+    assert_eq!(pair_slot_bytes(64, 1), 8 << 10);
+    assert_eq!(pair_slot_bytes(u32::MAX, u32::MAX), 8 << 10);
+    assert_eq!(pair_slot_bytes(1, 1), 64 << 10);
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let set = LinkSet { class: LinkClass::Ring, proto: Proto::Simple, channels: 1, slot_bytes: 64 };
+    for ring in [vec![0, 0], vec![1, 2], vec![0, 2]] {
+        assert!(Wiring::new(ring.clone(), vec![set]).is_err(), "{ring:?}");
+    }
+    for bad in [LinkSet { channels: 0, ..set }, LinkSet { slot_bytes: 0, ..set }, LinkSet { slot_bytes: 100, ..set }] {
+        assert!(Wiring::new(vec![0, 1], vec![bad]).is_err(), "{bad:?}");
+    }
+    assert!(Wiring::new(vec![0, 1], vec![set, set]).is_err());
+    assert!(Wiring::new(vec![0, 1], vec![set, LinkSet { proto: Proto::Ll, ..set }]).is_ok());
+}

@@ -1,0 +1,74 @@
+//! Memory of other processes that is open in this one. Two ranks of this process that use one device may both want the
+//! same memory of a third: CUDA need not open a handle twice in one context, so it is opened once and closed once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::device::{Context, IpcMemHandle, PeerMemory};
+use crate::error::Error;
+
+/// A device of this process, and a handle of another.
+type Key = (i32, [u8; 64]);
+
+/// A handle's memory here, while it has users. The lock is held while it is opened and closed, so that the one
+/// never overtakes the other.
+#[derive(Default)]
+struct State {
+    users: usize,
+    memory: Option<PeerMemory>,
+}
+
+/// Every handle that is open, being opened or being closed.
+static OPEN: Mutex<Option<HashMap<Key, Arc<Mutex<State>>>>> = Mutex::new(None);
+
+/// One use of memory of another process. The last drop unmaps it.
+pub(super) struct Opened {
+    key: Key,
+    state: Arc<Mutex<State>>,
+    address: u64,
+}
+
+impl Opened {
+    /// Maps the memory behind a handle of another process, unless it is mapped in this context already.
+    pub(super) fn open(context: &Arc<Context>, handle: IpcMemHandle) -> Result<Opened, Error> {
+        let key = (context.device(), handle.0);
+        let state = OPEN.lock().get_or_insert_default().entry(key).or_default().clone();
+        // From here on the drop puts things right.
+        let mut opened = Opened { key, state, address: 0 };
+        let mut state = opened.state.lock();
+        state.users += 1;
+        let known = state.memory.as_ref().map(PeerMemory::address);
+        let address = match known {
+            Some(address) => Ok(address),
+            None => PeerMemory::open(context, handle).map(|memory| state.memory.insert(memory).address()),
+        };
+        drop(state);
+        opened.address = address?;
+        Ok(opened)
+    }
+
+    /// The address in this process.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let mut state = self.state.lock();
+        state.users -= 1;
+        if state.users == 0 {
+            state.memory = None;
+        }
+        drop(state);
+        let mut open = OPEN.lock();
+        // Others get hold of it only under the lock of the table: these two are the table and this object.
+        if Arc::strong_count(&self.state) == 2
+            && let Some(open) = open.as_mut()
+        {
+            open.remove(&self.key);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Every link of a wiring, written by one end and read by the other.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use nccl::bootstrap::Cancel;
+use nccl::device::{Context, DeviceMemory};
+use nccl::error::Error;
+use nccl::plan::layout::{Counter, Proto, SLOTS};
+use nccl::plan::wiring::{LinkNeed, LinkSet, Wiring};
+use nccl::plan::{LinkClass, LinkId};
+use nccl::sys::{FdPost, HostFacts};
+use nccl::transport::{self, Connections, PeerFacts, Setup, Unconnected};
+
+use crate::common::census::Census;
+use crate::common::launch::{self, Job, Place};
+
+/// An allgather by way of files, for threads and processes alike.
+struct Gather<'a> {
+    place: &'a Place,
+    rank: u32,
+    nranks: u32,
+    round: u32,
+}
+
+impl Gather<'_> {
+    fn all(&mut self, block: &[u8]) -> Vec<Vec<u8>> {
+        self.round += 1;
+        let name = |rank: u32| format!("gather.{}.{rank}", self.round);
+        self.place.publish(&name(self.rank), block);
+        (0..self.nranks).map(|rank| self.place.await_published(&name(rank))).collect()
+    }
+}
+
+/// A case: which links, and what is peculiar about some ranks.
+struct Case {
+    nranks: u32,
+    wiring: fn(u32) -> Wiring,
+    /// Ranks of one process.
+    per_process: u32,
+    /// The device of a rank.
+    device: fn(u32) -> i32,
+    /// Whether a rank cannot share device memory.
+    no_peer_memory: fn(u32) -> bool,
+}
+
+impl Case {
+    fn of(nranks: u32) -> Case {
+        Case { nranks, wiring: everything, per_process: 1, device: |rank| rank as i32, no_peer_memory: |_| false }
+    }
+}
+
+/// All classes, two channels, both protocols, a ring that is out of order.
+fn everything(nranks: u32) -> Wiring {
+    let set = |class, proto, slot_bytes| LinkSet { class, proto, channels: 2, slot_bytes };
+    let sets = vec![
+        set(LinkClass::Ring, Proto::Simple, 65536),
+        set(LinkClass::Mesh, Proto::Simple, 8192),
+        set(LinkClass::Mesh, Proto::Ll, 1024),
+        set(LinkClass::Peer, Proto::Simple, 4096),
+    ];
+    Wiring::new((0..nranks).rev().collect(), sets).expect("a wiring")
+}
+
+fn facts(case: &Case, rank: u32, context: &Context, post: &FdPost) -> PeerFacts {
+    let device = context.facts().expect("facts");
+    PeerFacts {
+        rank,
+        host: HostFacts::read(None),
+        process: u64::from(std::process::id()),
+        device: context.device(),
+        uuid: device.uuid,
+        bus_id: device.bus_id,
+        capability: device.capability,
+        reachable: context.reachable().expect("devices"),
+        post: post.name(),
+        p2p_disabled: (case.no_peer_memory)(rank),
+        shm_disabled: false,
+        channels: 2,
+        slot_bytes: 65536,
+        ways: Vec::new(),
+        cpus: 2,
+    }
+}
+
+/// Connects a rank; hands the result to `then` while the rank can still exchange.
+fn connected(case: &Case, place: &Place, rank: u32, then: impl FnOnce(&mut Gather<'_>, Result<Connections, Unconnected>)) {
+    let context = Context::retain((case.device)(rank)).expect("a device");
+    let mut post = FdPost::open().expect("a post box");
+    let mut gather = Gather { place, rank, nranks: case.nranks, round: 0 };
+    let mine = postcard::to_stdvec(&facts(case, rank, &context, &post)).expect("encode");
+    let peers: Vec<PeerFacts> = gather.all(&mine).iter().map(|bytes| postcard::from_bytes(bytes).expect("decode")).collect();
+    let cancel = Cancel::new().expect("a cancel");
+    let mut setup = Setup { context: &context, me: &peers[rank as usize], post: &mut post, cancel: cancel.as_fd() };
+    let result = transport::connect(&mut setup, &peers, &(case.wiring)(case.nranks), &mut |bytes| Ok(gather.all(bytes)));
+    then(&mut gather, result);
+    // Nobody frees what a peer has mapped and is looking at.
+    gather.all(&[]);
+}
+
+/// A number that no other part of any link has.
+fn mark(id: LinkId, part: u64) -> u64 {
+    let parts = [id.from, id.to, id.class as u32, id.proto as u32, id.channel].map(u64::from);
+    parts.into_iter().fold(part + 1, |sum, part| sum << 8 | part)
+}
+
+fn word(address: u64) -> &'static AtomicU64 {
+    // SAFETY: on the software device, device memory is memory of this process; the links live until all have checked.
+    unsafe { &*(address as *const AtomicU64) }
+}
+
+/// The words of a link that its sender writes: both ends of each slot, and the counter.
+fn sent(need: &LinkNeed, connections: &Connections) -> Vec<u64> {
+    let at = connections.link(need.id).expect("the link is connected");
+    let size = u64::from(at.slot_bytes);
+    let slots = (0..SLOTS as u64).flat_map(|slot| [at.slots + slot * size, at.slots + (slot + 1) * size - 8]);
+    slots.chain([at.posted]).collect()
+}
+
+fn check(case: &Case, rank: u32, gather: &mut Gather<'_>, connections: &Connections) {
+    let links = (case.wiring)(case.nranks).links(rank);
+    let (counter, last) = (size_of::<Counter>() as u64, 2 * SLOTS as u64 + 1);
+    for need in &links {
+        let at = connections.link(need.id).expect("the link is connected");
+        assert_eq!((at.slot_bytes, at.peer), (need.slot_bytes, need.peer(rank)));
+        for counter_word in [at.posted, at.consumed].into_iter().flat_map(|base| (base..base + counter).step_by(8)) {
+            assert_eq!(word(counter_word).load(Ordering::Acquire), 0, "{need:?}");
+        }
+    }
+    gather.all(&[]);
+    for need in &links {
+        if need.id.from == rank {
+            let words = sent(need, connections);
+            words.iter().enumerate().for_each(|(n, at)| word(*at).store(mark(need.id, n as u64), Ordering::Release));
+        } else {
+            let consumed = connections.link(need.id).expect("connected").consumed;
+            word(consumed).store(mark(need.id, last), Ordering::Release);
+        }
+    }
+    gather.all(&[]);
+    for need in &links {
+        let words = sent(need, connections);
+        for (n, at) in words.iter().enumerate() {
+            assert_eq!(word(*at).load(Ordering::Acquire), mark(need.id, n as u64), "{need:?}, word {n}");
+        }
+        let consumed = connections.link(need.id).expect("connected").consumed;
+        assert_eq!(word(consumed).load(Ordering::Acquire), mark(need.id, last), "{need:?}");
+    }
+}
+
+/// Runs the ranks of this process, and looks that nothing is left of them.
+fn ranks(case: &Case, place: &Place, body: impl Fn(u32) + Sync) {
+    let first = place.rank as u32 * case.per_process;
+    let before = Census::now();
+    thread::scope(|scope| {
+        for rank in first..first + case.per_process {
+            let body = &body;
+            scope.spawn(move || body(rank));
+        }
+    });
+    // Threads of the software device come when there is work, and those of ranks may still be on their way out.
+    let left: Vec<String> = Census::now().grown(&before).into_iter().filter(|line| !line.contains(" more threads: ")).collect();
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+/// Everything is connected and works, by these transports.
+fn works(case: &Case, place: &Place, ways: &[&str]) {
+    // What the software device starts with its first use stays for the life of the process.
+    let held: Vec<_> = (0..8).map(|device| Context::retain(device).expect("a device")).collect();
+    held.iter().for_each(|context| drop(DeviceMemory::zeroed(context, 64).expect("memory")));
+    ranks(case, place, |rank| {
+        connected(case, place, rank, |gather, result| {
+            let connections = result.unwrap_or_else(|failed| panic!("rank {rank}: {}", failed.error));
+            let summary = connections.summary();
+            assert!(ways.iter().any(|way| summary.contains(way)), "rank {rank}: {summary}");
+            check(case, rank, gather, &connections);
+            gather.all(&[]);
+        });
+    });
+}
+
+fn run(name: &str, processes: usize, case: &Case, ways: &[&str]) {
+    match launch::child() {
+        Some(me) => works(case, &me, ways),
+        None => Job::this_test(name, processes).run().assert_ok(),
+    }
+}
+
+#[test]
+fn device_memory_of_one_process() {
+    let case = Case { per_process: 8, ..Case::of(8) };
+    run("links::device_memory_of_one_process", 1, &case, &["(7 by P2P/direct pointer)"]);
+}
+
+#[test]
+fn device_memory_of_processes() {
+    run("links::device_memory_of_processes", 3, &Case::of(3), &["(2 by P2P/IPC)"]);
+}
+
+#[test]
+fn host_memory_of_one_process() {
+    let case = Case { per_process: 7, no_peer_memory: |_| true, ..Case::of(7) };
+    run("links::host_memory_of_one_process", 1, &case, &["(6 by SHM/direct)"]);
+}
+
+#[test]
+fn host_memory_of_processes() {
+    let case = Case { no_peer_memory: |_| true, ..Case::of(4) };
+    run("links::host_memory_of_processes", 4, &case, &["(3 by SHM/direct)"]);
+}
+
+/// Both ranks of a process open the memory of every rank of the other, on one device: a handle is opened once.
+#[test]
+fn ranks_of_one_device_open_the_same_memory() {
+    let case = Case { per_process: 2, device: |rank| (rank / 2) as i32, ..Case::of(4) };
+    run("links::ranks_of_one_device_open_the_same_memory", 2, &case, &["(1 by P2P/direct pointer, 2 by P2P/IPC)"]);
+}
+
+/// Three transports in one communicator: rank 1 cannot share device memory.
+#[test]
+fn all_ways_at_once() {
+    let case = Case { per_process: 2, no_peer_memory: |rank| rank == 1, ..Case::of(6) };
+    let ways =
+        ["(4 by P2P/IPC, 1 by SHM/direct)", "(5 by SHM/direct)", "(1 by P2P/direct pointer, 3 by P2P/IPC, 1 by SHM/direct)"];
+    run("links::all_ways_at_once", 3, &case, &ways);
+}
+
+/// Rank 1 has other slots than the others think: they name it, and it names one of them.
+#[test]
+fn another_layout_is_told() {
+    let Some(me) = launch::child() else {
+        for off in ["0", "1"] {
+            Job::this_test("links::another_layout_is_told", 3).env("TEST_P2P_OFF", off).run().assert_ok();
+        }
+        return;
+    };
+    let no_peer_memory: fn(u32) -> bool =
+        if std::env::var("TEST_P2P_OFF").is_ok_and(|off| off == "1") { |_| true } else { |_| false };
+    let usual = Case { no_peer_memory, ..Case::of(3) };
+    let other = |nranks| Wiring::of_host(nranks, Proto::Simple, 1, 4096).expect("a wiring");
+    let case = if me.rank == 1 { Case { wiring: other, ..usual } } else { usual };
+    connected(&case, &me, me.rank as u32, |gather, result| {
+        let failed = result.err();
+        let text = failed.as_ref().map_or(String::new(), |failed| failed.error.to_string());
+        let culprit = if me.rank == 1 { 0 } else { 1 };
+        let pooled = (case.no_peer_memory)(0);
+        // Of memory that rank 0 makes for all, rank 2 expects what rank 0 does.
+        if me.rank == 1 || !pooled {
+            assert!(text.contains(&format!("rank {culprit} laid out")), "rank {}: {text}", me.rank);
+            assert!(matches!(failed.as_ref().map(|failed| &failed.error), Some(Error::Remote { .. })));
+        }
+        gather.all(&[]);
+    });
+}
