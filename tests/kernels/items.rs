@@ -173,10 +173,10 @@ static CONSTANT: [u8; 4096] = [77; 4096];
 /// A copy of data to where it is writes nothing, neither alone nor where it is sent as well.
 #[test]
 fn copies_in_place_write_nothing() {
-    let give = |rank: u32, flags: u8| {
+    let give = |rank: u32| {
         let mut s = Schedule::new(rank, LinkClass::Mesh, 2, 2);
         let (to, from) = ([1], [0]);
-        let own = Draft { flags: IN | OUT | flags, out_chunk: 1, ..Draft::ONCE };
+        let own = Draft { flags: IN | OUT, out_chunk: 1, ..Draft::ONCE };
         let steps = if rank == 0 {
             vec![own, Draft { send: &to, ..own }]
         } else {
@@ -187,7 +187,7 @@ fn copies_in_place_write_nothing() {
     };
     for proto in Proto::ALL {
         let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto, threads: 2, start: 0 };
-        let world = World::with(config, &[&|rank| give(rank, 0)]);
+        let world = World::with(config, &[&give]);
         let target = Memory::new(4096);
         let geometry = Geometry { count: 2000, nchunks: 2, nchannels: 1, block: 1000, part: 1000, piece: 100, proto };
         let operator = Operator::builtin(Op::Sum, DataType::Uint8, 2);
