@@ -6,6 +6,10 @@ use crate::common::contract::Func;
 pub const FUNCS: &[Func] = &[Func::AllReduce];
 /// Operators made by `ncclRedOpCreatePreMulSum`.
 pub const PRE_MUL_SUM: bool = false;
+/// `launchCompletionEvent` of a call's configuration.
+pub const COMPLETION_EVENTS: bool = false;
+/// `ncclGroupSimulateEnd` with an estimate.
+pub const SIMULATION: bool = false;
 /// Send and Recv.
 pub const POINT_TO_POINT: bool = false;
 /// The words of `NCCL_ALGO`.
