@@ -6,6 +6,7 @@
 #define MEMBER __device__ __forceinline__
 #define RARE __device__ __forceinline__   // a call would need a stack
 #define UNROLL _Pragma("unroll")
+#define OXCCL_WARPS
 
 namespace oxccl {
 namespace {
@@ -119,6 +120,14 @@ FN void storeLine(char* p, const Line& l) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1,%2};" ::"l"(p), "l"(l.low), "l"(l.high) : "memory");
 }
 
+// The threads of a warp, all of which call: what comes next they do with one instruction.
+FN void warpInStep() { __syncwarp(); }
+// ... and whether any of them says so.
+FN bool anyOfWarp(bool x) { return __any_sync(~0u, x); }
+// A line as a pack, and back.
+FN Pack<16> packOfLine(const Line& l) { return {{(u32)l.low, (u32)(l.low >> 32), (u32)l.high, (u32)(l.high >> 32)}}; }
+FN Line lineOfPack(const Pack<16>& p) { return {p.w[0] | (u64)p.w[1] << 32, p.w[2] | (u64)p.w[3] << 32}; }
+
 class Patience {
  public:
   // To be called after each look in vain; false: told to leave.
@@ -151,8 +160,9 @@ constexpr bool FP8_IN_HARDWARE = false;
 template<Type T, bool SCALE, bool COPY> constexpr int flight =
     Small<T>::viaHalf && !FP8_IN_HARDWARE ? 1 : COPY && !SCALE ? 8 : SCALE && isInteger<T> ? 1 : 4;
 
-// Lines in flight.
+// Lines in flight, and rows of LL128, which are two lines to a thread.
 constexpr int LINE_FLIGHT = 4;
+template<Type T> constexpr int ROW_FLIGHT = Small<T>::viaHalf && !FP8_IN_HARDWARE ? 1 : 2;
 
 template<int OP, class E> FN E applyInteger(E a, E b) {
   return OP == SUM ? a + b : OP == PROD ? a * b : OP == MAX ? (a > b ? a : b) : (a < b ? a : b);
