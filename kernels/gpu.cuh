@@ -156,13 +156,15 @@ constexpr bool FP8_IN_HARDWARE = true;
 #else
 constexpr bool FP8_IN_HARDWARE = false;
 #endif
+// A pack is so much code that it is compiled once and not for each pack in flight.
+template<Type T> constexpr bool LONG_CODE = Small<T>::viaHalf && !FP8_IN_HARDWARE;
 // Packs in flight: what 128 registers hold at 512 threads without spilling.
 template<Type T, bool SCALE, bool COPY> constexpr int flight =
-    Small<T>::viaHalf && !FP8_IN_HARDWARE ? 1 : COPY && !SCALE ? 8 : SCALE && isInteger<T> ? 1 : 4;
+    COPY && !SCALE ? 8 : SCALE && (isInteger<T> || LONG_CODE<T>) ? 1 : 4;
 
 // Lines in flight, and rows of LL128, which are two lines to a thread.
 constexpr int LINE_FLIGHT = 4;
-template<Type T> constexpr int ROW_FLIGHT = Small<T>::viaHalf && !FP8_IN_HARDWARE ? 1 : 2;
+template<Type T> constexpr int ROW_FLIGHT = 2;
 
 template<int OP, class E> FN E applyInteger(E a, E b) {
   return OP == SUM ? a + b : OP == PROD ? a * b : OP == MAX ? (a > b ? a : b) : (a < b ? a : b);
@@ -284,7 +286,21 @@ template<Type T, int OP, int B> FN Pack<B> applyPack(const Pack<B>& a, const Pac
   return r;
 }
 template<Type T, int OP, int B, int U> FN void applyAll(Pack<B> (&sum)[U], const Pack<B> (&x)[U]) {
-  UNROLL for (int u = 0; u < U; u++) sum[u] = applyPack<T, OP, B>(sum[u], x[u]);
+  if constexpr (LONG_CODE<T> && B > 4 && U > 1) {
+    // The packs pass by in turn, since registers have no index.
+    Pack<B> rest[U];
+    UNROLL for (int u = 0; u < U; u++) rest[u] = x[u];
+    _Pragma("unroll 1") for (int n = 0; n < U; n++) {
+      const Pack<B> first = applyPack<T, OP, B>(sum[0], rest[0]);
+      UNROLL for (int u = 1; u < U; u++) {
+        sum[u - 1] = sum[u];
+        rest[u - 1] = rest[u];
+      }
+      sum[U - 1] = first;
+    }
+  } else {
+    UNROLL for (int u = 0; u < U; u++) sum[u] = applyPack<T, OP, B>(sum[u], x[u]);
+  }
 }
 // sum = sum op x, for all packs in flight: one test of the operator.
 template<Type T, int OP, int B, int U> FN void combine(u32 op, Pack<B> (&sum)[U], const Pack<B> (&x)[U]) {

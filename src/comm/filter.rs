@@ -6,13 +6,13 @@
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
 
-/// The names of protocols; not all of them are built.
-const NAMES: [(&str, Option<Proto>); 3] = [("LL", Some(Proto::Ll)), ("LL128", None), ("Simple", Some(Proto::Simple))];
+/// The protocols, as one is taken where several are left and Simple is not.
+const NAMES: [(&str, Proto); 3] = [("LL", Proto::Ll), ("LL128", Proto::Ll128), ("Simple", Proto::Simple)];
 /// The functions that a section can name.
 const FUNCTIONS: [Func; 5] = [Func::Broadcast, Func::Reduce, Func::AllGather, Func::ReduceScatter, Func::AllReduce];
 
-/// The protocol for a function: Simple where it is allowed, as measured best where nobody asks, else the first
-/// allowed one that is built. `Ok(None)`: the words leave nothing.
+/// The protocol for a function: Simple where it is allowed, as measured best where nobody asks, else LL, else LL128,
+/// which not every device has. `Ok(None)`: the words leave nothing.
 ///
 /// # Errors
 /// A text that names the word which is not understood.
@@ -29,8 +29,8 @@ pub fn protocol(words: &str, func: Func) -> Result<Option<Proto>, String> {
             allowed = chosen;
         }
     }
-    let built = || NAMES.iter().zip(allowed).filter(|(_, allowed)| *allowed).filter_map(|((_, proto), _)| *proto);
-    Ok(built().find(|proto| *proto == Proto::Simple).or_else(|| built().next()))
+    let left = || NAMES.iter().zip(allowed).filter(|(_, allowed)| *allowed).map(|((_, proto), _)| *proto);
+    Ok(left().find(|proto| *proto == Proto::Simple).or_else(|| left().next()))
 }
 
 fn function(name: &str) -> Result<Func, String> {
@@ -69,8 +69,10 @@ mod tests {
         for words in ["LL", " ll ", "^simple", "^Simple,LL128", "Simple;AllReduce:LL", "allreduce:^simple", "LL128,LL"] {
             assert_eq!(all_reduce(words), ll, "{words}");
         }
-        assert_eq!(all_reduce("LL128"), Ok(None));
-        assert_eq!(all_reduce("^LL,Simple"), Ok(None));
+        for words in ["LL128", "^LL,Simple", "Simple;allreduce:ll128"] {
+            assert_eq!(all_reduce(words), Ok(Some(Proto::Ll128)), "{words}");
+        }
+        assert_eq!(all_reduce("^LL,Simple,LL128"), Ok(None));
         assert_eq!(protocol("Simple;allreduce:LL", Func::Broadcast), simple);
         for words in ["fast", "LL,fast", "LL;Simple", "LL;gather:LL", "allreduce:LL,^Simple", "LL:allreduce"] {
             assert!(all_reduce(words).is_err(), "{words}");

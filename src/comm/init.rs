@@ -116,7 +116,7 @@ impl Comm {
 
     /// What a rank needs before it can join: kernels, a post box, facts about itself.
     fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, FdPost, Join), Error> {
-        let kernels = Kernels::get(&self.context, &schedules::kernel_names())?;
+        let kernels = Kernels::get(&self.context, &schedules::kernel_names(self.context.driver().is_software()))?;
         let post = FdPost::open()?;
         let join = Join {
             rank: self.rank,
@@ -149,8 +149,8 @@ impl Comm {
     ) -> Result<Parts, Error> {
         let peers = read_facts(bootstrap)?;
         settings::check_devices(&peers, self.rank, settings.multi_rank_device)?;
-        let agreed = settings::agree(&peers);
-        let connections = self.connect(bootstrap, post, &peers, agreed)?;
+        let mut agreed = settings::agree(&peers);
+        let connections = self.connect(bootstrap, post, &peers, &mut agreed)?;
         let me = &peers[self.rank as usize];
         let schedules = match &connections {
             Some(connections) => Some(Schedules::upload(&self.context, me, &peers, agreed, connections)?),
@@ -183,12 +183,13 @@ impl Comm {
             bus_id: self.facts.bus_id,
             capability: self.facts.capability,
             reachable: self.context.reachable()?,
+            linked: self.context.linked()?,
             post: post.name(),
             p2p_disabled: settings.p2p_disabled,
             shm_disabled: settings.shm_disabled,
             channels: settings.channels(&self.config, self.context.driver().is_software()),
             slot_bytes: settings.slot_bytes,
-            proto: settings.proto as u8,
+            proto: settings::on_device(settings.proto, self.facts.capability, self.context.driver().is_software()) as u8,
         })
     }
 
@@ -198,18 +199,19 @@ impl Comm {
         bootstrap: &mut Bootstrap,
         post: &mut FdPost,
         peers: &[PeerFacts],
-        agreed: settings::Agreed,
+        agreed: &mut settings::Agreed,
     ) -> Result<Option<Connections>, Error> {
         if self.nranks == 1 {
             return Ok(None);
         }
-        let needs = schedules::needs(self.rank, self.nranks, agreed)?;
+        let needs = schedules::needs(self.rank, self.nranks, *agreed)?;
         let first = self.connect_once(bootstrap, post, peers, &needs);
         let (culprit, verdict) = match judge(bootstrap, first, true)? {
             Ok(connections) => return Ok(Some(connections)),
             Err(failed) => failed,
         };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
+        agreed.proto = settings::without_whole_lines(agreed.proto);
         let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
         let second = self.connect_once(bootstrap, post, &peers, &needs);
         judge(bootstrap, second, false)?.map(Some).map_err(|(culprit, verdict)| verdict.as_remote(culprit))

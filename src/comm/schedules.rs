@@ -59,9 +59,12 @@ pub struct Schedules {
     links_at: usize,
 }
 
-/// Names of the kernels of all protocols; see [`kernel_number`] for the order.
-pub(super) fn kernel_names() -> Vec<String> {
-    Proto::ALL.iter().flat_map(|proto| DataType::ALL.iter().map(|datatype| proto.kernel_name(*datatype))).collect()
+/// Names of the kernels of all protocols that a device has; see [`kernel_number`] for the order.
+pub(super) fn kernel_names(software: bool) -> Vec<String> {
+    Proto::of_device(software)
+        .iter()
+        .flat_map(|proto| DataType::ALL.iter().map(|datatype| proto.kernel_name(*datatype)))
+        .collect()
 }
 
 /// The place of a kernel in [`kernel_names`].
@@ -164,9 +167,11 @@ mod tests {
 
     #[test]
     fn kernels_are_found_by_number() {
-        let names = kernel_names();
+        let names = kernel_names(false);
         assert_eq!(names[kernel_number(Proto::Simple, DataType::Bfloat16)], "oxccl_simple_bf16");
         assert_eq!(names[kernel_number(Proto::Ll, DataType::Float8e5m2)], "oxccl_ll_f8e5m2");
-        assert_eq!(names.len(), 24);
+        assert_eq!(names[kernel_number(Proto::Ll128, DataType::Float32)], "oxccl_ll128_f32");
+        assert_eq!(names.len(), 36);
+        assert_eq!(kernel_names(true), names[..24]);
     }
 }

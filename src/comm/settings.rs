@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
-use crate::transport::PeerFacts;
+use crate::transport::{self, PeerFacts};
 
 use super::{Config, filter};
 
@@ -23,6 +23,8 @@ const CHANNELS_MAX: u32 = 8;
 const SLOT_BYTES: i64 = 256 << 10;
 /// The smallest and the largest slot in bytes.
 const SLOT_RANGE: (i64, i64) = (4 << 10, 64 << 20);
+/// The least compute capability for LL128, major × 10 + minor.
+const LL128_CAPABILITY: i32 = 70;
 /// Settings on which ranks should agree: a difference is a warning that names rank and variable.
 const AGREE: [Key; 7] = [
     params::ALGO,
@@ -111,15 +113,30 @@ impl Range {
     }
 }
 
-/// The protocol that `NCCL_PROTO` chooses. Where it leaves none that is built: Simple, with a warning.
+/// The protocol that `NCCL_PROTO` chooses. Where it leaves none: Simple, with a warning.
 fn protocol(words: &str) -> Result<Proto, Error> {
-    static WARNED: Once = Once::new();
     let chosen = filter::protocol(words, Func::AllReduce)
         .map_err(|text| Error::InvalidUsage(format!("NCCL_PROTO={words}: {text}; known are LL, LL128 and Simple")))?;
-    Ok(chosen.unwrap_or_else(|| {
-        WARNED.call_once(|| log::warn!("NCCL_PROTO={words} leaves no protocol that oxccl has on this device; using Simple"));
-        Proto::Simple
-    }))
+    Ok(chosen.unwrap_or_else(|| simple_instead("no protocol")))
+}
+
+/// Simple, in place of what `NCCL_PROTO` leaves; told once.
+fn simple_instead(left: &str) -> Proto {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| log::warn!("NCCL_PROTO leaves {left}; using Simple"));
+    Proto::Simple
+}
+
+/// The protocol that a rank asks for on its device. The software device has no LL128: a host's stores to a line of 128
+/// bytes are several; and so are those of GPUs before compute capability 7.0.
+pub(super) fn on_device(wanted: Proto, capability: i32, software: bool) -> Proto {
+    match wanted {
+        Proto::Ll128 if software => simple_instead("only LL128, which the software device does not have"),
+        Proto::Ll128 if capability < LL128_CAPABILITY => {
+            simple_instead("only LL128, which needs a GPU of compute capability 7.0 or later")
+        }
+        other => other,
+    }
 }
 
 fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
@@ -207,13 +224,89 @@ pub(super) fn check_devices(peers: &[PeerFacts], me: u32, allowed: bool) -> Resu
     Ok(())
 }
 
-/// What all ranks will do: nobody gets more channels or larger slots than it asked for, and LL is used where
-/// all ask for it (a difference in `NCCL_PROTO` has been warned of).
+/// What all ranks will do: nobody gets more channels or larger slots than it asked for, and LL or LL128 is used where
+/// all ask for it (a difference in `NCCL_PROTO` has been warned of), LL128 if it also works between all of them.
 pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
-    let all_ll = peers.iter().all(|peer| peer.proto == Proto::Ll as u8);
+    let asked = Proto::ALL.into_iter().find(|proto| peers.iter().all(|peer| peer.proto == *proto as u8));
+    let whole = || peers.iter().enumerate().all(|(at, a)| peers[..at].iter().all(|b| transport::keeps_lines_whole(a, b)));
     Agreed {
-        proto: if all_ll { Proto::Ll } else { Proto::Simple },
+        proto: match asked {
+            Some(Proto::Ll128) if !whole() => without_whole_lines(Proto::Ll128),
+            other => other.unwrap_or(Proto::Simple),
+        },
         channels: peers.iter().map(|peer| peer.channels).min().unwrap_or(1),
         slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES as u32),
+    }
+}
+
+/// The protocol where a link may be in other memory than a peer device's that is reached over NVLink.
+pub(super) fn without_whole_lines(agreed: Proto) -> Proto {
+    match agreed {
+        Proto::Ll128 => simple_instead("only LL128, which needs NVLink between all devices"),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::HostFacts;
+
+    /// Two processes of one host with a device each.
+    fn peers(proto: Proto) -> Vec<PeerFacts> {
+        let one = |rank: u32| PeerFacts {
+            rank,
+            host: HostFacts { name: "a".into(), boot_id: "b".into(), network_namespace: 1, pid_namespace: 2, pid: rank },
+            process: u64::from(rank),
+            device: rank as i32,
+            uuid: [rank as u8; 16],
+            bus_id: u64::from(rank),
+            capability: 90,
+            reachable: vec![[0; 16], [1; 16]],
+            linked: vec![[0; 16], [1; 16]],
+            post: [rank as u8; 16],
+            p2p_disabled: false,
+            shm_disabled: false,
+            channels: 2 + rank,
+            slot_bytes: 8192 >> rank,
+            proto: proto as u8,
+        };
+        (0..2).map(one).collect()
+    }
+
+    #[test]
+    fn a_protocol_is_used_where_all_ask_for_it() {
+        for proto in Proto::ALL {
+            assert_eq!(agree(&peers(proto)), Agreed { channels: 2, slot_bytes: 4096, proto });
+            let mut mixed = peers(proto);
+            mixed[1].proto = (proto as u8 + 1) % 3;
+            assert_eq!(agree(&mixed).proto, Proto::Simple);
+        }
+    }
+
+    #[test]
+    fn ll128_needs_lines_that_arrive_whole() {
+        let agreed = |change: fn(&mut PeerFacts)| {
+            let mut all = peers(Proto::Ll128);
+            change(&mut all[1]);
+            agree(&all).proto
+        };
+        assert_eq!(agreed(|_| {}), Proto::Ll128);
+        // Over PCIe, in shared memory, and on two hosts.
+        assert_eq!(agreed(|peer| peer.linked = vec![peer.uuid]), Proto::Simple);
+        assert_eq!(agreed(|peer| peer.p2p_disabled = true), Proto::Simple);
+        assert_eq!(agreed(|peer| peer.host.boot_id = "c".into()), Proto::Simple);
+        // Two ranks on one device.
+        assert_eq!(agreed(|peer| (peer.uuid, peer.linked) = ([0; 16], vec![[0; 16]])), Proto::Ll128);
+        assert_eq!(without_whole_lines(Proto::Ll128), Proto::Simple);
+        assert_eq!(without_whole_lines(Proto::Ll), Proto::Ll);
+    }
+
+    #[test]
+    fn ll128_is_for_gpus() {
+        assert_eq!(on_device(Proto::Ll128, 70, false), Proto::Ll128);
+        assert_eq!(on_device(Proto::Ll128, 61, false), Proto::Simple);
+        assert_eq!(on_device(Proto::Ll128, 90, true), Proto::Simple);
+        assert_eq!(on_device(Proto::Ll, 61, true), Proto::Ll);
     }
 }

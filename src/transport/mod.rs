@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use p2p::keeps_lines_whole;
+
 pub use connect::{Connections, LinkAddresses, LinkNeed, Route, Unconnected, connect};
 
 use crate::device::Context;
@@ -40,6 +42,8 @@ pub struct PeerFacts {
     pub capability: i32,
     /// The uuids of the devices that its device can reach.
     pub reachable: Vec<[u8; 16]>,
+    /// The uuids of those that it reaches over NVLink, and its own.
+    pub linked: Vec<[u8; 16]>,
     /// Its post box for file descriptors.
     pub post: FdPostName,
     /// `NCCL_P2P_DISABLE`.

@@ -140,7 +140,7 @@ fn counts(datatype: DataType, n: u32) -> Vec<u64> {
 
 fn every_case(images: usize) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (datatype, proto) in DataType::ALL.into_iter().flat_map(|t| Proto::ALL.map(|p| (t, p))) {
+    for (datatype, proto) in DataType::ALL.into_iter().flat_map(|t| Proto::HOST.map(|p| (t, p))) {
         for op in OPS {
             for n in RANKS {
                 for count in counts(datatype, n) {
@@ -189,7 +189,7 @@ fn results_are_right() {
         return run_all(&all);
     }
     // From each type, protocol, operator and number of ranks some cases.
-    let group = all.len() / (12 * Proto::ALL.len() * OPS.len() * RANKS.len());
+    let group = all.len() / (12 * Proto::HOST.len() * OPS.len() * RANKS.len());
     let mut sample = Vec::new();
     for cases in all.chunks(group) {
         sample.extend((0..3).map(|_| cases[random.random_range(0..group)]));
@@ -202,7 +202,7 @@ fn results_are_right() {
 fn large_calls_are_right() {
     let images = world::images();
     let config = |proto| Config { n: 2, channels: 2, slot_bytes: 1 << 16, proto, threads: 1, start: 0 };
-    for (isa, proto) in (0..images.len()).flat_map(|isa| Proto::ALL.map(|proto| (isa, proto))) {
+    for (isa, proto) in (0..images.len()).flat_map(|isa| Proto::HOST.map(|proto| (isa, proto))) {
         let world = World::new(config(proto));
         let case = Case {
             proto,
@@ -254,7 +254,7 @@ fn abort_in_flight(proto: Proto, threads: u32, reason: u32) -> u32 {
 
 #[test]
 fn kernels_leave_when_told() {
-    for (proto, threads) in Proto::ALL.into_iter().flat_map(|proto| [(proto, 1), (proto, 4)]) {
+    for (proto, threads) in Proto::HOST.into_iter().flat_map(|proto| [(proto, 1), (proto, 4)]) {
         assert_eq!(abort_in_flight(proto, threads, abort::REPORT), kernel_error::ABORTED);
         // Another reason is for the host alone.
         assert_eq!(abort_in_flight(proto, threads, 7), kernel_error::NONE);
@@ -263,7 +263,7 @@ fn kernels_leave_when_told() {
 
 #[test]
 fn late_ranks_are_waited_for() {
-    Proto::ALL.into_iter().for_each(waits_for_a_late_rank);
+    Proto::HOST.into_iter().for_each(waits_for_a_late_rank);
 }
 
 fn waits_for_a_late_rank(proto: Proto) {
