@@ -28,10 +28,10 @@ template<Type T> constexpr int ROW_FLIGHT = 2;
 
 }  // namespace
 }  // namespace oxccl
-#if !defined(LL128)   // a test may want a broken one
-#define LL128 "../../kernels/ll128.cuh"
+#if !defined(OXCCL_MODEL_OF)   // a test may want a broken one
+#define OXCCL_MODEL_OF "../../kernels/ll128.cuh"
 #endif
-#include LL128
+#include OXCCL_MODEL_OF
 
 using namespace oxccl;
 
