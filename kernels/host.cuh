@@ -47,6 +47,14 @@ FN void futexWake(u32* word, int threads, int scope) {
   syscall(SYS_futex, word, FUTEX_WAKE | scope, threads, nullptr, nullptr, 0);
 }
 
+// The sleep of who waits for a store that wakes nobody.
+constexpr u64 NAP_NS = 50000;
+FN void nap(u64 ns) {
+  const struct timespec time = {0, (long)(ns < NAP_NS ? ns : NAP_NS)};
+  nanosleep(&time, nullptr);
+}
+FN bool wakes(const LaunchArgs& a) { return !(a.flags & LAUNCH_NO_WAKE); }
+
 // The block's barrier, in the 256 zeroed bytes that the launch gives. What is written on different sides
 // lies on different cache lines.
 struct Barrier {
@@ -91,6 +99,9 @@ class Block {
         pause();
       } else if (n < args_.spin + args_.yields) {
         sched_yield();
+      } else if (!wakes(args_)) {
+        nap(args_.futex_ns);
+        n--;   // does not wrap, however long this lasts
       } else {
         __atomic_add_fetch(&b.sleepers, 1, __ATOMIC_SEQ_CST);
         futexWait(&b.generation, now, args_.futex_ns, FUTEX_PRIVATE_FLAG);
@@ -130,6 +141,10 @@ RARE bool waitSlow(const LaunchArgs& a, Counter& c, u64 want, u64& seen) {
       continue;
     }
     n = a.spin + a.yields;   // does not wrap, however long this lasts
+    if (!wakes(a)) {
+      nap(a.futex_ns);
+      continue;
+    }
     __atomic_store_n(&c.waiters, 1, __ATOMIC_SEQ_CST);
     seen = __atomic_load_n(&c.value, __ATOMIC_SEQ_CST);
     // Not FUTEX_PRIVATE: the other end may be another process.
@@ -143,7 +158,7 @@ FN bool wait(const Block& b, Counter* c, u64 want, u64& seen) {
   seen = __atomic_load_n(&c->value, __ATOMIC_ACQUIRE);
   return reached(seen, want) || waitSlow(b.args(), *c, want, seen);
 }
-// Moves a counter: what this block read or wrote before is done.
+// Moves a counter: what this block read or wrote before is done. Where stores wake nobody, nobody sets `waiters`.
 FN void post(Counter* c, u64 value) {
   __atomic_store_n(&c->value, value, RELEASE);
   if (__builtin_expect(loadFlag(&c->waiters), 0)) futexWake((u32*)&c->value, 1, 0);
@@ -212,7 +227,7 @@ FN void storeLine(char* p, const Line& l) {
   __atomic_store_n((u64*)p + 1, l.high, __ATOMIC_RELAXED);
 }
 
-// Waiting for lines: nobody wakes who waits, so the last stage is short sleeps.
+// Waiting for lines: nobody ever wakes who waits.
 class Patience {
  public:
   // To be called after each look in vain; false: told to leave.
@@ -226,16 +241,13 @@ class Patience {
   }
 
  private:
-  static constexpr long NAP_NS = 50000;
-
   __attribute__((noinline)) bool lastsLonger(const Block& b) {
     if (aborted(b.args())) return false;
     if (looks_ - b.args().spin < b.args().yields) {
       sched_yield();
       looks_++;
     } else {
-      const struct timespec nap = {0, NAP_NS};
-      nanosleep(&nap, nullptr);
+      nap(NAP_NS);
     }
     return true;
   }

@@ -15,8 +15,9 @@ typedef unsigned long long u64;
 enum : u32 {
   SLOTS = 8,             // slots of a link
   MAX_FAN = 8,           // links that one step receives from, or sends to
-  MAX_WORK = 15,         // work items in one launch
+  MAX_WORK = 15,         // work items in a launch's argument
   LAUNCH_BYTES = 2048,   // size of the kernel's one argument
+  ERROR_WORDS = 8,       // words of 32 bits of an error report
 };
 
 // Element types, with the numbers of ncclDataType_t.
@@ -44,6 +45,12 @@ enum : u8 {
 enum : u8 {
   WORK_PRE = 1,          // multiply the own input by `pre` before it is reduced
   WORK_POST = 2,         // divide a final result by `post`, toward zero (integers only)
+  WORK_PRE_AT = 4,       // with WORK_PRE: `pre` is the address of the scalar, which is read when the item begins
+};
+
+// LaunchArgs::flags
+enum : u32 {
+  LAUNCH_NO_WAKE = 1,    // host image: as on a GPU, no store wakes who waits for it
 };
 
 // LaunchArgs::abort, in the word it points to. Any other value also makes kernels leave, without a report.
@@ -54,6 +61,8 @@ enum : u32 {
   ERROR_NONE = 0,
   ERROR_ABORTED = 1,     // left because the abort word said ABORT_REPORT: outputs are not complete
   ERROR_BAD_WORK = 2,    // a work item that this kernel cannot run: wrong type or protocol
+  ERROR_MISMATCH = 3,    // a peer made another call: the words behind are its rank, the own call's serial, both signs
+  ERROR_PEER_LEFT = 4,   // a peer left after an error: the words behind are its rank and the own call's serial
 };
 
 // One step of a schedule: receive from these links | reduce | copy | send to these links. Says nothing of
@@ -68,12 +77,15 @@ struct Step {
   u8 send[MAX_FAN];
 };
 
-// One counter of a link, on a cache line of its own. `value` has one writer; `waiters` is set by the one
-// thread that waits for it and is only a hint that a wake-up is wanted.
+// One counter of a link, on a cache line of its own. All but `waiters` has one writer; `waiters` is set by the
+// one thread that waits for it and is only a hint that a wake-up is wanted.
 struct alignas(64) Counter {
   u64 value;
   u32 waiters;
-  u32 reserved[13];
+  u32 left;              // nonzero: who writes this counter has left for good; whoever waits for it leaves too
+  u32 signs[SLOTS];      // `posted`: Work::sign of whoever filled the slot of this number
+  u64 call;              // `posted`, LL: where the sender's last work item began on this link (low half), and its sign
+  u64 reserved;
 };
 
 // One end of a one-directional link, as its rank sees it. Only this end writes it.
@@ -85,7 +97,7 @@ struct alignas(64) LinkEnd {
   u64 pos;               // slots that this end has passed; persists over launches
   u64 seen;              // the other side's counter when it was last read
   u32 slot_bytes;        // a multiple of 64
-  u32 flags;             // none yet: 0
+  u32 peer;              // the rank at the other end, for reports
   u64 reserved;
 };
 
@@ -103,7 +115,9 @@ struct Work {
   u8 type, op, proto, flags;
   u32 nlinks;
   u64 pre, post;         // scalars: bits of the element type in the low bytes
-  u64 reserved[3];
+  u32 sign;              // says which call this is: both ends of a link must agree; 0: not compared
+  u32 serial;            // the number of the call in its communicator, for reports
+  u64 reserved[2];
 };
 
 // The kernel's one argument. Block b runs work[b], work[b + nchannels], ... below nwork.
@@ -112,8 +126,11 @@ struct LaunchArgs {
   u32 spin, yields;      // host image: pauses, then sched_yields, before a wait sleeps
   u64 futex_ns;          // host image: the longest sleep; the abort word is looked at after each
   u32* abort;            // ABORT_NONE, or every kernel that sees it leaves; host and kernels see it; may be null
-  u32* error;            // ERROR_*; may be null
-  u64 reserved[11];
+  u32* error;            // ERROR_*, then ERROR_WORDS - 1 words that say more; may be null
+  const Work* items;     // the work items where `work` has too little room; null: they are in `work`
+  u32 flags;             // LAUNCH_*
+  u32 reserved0;
+  u64 reserved[9];
   Work work[MAX_WORK];
 };
 

@@ -33,19 +33,23 @@ fn structures(text: &mut String) {
         flags = "flags", nrecv = "nrecv", nsend = "nsend", place = "place", repeat = "repeat", stride = "stride",
         in_chunk = "in_chunk", out_chunk = "out_chunk", recv = "recv", send = "send",
     });
-    structure!(text, Counter { value = "value", waiters = "waiters", reserved = "reserved" });
+    structure!(text, Counter {
+        value = "value", waiters = "waiters", left = "left", signs = "signs", call = "call", reserved = "reserved",
+    });
     structure!(text, LinkEnd {
         slots = "slots", posted = "posted", consumed = "consumed", direct = "direct", pos = "pos", seen = "seen",
-        slot_bytes = "slot_bytes", flags = "flags", reserved = "reserved",
+        slot_bytes = "slot_bytes", peer = "peer", reserved = "reserved",
     });
     structure!(text, Work {
         input = "in", output = "out", steps = "steps", links = "links", count = "count", block = "block",
         piece = "piece", lo = "lo", hi = "hi", nsteps = "nsteps", nchunks = "nchunks", datatype = "type", op = "op",
-        proto = "proto", flags = "flags", nlinks = "nlinks", pre = "pre", post = "post", reserved = "reserved",
+        proto = "proto", flags = "flags", nlinks = "nlinks", pre = "pre", post = "post", sign = "sign",
+        serial = "serial", reserved = "reserved",
     });
     structure!(text, LaunchArgs {
         nwork = "nwork", nchannels = "nchannels", spin = "spin", yields = "yields", futex_ns = "futex_ns",
-        abort = "abort", error = "error", reserved = "reserved", work = "work",
+        abort = "abort", error = "error", items = "items", flags = "flags", reserved0 = "reserved0", reserved = "reserved",
+        work = "work",
     });
 }
 
@@ -55,6 +59,7 @@ fn numbers(text: &mut String) {
         ("MAX_FAN", layout::MAX_FAN),
         ("MAX_WORK", layout::MAX_WORK),
         ("LAUNCH_BYTES", layout::LAUNCH_BYTES),
+        ("ERROR_WORDS", layout::ERROR_WORDS),
         ("NTYPES", DataType::ALL.len()),
         ("SUM", KernelOp::Sum as usize),
         ("PROD", KernelOp::Prod as usize),
@@ -75,10 +80,14 @@ fn numbers(text: &mut String) {
         ("STEP_NO_DATA", layout::step_flag::NO_DATA.into()),
         ("WORK_PRE", layout::work_flag::PRE.into()),
         ("WORK_POST", layout::work_flag::POST.into()),
+        ("WORK_PRE_AT", layout::work_flag::PRE_AT.into()),
+        ("LAUNCH_NO_WAKE", layout::launch_flag::NO_WAKE as usize),
         ("ABORT_NONE", layout::abort::NONE as usize),
         ("ABORT_REPORT", layout::abort::REPORT as usize),
         ("ERROR_NONE", layout::kernel_error::NONE as usize),
         ("ERROR_ABORTED", layout::kernel_error::ABORTED as usize),
+        ("ERROR_MISMATCH", layout::kernel_error::MISMATCH as usize),
+        ("ERROR_PEER_LEFT", layout::kernel_error::PEER_LEFT as usize),
         ("ERROR_BAD_WORK", layout::kernel_error::BAD_WORK as usize),
     ] {
         assertion(text, name, value);

@@ -59,6 +59,7 @@
 #define cuStreamDestroy cuStreamDestroy_v2
 #define cuStreamGetCaptureInfo cuStreamGetCaptureInfo_v3
 #define cuStreamUpdateCaptureDependencies cuStreamUpdateCaptureDependencies_v2
+#define cuStreamBatchMemOp cuStreamBatchMemOp_v2
 #define cuStreamWaitValue32 cuStreamWaitValue32_v2
 #define cuStreamWaitValue64 cuStreamWaitValue64_v2
 #define cuStreamWriteValue32 cuStreamWriteValue32_v2
@@ -179,6 +180,10 @@ typedef enum CUstreamWaitValue_flags_enum {
 typedef enum CUstreamWriteValue_flags_enum {
   CU_STREAM_WRITE_VALUE_DEFAULT = 0, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 1
 } CUstreamWriteValue_flags;
+typedef enum CUstreamBatchMemOpType_enum {
+  CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1, CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2, CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES = 3,
+  CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4, CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5, CU_STREAM_MEM_OP_BARRIER = 6
+} CUstreamBatchMemOpType;
 typedef enum CUstreamCaptureStatus_enum {
   CU_STREAM_CAPTURE_STATUS_NONE = 0, CU_STREAM_CAPTURE_STATUS_ACTIVE = 1, CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2
 } CUstreamCaptureStatus;
@@ -497,6 +502,32 @@ typedef struct CUmemPoolProps_st {
   unsigned short usage;
   unsigned char reserved[54];
 } CUmemPoolProps;
+typedef union CUstreamBatchMemOpParams_union {
+  CUstreamBatchMemOpType operation;
+  struct CUstreamMemOpWaitValueParams_st {
+    CUstreamBatchMemOpType operation;
+    CUdeviceptr address;
+    __extension__ union { cuuint32_t value; cuuint64_t value64; };
+    unsigned int flags;
+    CUdeviceptr alias;
+  } waitValue;
+  struct CUstreamMemOpWriteValueParams_st {
+    CUstreamBatchMemOpType operation;
+    CUdeviceptr address;
+    __extension__ union { cuuint32_t value; cuuint64_t value64; };
+    unsigned int flags;
+    CUdeviceptr alias;
+  } writeValue;
+  struct CUstreamMemOpFlushRemoteWritesParams_st {
+    CUstreamBatchMemOpType operation;
+    unsigned int flags;
+  } flushRemoteWrites;
+  struct CUstreamMemOpMemoryBarrierParams_st {
+    CUstreamBatchMemOpType operation;
+    unsigned int flags;
+  } memoryBarrier;
+  cuuint64_t pad[6];
+} CUstreamBatchMemOpParams;
 typedef union CUlaunchAttributeValue_union {
   char pad[64];
   int cooperative, priority, programmaticStreamSerializationAllowed;
@@ -701,6 +732,7 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t va
 CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags);
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags);
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags);
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
 
 /* ---- Events ---- */
 CUresult cuEventCreate(CUevent *event, unsigned int flags);

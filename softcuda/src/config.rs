@@ -25,6 +25,8 @@ pub struct Config {
     pub connections: usize,
     /// Delay before each stream operation (`SOFTCUDA_DELAY_US`).
     pub delay: Option<Duration>,
+    /// Allocations wait for the device's work (`SOFTCUDA_ALLOC_WAITS`).
+    pub alloc_waits: bool,
 }
 
 impl Config {
@@ -49,6 +51,7 @@ impl Config {
             sms: number("SOFTCUDA_SMS", 132, 1, MAX_SMS) as u32,
             connections: number("SOFTCUDA_CONNECTIONS", connections, 0, MAX_CONNECTIONS as u64) as usize,
             delay: (delay > 0).then(|| Duration::from_micros(delay)),
+            alloc_waits: number("SOFTCUDA_ALLOC_WAITS", 1, 0, 1) == 1,
         }
     }
 }
@@ -135,7 +138,8 @@ mod tests {
         assert_eq!(config.visible.len(), 64);
         assert_eq!(config.memory, 2 << 30);
         assert_eq!((config.sms, config.connections), (132, 8));
-        assert_eq!(config.delay, Some(Duration::from_millis(2)));
+        assert_eq!((config.delay, config.alloc_waits), (Some(Duration::from_millis(2)), true));
+        assert!(!Config::read(&|name| (name == "SOFTCUDA_ALLOC_WAITS").then(|| "0".into())).alloc_waits);
         let connections = |own: &str, nvidias: &str| {
             let get = |name: &str| match name {
                 "SOFTCUDA_CONNECTIONS" => Some(own.to_owned()).filter(|text| !text.is_empty()),

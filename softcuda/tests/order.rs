@@ -299,3 +299,33 @@ fn many_threads_share_streams() {
         ok((api.stream_query)(b));
     });
 }
+
+/// Waits and writes of a batch are done in its order; a batch with a fault in it is not done at all.
+#[test]
+fn batches_of_memory_operations() {
+    const INVALID_VALUE: c_int = 1;
+    const BARRIER: [u64; 6] = [6, 0, 0, 0, 0, 0];
+    in_children("batches_of_memory_operations", |api| {
+        let (stream, other, memory) = (api.stream(NON_BLOCKING), api.stream(NON_BLOCKING), api.memory(64));
+        let wait_32 = |at: u64, value: u64| [1, at, value, 1, 0, 0]; // until equal
+        let write_32 = |at: u64, value: u64| [2, at, value, 0, 0, 0];
+        let wait_64 = |at: u64, value: u64| [4, at, value, 0, 0, 0]; // until at least
+        let write_64 = |at: u64, value: u64| [5, at, value, 0, 0, 0];
+        let high = 5 << 40;
+        let batch =
+            [wait_32(memory, 7), wait_64(memory + 8, high), BARRIER, write_64(memory + 16, high + 1), write_32(memory + 24, 9)];
+        ok((api.stream_batch)(stream, 5, batch.as_ptr(), 0));
+        assert_eq!((api.stream_query)(stream), NOT_READY);
+        for faulty in [[9, 0, 0, 0, 0, 0], write_32(memory + 2, 1), write_32(16, 1), wait_32(memory, 1).map(|w| w | 8)] {
+            let batch = [write_32(memory, 7), faulty];
+            assert_eq!((api.stream_batch)(other, 2, batch.as_ptr(), 0), INVALID_VALUE);
+        }
+        assert_eq!((api.stream_batch)(other, 257, batch.as_ptr(), 0), INVALID_VALUE);
+        assert_eq!((api.stream_batch)(other, 1, batch.as_ptr(), 1), INVALID_VALUE);
+        ok((api.stream_synchronize)(other));
+        assert_eq!((api.stream_query)(stream), NOT_READY);
+        ok((api.stream_batch)(other, 2, [write_64(memory + 8, high + 9), write_32(memory, 7)].as_ptr(), 0));
+        ok((api.stream_synchronize)(stream));
+        assert_eq!((api.read_u64(memory + 16), api.read_u64(memory + 24)), (high + 1, 9));
+    });
+}

@@ -8,7 +8,7 @@ use super::settings::Agreed;
 use crate::device::{Context, DeviceMemory, HostFlag};
 use crate::error::Error;
 use crate::plan::call::DataType;
-use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work};
+use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work, launch_flag};
 use crate::plan::operator::Operator;
 use crate::plan::schedule::Schedule;
 use crate::plan::work::{Geometry, Request};
@@ -34,13 +34,15 @@ pub struct WaitPolicy {
     pub yields: u32,
     /// The longest sleep in nanoseconds.
     pub futex_ns: u64,
+    /// A peer's store wakes nobody: sleeps are short, and who wakes looks again.
+    pub no_wake: bool,
 }
 
 impl WaitPolicy {
     /// The policy for a number of ranks that share this process's processors (`spec/kernels.md`).
-    fn choose(local_ranks: usize) -> WaitPolicy {
+    fn choose(local_ranks: usize, no_wake: bool) -> WaitPolicy {
         let roomy = local_ranks * 2 <= sys::allowed_cpus();
-        WaitPolicy { spin: if roomy { SPINS.0 } else { SPINS.1 }, yields: YIELDS, futex_ns: FUTEX_NS }
+        WaitPolicy { spin: if roomy { SPINS.0 } else { SPINS.1 }, yields: YIELDS, futex_ns: FUTEX_NS, no_wake }
     }
 }
 
@@ -83,8 +85,11 @@ fn ring_schedule(rank: u32, nranks: u32) -> Result<Schedule, Error> {
 /// The links that a rank needs, over all channels: those of the first channel, then of the second.
 pub(super) fn needs(rank: u32, nranks: u32, agreed: Agreed) -> Result<Vec<LinkNeed>, Error> {
     let links = ring_schedule(rank, nranks)?.links;
-    let of_channel =
-        |channel| links.iter().map(move |link| LinkNeed { id: LinkId { tag: channel, ..*link }, slot_bytes: agreed.slot_bytes });
+    let of_channel = |channel| {
+        links
+            .iter()
+            .map(move |link| LinkNeed { id: LinkId { proto: agreed.proto, channel, ..*link }, slot_bytes: agreed.slot_bytes })
+    };
     Ok((0..agreed.channels).flat_map(of_channel).collect())
 }
 
@@ -106,8 +111,9 @@ impl Schedules {
         memory.write(0, all_reduce.steps.as_bytes())?;
         memory.write(links_at, ends.as_bytes())?;
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
+        let wait = WaitPolicy::choose(local, context.driver().no_wake());
         let threads = if context.driver().is_software() { THREADS.0 } else { THREADS.1 };
-        Ok(Schedules { wait: WaitPolicy::choose(local), threads, all_reduce, agreed, memory, links_at })
+        Ok(Schedules { wait, threads, all_reduce, agreed, memory, links_at })
     }
 
     /// The number of the kernel for a datatype, for [`crate::device::Kernels::launch`].
@@ -147,6 +153,7 @@ impl Schedules {
             futex_ns: self.wait.futex_ns,
             abort: flag,
             error: flag + HostFlag::ERROR_OFFSET,
+            flags: if self.wait.no_wake { launch_flag::NO_WAKE } else { 0 },
             ..LaunchArgs::default()
         }
     }

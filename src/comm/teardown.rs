@@ -48,7 +48,8 @@ impl Comm {
     /// Waits for the work and takes the handle back; the last user of the communicator frees it.
     ///
     /// # Errors
-    /// The failure of a communicator that has failed: nothing is freed then, abort does that.
+    /// The failure of a communicator that has failed: nothing is freed then, abort does that. [`Error::InvalidArgument`]
+    /// where somebody else aborts or destroys it meanwhile.
     pub fn destroy(self: &Arc<Comm>) -> Result<(), Error> {
         if self.is_inherited() {
             return Ok(());
@@ -56,6 +57,10 @@ impl Comm {
         self.check_ready()?;
         // The handle stays good meanwhile, so that another thread can abort what waits in vain.
         let result = self.wait_for_launches();
+        // Who raised the abort is about to take the handle back; were it gone, the abort would fail.
+        if self.parts.get().is_some_and(|parts| parts.flag.is_raised()) {
+            return Err(Error::InvalidArgument("ncclCommDestroy: comm has been aborted meanwhile".to_string()));
+        }
         if arena::remove(self.handle()).is_none() {
             return Err(Error::InvalidArgument("ncclCommDestroy: comm has already been destroyed".to_string()));
         }

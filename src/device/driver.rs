@@ -101,11 +101,14 @@ driver_table! {
 
 /// The software device's extra entry point: loads a host image in place of a fatbin.
 type LoadImage = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
+/// The software device's question whether host images shall do without wake-ups.
+type NoWake = unsafe extern "C" fn() -> c_int;
 
 /// The loaded and initialised CUDA driver.
 pub struct Driver {
     pub(super) table: Table,
     load_image: Option<LoadImage>,
+    no_wake: bool,
     version: i32,
     // Kept so that the table's functions stay mapped.
     _library: Library,
@@ -131,7 +134,9 @@ impl Driver {
         let table = Table::load(&library)?;
         // SAFETY: softcuda.h declares the symbol with this signature; other drivers lack it.
         let load_image = unsafe { library.get::<LoadImage>(b"softcudaModuleLoadImage") }.ok().map(|s| *s);
-        let mut driver = Driver { table, load_image, version: 0, _library: library };
+        // SAFETY: as above; the function takes nothing and needs no `cuInit`.
+        let no_wake = unsafe { library.get::<NoWake>(b"softcudaNoWake").is_ok_and(|asked| asked() != 0) };
+        let mut driver = Driver { table, load_image, no_wake, version: 0, _library: library };
         // SAFETY: the only argument is a flag word that must be 0.
         driver.check("cuInit", unsafe { (driver.table.init)(0) })?;
         let mut version = 0;
@@ -150,6 +155,11 @@ impl Driver {
     /// Whether the driver is the software device, which runs host images.
     pub fn is_software(&self) -> bool {
         self.load_image.is_some()
+    }
+
+    /// Whether host images shall do without wake-ups (`SOFTCUDA_NO_WAKE=1`), as code on a GPU must.
+    pub fn no_wake(&self) -> bool {
+        self.no_wake
     }
 
     pub(super) fn load_image(&self) -> Option<LoadImage> {

@@ -4,6 +4,7 @@
 //! types can be copied to device memory byte by byte; none has padding. `tests/layout.rs` compares size,
 //! alignment and every offset with the header.
 
+use serde::{Deserialize, Serialize};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::call::DataType;
@@ -12,10 +13,12 @@ use super::call::DataType;
 pub const SLOTS: usize = 8;
 /// The most links that one step receives from, and the most it sends to.
 pub const MAX_FAN: usize = 8;
-/// The most work items in one launch.
+/// The most work items in a launch's argument.
 pub const MAX_WORK: usize = 15;
 /// Size of a kernel's one argument, in bytes.
 pub const LAUNCH_BYTES: usize = 2048;
+/// Words of 32 bits of an error report: a [`kernel_error`], then what it says more.
+pub const ERROR_WORDS: usize = 8;
 
 /// The operator that kernels know, with the numbers of `ncclRedOp_t` (spec §2.4). An average is a sum with scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +35,7 @@ pub enum KernelOp {
 }
 
 /// How a slot carries data and says that it is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Proto {
     /// Plain data; counters say what is there.
@@ -123,6 +126,14 @@ pub mod work_flag {
     pub const PRE: u8 = 1;
     /// Divide a final result by `post`, toward zero; integers only.
     pub const POST: u8 = 2;
+    /// With [`PRE`]: `pre` is the address of the scalar, which is read when the item begins.
+    pub const PRE_AT: u8 = 4;
+}
+
+/// Bits of [`LaunchArgs::flags`].
+pub mod launch_flag {
+    /// Host image: as on a GPU, no store wakes who waits for it. Waits sleep for short times and look again.
+    pub const NO_WAKE: u32 = 1;
 }
 
 /// Values of the word that [`LaunchArgs::abort`] points to. Any other value also makes kernels leave, but
@@ -142,6 +153,10 @@ pub mod kernel_error {
     pub const ABORTED: u32 = 1;
     /// A work item that the kernel cannot run: wrong type, operator or protocol.
     pub const BAD_WORK: u32 = 2;
+    /// A peer made another call. The words behind: its rank, the own call's serial, the own sign, the peer's.
+    pub const MISMATCH: u32 = 3;
+    /// A peer left after an error. The words behind: its rank, the own call's serial.
+    pub const PEER_LEFT: u32 = 4;
 }
 
 /// One step of a schedule: receive | reduce | copy | send, on chunk numbers.
@@ -178,8 +193,14 @@ pub struct Counter {
     pub value: u64,
     /// Nonzero while the other side may sleep on the low word of `value` (a hint).
     pub waiters: u32,
+    /// Nonzero once the writer has left for good.
+    pub left: u32,
+    /// In `posted`: [`Work::sign`] of whoever filled the slot of this number.
+    pub signs: [u32; SLOTS],
+    /// In `posted`, for LL: where the sender's last work item began on this link (low half), and its sign.
+    pub call: u64,
     /// Zero.
-    pub reserved: [u32; 13],
+    pub reserved: u64,
 }
 
 /// One end of a one-directional link, as its rank sees it.
@@ -200,8 +221,8 @@ pub struct LinkEnd {
     pub seen: u64,
     /// Bytes of one slot, a multiple of 64.
     pub slot_bytes: u32,
-    /// Zero.
-    pub flags: u32,
+    /// The rank at the other end, for reports.
+    pub peer: u32,
     /// Zero.
     pub reserved: u64,
 }
@@ -242,19 +263,23 @@ pub struct Work {
     pub flags: u8,
     /// Links of the schedule.
     pub nlinks: u32,
-    /// Scalar of [`work_flag::PRE`]: the bits of an element, in the low bytes.
+    /// Scalar of [`work_flag::PRE`]: the bits of an element, in the low bytes, or their address.
     pub pre: u64,
     /// Scalar of [`work_flag::POST`]: the divisor.
     pub post: u64,
+    /// Says which call this is: both ends of a link must agree. 0: not compared.
+    pub sign: u32,
+    /// The number of the call in its communicator, for reports.
+    pub serial: u32,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 /// A kernel's one argument, by value. Block b runs `work[b]`, `work[b + nchannels]`, … below `nwork`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LaunchArgs {
-    /// Work items that are used, at most [`MAX_WORK`].
+    /// Work items that are used; without `items` at most [`MAX_WORK`].
     pub nwork: u32,
     /// Blocks of the launch, at least 1.
     pub nchannels: u32,
@@ -266,10 +291,16 @@ pub struct LaunchArgs {
     pub futex_ns: u64,
     /// Address of the [`mod@abort`] word, which host and kernels see, or 0.
     pub abort: u64,
-    /// Address of the [`kernel_error`] word, or 0.
+    /// Address of [`ERROR_WORDS`] words, the first a [`kernel_error`], or 0.
     pub error: u64,
+    /// Address of the work items where `work` has too little room; 0: they are in `work`.
+    pub items: u64,
+    /// [`launch_flag`]s.
+    pub flags: u32,
     /// Zero.
-    pub reserved: [u64; 11],
+    pub reserved0: u32,
+    /// Zero.
+    pub reserved: [u64; 9],
     /// The work items.
     pub work: [Work; MAX_WORK],
 }

@@ -15,4 +15,4 @@ pub mod schedule;
 pub mod work;
 
 pub use layout::SLOTS;
-pub use schedule::LinkId;
+pub use schedule::{LinkClass, LinkId};

@@ -2,7 +2,7 @@
 //! data that is possible.
 
 use super::layout::step_flag::{IN, OUT, POST};
-use super::schedule::{Draft, Schedule};
+use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
 
 /// Slots without which a ring of ranks waits for itself: a step that receives and sends gives back the slot
@@ -32,13 +32,13 @@ pub fn all_reduce(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
     // The chunk `back` positions before this rank's own.
     let chunk = |back: usize| many((at + n - back) % n);
 
-    let mut s = Schedule::new(rank, many(n)?, SLOTS_NEEDED);
-    let once = Draft { repeat: 1, place: 1, ..Draft::default() };
-    s.push(Draft { flags: IN, send: &next, place: 0, chunk: chunk(1)?, ..once })?;
+    let mut s = Schedule::new(rank, LinkClass::Ring, many(n)?, SLOTS_NEEDED);
+    let once = Draft { place: 1, ..Draft::ONCE };
+    s.push(Draft { flags: IN, send: &next, place: 0, ..once }.chunk(chunk(1)?))?;
     let pass = Draft { recv: &prev, send: &next, repeat: around, stride: -1, ..once };
-    s.push(Draft { flags: IN, chunk: chunk(2)?, ..pass })?;
-    s.push(Draft { flags: IN | OUT | POST, recv: &prev, send: &next, chunk: chunk(0)?, ..once })?;
-    s.push(Draft { flags: OUT, place: 0, chunk: chunk(1)?, ..pass })?;
-    s.push(Draft { flags: OUT, place: 0, recv: &prev, chunk: chunk(n - 1)?, ..once })?;
+    s.push(Draft { flags: IN, ..pass }.chunk(chunk(2)?))?;
+    s.push(Draft { flags: IN | OUT | POST, recv: &prev, send: &next, ..once }.chunk(chunk(0)?))?;
+    s.push(Draft { flags: OUT, place: 0, ..pass }.chunk(chunk(1)?))?;
+    s.push(Draft { flags: OUT, place: 0, recv: &prev, ..once }.chunk(chunk(n - 1)?))?;
     Ok(s)
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::layout::{MAX_FAN, Step, step_flag};
+use super::layout::{MAX_FAN, Proto, Step, step_flag};
 use crate::error::Error;
 
 /// A link: one direction between two ranks. Both ends give it the same name.
@@ -12,8 +12,31 @@ pub struct LinkId {
     pub from: u32,
     /// The rank that receives.
     pub to: u32,
-    /// Tells links between the same ranks apart.
-    pub tag: u32,
+    /// What it serves.
+    pub class: LinkClass,
+    /// How its slots carry data.
+    pub proto: Proto,
+    /// The channel; links of one channel are used by one block of a launch.
+    pub channel: u32,
+}
+
+/// What a link serves. Links of different classes never share slots, so that what runs at the same time cannot
+/// get into each other's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LinkClass {
+    /// Collectives along the ring: from each rank to the next, with large slots.
+    Ring,
+    /// Collectives between any two ranks, with small slots.
+    Mesh,
+    /// Sends and receives, between any two ranks.
+    Peer,
+}
+
+impl LinkId {
+    /// The Simple link of the first channel between two ranks.
+    pub fn new(class: LinkClass, from: u32, to: u32) -> LinkId {
+        LinkId { from, to, class, proto: Proto::Simple, channel: 0 }
+    }
 }
 
 /// What one rank does: steps for a kernel, and the links that they name by index.
@@ -21,6 +44,8 @@ pub struct LinkId {
 pub struct Schedule {
     /// The rank whose schedule this is.
     pub rank: u32,
+    /// The class of all its links.
+    pub class: LinkClass,
     /// Chunks that the data is divided into; equal on all ranks.
     pub nchunks: u32,
     /// Slots that a link must have, or the ranks wait for each other for ever.
@@ -42,18 +67,31 @@ pub struct Draft<'a> {
     pub send: &'a [u32],
     /// Where among the sources the own chunk stands.
     pub place: u8,
-    /// The chunk, in the input and in the output.
-    pub chunk: u32,
+    /// The chunk of the input.
+    pub in_chunk: u32,
+    /// The chunk of the output.
+    pub out_chunk: u32,
     /// How often the step runs; 0 leaves the step out.
     pub repeat: u32,
-    /// What is added to the chunk number each time.
+    /// What is added to both chunk numbers each time.
     pub stride: i16,
+}
+
+impl Draft<'_> {
+    /// A step that runs once.
+    pub const ONCE: Draft<'static> =
+        Draft { flags: 0, recv: &[], send: &[], place: 0, in_chunk: 0, out_chunk: 0, repeat: 1, stride: 0 };
+
+    /// The same chunk number on both sides.
+    pub fn chunk(self, chunk: u32) -> Self {
+        Draft { in_chunk: chunk, out_chunk: chunk, ..self }
+    }
 }
 
 impl Schedule {
     /// An empty schedule of `rank`. `slots` is what [`Schedule::slots`] says.
-    pub fn new(rank: u32, nchunks: u32, slots: u32) -> Schedule {
-        Schedule { rank, nchunks, slots, steps: Vec::new(), links: Vec::new() }
+    pub fn new(rank: u32, class: LinkClass, nchunks: u32, slots: u32) -> Schedule {
+        Schedule { rank, class, nchunks, slots, steps: Vec::new(), links: Vec::new() }
     }
 
     /// Appends a step, and the links that are new with it.
@@ -76,15 +114,15 @@ impl Schedule {
             place: draft.place,
             repeat,
             stride: draft.stride,
-            in_chunk: draft.chunk,
-            out_chunk: draft.chunk,
+            in_chunk: draft.in_chunk,
+            out_chunk: draft.out_chunk,
             ..Step::default()
         };
         for (index, &from) in step.recv.iter_mut().zip(draft.recv) {
-            *index = self.link(LinkId { from, to: self.rank, tag: 0 })?;
+            *index = self.link(LinkId::new(self.class, from, self.rank))?;
         }
         for (index, &to) in step.send.iter_mut().zip(draft.send) {
-            *index = self.link(LinkId { from: self.rank, to, tag: 0 })?;
+            *index = self.link(LinkId::new(self.class, self.rank, to))?;
         }
         self.steps.push(step);
         Ok(())

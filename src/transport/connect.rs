@@ -215,7 +215,7 @@ impl Connections {
             self.links.insert(id, link);
             if id.from == setup.me.rank {
                 let (connection, label) = (own.transport.connection(), own.transport.label());
-                self.routes.push(Route { channel: id.tag, to: id.to, connection, label });
+                self.routes.push(Route { channel: id.channel, to: id.to, connection, label });
             }
         }
         Ok(())

@@ -190,8 +190,10 @@ fn several_that_wait_are_aborted_in_turn() {
         let comm = |number: usize| api.init(me.nranks, api.meet(&me, &format!("id{number}")), me.rank);
         let members: Vec<Member> = (0..3).map(|number| Member::new(&api, comm(number), me.rank, me.nranks)).collect();
         if me.rank == 0 {
-            for member in &members {
-                Buffers::new(member, one(100_000)).call(member, member.stream).expect("a call");
+            // All memory first: an allocation may wait for the device.
+            let buffers: Vec<Buffers> = members.iter().map(|member| Buffers::new(member, one(100_000))).collect();
+            for (member, buffers) in members.iter().zip(&buffers) {
+                buffers.call(member, member.stream).expect("a call");
             }
             thread::sleep(Duration::from_millis(100));
         } else {

@@ -15,4 +15,5 @@ mod polled;
 mod streams;
 mod transports;
 mod values;
+mod wake_ups;
 mod ways;

@@ -4,6 +4,7 @@
 //! A seeded sample runs by default, everything with `OXCCL_LONG=1`; `OXCCL_SEED` picks another sample.
 
 mod oracle;
+mod sweep;
 mod world;
 
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nccl::plan::call::{DataType, Op};
-use nccl::plan::layout::{Proto, abort, kernel_error};
+use nccl::plan::layout::{Proto, abort, kernel_error, launch_flag};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use world::{Buffers, Call, Config, Image, Memory, World};
@@ -138,20 +139,19 @@ fn counts(datatype: DataType, n: u32) -> Vec<u64> {
     vec![0, 1, 2, 3, 101, slots - 1, slots, slots + 1, 9 * slots + 17]
 }
 
-fn every_case(images: usize) -> Vec<Case> {
+/// All cases of a type with a protocol.
+fn every_case(proto: Proto, datatype: DataType, images: usize) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (datatype, proto) in DataType::ALL.into_iter().flat_map(|t| Proto::HOST.map(|p| (t, p))) {
-        for op in OPS {
-            for n in RANKS {
-                for count in counts(datatype, n) {
-                    // Half of all combinations, chosen so that any three of the four properties meet in every way.
-                    for bits in 0..8 * images {
-                        let offset = if bits & 1 == 0 { (0, 0) } else { (1 + bits % 3, bits % 5) };
-                        let (in_place, threads) = (bits & 2 != 0, if bits & 4 == 0 { 1 } else { 4 });
-                        let channels = if (bits & 7).count_ones() % 2 == 0 { 1 } else { 3 };
-                        let (isa, seed) = (bits / 8, cases.len() as u64);
-                        cases.push(Case { proto, datatype, op, n, count, in_place, offset, threads, channels, isa, seed });
-                    }
+    for op in OPS {
+        for n in RANKS {
+            for count in counts(datatype, n) {
+                // Half of all combinations, chosen so that any three of the four properties meet in every way.
+                for bits in 0..8 * images {
+                    let offset = if bits & 1 == 0 { (0, 0) } else { (1 + bits % 3, bits % 5) };
+                    let (in_place, threads) = (bits & 2 != 0, if bits & 4 == 0 { 1 } else { 4 });
+                    let channels = if (bits & 7).count_ones() % 2 == 0 { 1 } else { 3 };
+                    let (isa, seed) = (bits / 8, cases.len() as u64);
+                    cases.push(Case { proto, datatype, op, n, count, in_place, offset, threads, channels, isa, seed });
                 }
             }
         }
@@ -174,22 +174,23 @@ fn run_all(cases: &[Case]) {
             start: u64::from(u32::MAX) - 100,
         };
         let world = worlds.entry((case.proto, case.n, case.channels, case.threads)).or_insert_with(|| World::new(config));
+        world.flags = if case.seed % 3 == 0 { launch_flag::NO_WAKE } else { 0 };
         run(world, images[case.isa], case);
     }
 }
 
-#[test]
-fn results_are_right() {
-    let all = every_case(world::images().len());
+/// Runs a sample of the cases of a type with a protocol, or all (see `sweep`).
+fn results_are_right(proto: Proto, datatype: DataType) {
+    let all = every_case(proto, datatype, world::images().len());
     let long = std::env::var_os("OXCCL_LONG").is_some();
     let seed = std::env::var("OXCCL_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    let mut random = SmallRng::seed_from_u64(seed);
+    let mut random = SmallRng::seed_from_u64(seed ^ (datatype as u64) << 32 ^ (proto as u64) << 48);
     println!("{} cases, {}", all.len(), if long { "all".into() } else { format!("a sample with seed {seed}") });
     if long {
         return run_all(&all);
     }
-    // From each type, protocol, operator and number of ranks some cases.
-    let group = all.len() / (12 * Proto::HOST.len() * OPS.len() * RANKS.len());
+    // From each operator and number of ranks some cases.
+    let group = all.len() / (OPS.len() * RANKS.len());
     let mut sample = Vec::new();
     for cases in all.chunks(group) {
         sample.extend((0..3).map(|_| cases[random.random_range(0..group)]));
@@ -232,9 +233,10 @@ fn images_are_sound() {
 }
 
 /// Ranks 0 and 1 of three wait for the third, which never comes, until they are told to leave.
-fn abort_in_flight(proto: Proto, threads: u32, reason: u32) -> u32 {
+fn abort_in_flight(proto: Proto, threads: u32, reason: u32, flags: u32) -> u32 {
     let config = Config { n: 3, channels: 2, slot_bytes: SLOT_BYTES, proto, threads, start: 0 };
-    let world = World::new(config);
+    let mut world = World::new(config);
+    world.flags = flags;
     let call = Call { datatype: DataType::Float32, op: Op::Sum, count: 1 << 16 };
     let users: Vec<Memory> = (0..2).map(|_| Memory::new(4 << 16)).collect();
     let images = world::images();
@@ -255,9 +257,11 @@ fn abort_in_flight(proto: Proto, threads: u32, reason: u32) -> u32 {
 #[test]
 fn kernels_leave_when_told() {
     for (proto, threads) in Proto::HOST.into_iter().flat_map(|proto| [(proto, 1), (proto, 4)]) {
-        assert_eq!(abort_in_flight(proto, threads, abort::REPORT), kernel_error::ABORTED);
+        for flags in [0, launch_flag::NO_WAKE] {
+            assert_eq!(abort_in_flight(proto, threads, abort::REPORT, flags), kernel_error::ABORTED);
+        }
         // Another reason is for the host alone.
-        assert_eq!(abort_in_flight(proto, threads, 7), kernel_error::NONE);
+        assert_eq!(abort_in_flight(proto, threads, 7, 0), kernel_error::NONE);
     }
 }
 
@@ -288,6 +292,53 @@ fn waits_for_a_late_rank(proto: Proto) {
     });
     for user in &users {
         assert!((0..1000).all(|i| get(user.bytes(), i, 4) == 2 * i as u64));
+    }
+}
+
+/// Two ranks, the second one late, with these flags. Whether a kernel announced meanwhile, at a counter and at the
+/// barrier of its block, that it sleeps until it is woken.
+fn announced_sleep(proto: Proto, flags: u32) -> (bool, bool) {
+    const COUNT: usize = 1000;
+    let mut world = World::new(Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto, threads: 4, start: 0 });
+    world.flags = flags;
+    let call = Call { datatype: DataType::Int32, op: Op::Sum, count: COUNT as u64 };
+    let mut users: Vec<Memory> = (0..2).map(|_| Memory::new(4 * COUNT)).collect();
+    for user in &mut users {
+        (0..COUNT).for_each(|i| put(user.bytes_mut(), i, 4, i as u64));
+    }
+    let launches: Vec<_> = (0..2)
+        .map(|rank| {
+            let address = users[rank].address();
+            let image = world::images()[rank % world::images().len()];
+            world.launch(image, rank as u32, &call, Buffers { input: address, output: address })
+        })
+        .collect();
+    let barriers = [Memory::new(world::BARRIER_BYTES), Memory::new(world::BARRIER_BYTES)];
+    let mut announced = (false, false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| launches[0].block_with(0, &barriers[0]));
+        // Sleeps are announced one at a time and for a millisecond each, so some of so many looks see one.
+        for _ in 0..200 {
+            announced.0 |= world.has_waiters();
+            // `Barrier::sleepers` of kernels/host.cuh.
+            announced.1 |= barriers[0].words().nth(17).expect("a word") != 0;
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        scope.spawn(|| launches[1].block_with(0, &barriers[1]));
+    });
+    assert_eq!(world.error(), kernel_error::NONE);
+    for user in &users {
+        assert!((0..COUNT).all(|i| get(user.bytes(), i, 4) == 2 * i as u64), "{proto:?} with flags {flags}");
+    }
+    announced
+}
+
+/// A GPU's store wakes nobody, so kernels that are told so ask nobody to wake them; the others do.
+#[test]
+fn who_is_not_woken_does_not_ask_for_it() {
+    assert_eq!(announced_sleep(Proto::Simple, 0), (true, true), "a sleep would be noticed");
+    for proto in Proto::HOST {
+        assert_eq!(announced_sleep(proto, launch_flag::NO_WAKE), (false, false), "{proto:?}");
     }
 }
 

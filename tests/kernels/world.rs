@@ -121,6 +121,14 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() * 64) }
     }
 
+    /// The 32-bit words as they are now, while kernels change them.
+    pub fn words(&self) -> impl Iterator<Item = u32> {
+        (0..self.0.len() * 16).map(|at| {
+            // SAFETY: in bounds and aligned; kernels write these words by atomic stores of 4 or 8 bytes.
+            unsafe { AtomicU32::from_ptr(self.0.as_ptr().cast::<u32>().cast_mut().add(at)) }.load(Ordering::SeqCst)
+        })
+    }
+
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the borrow is unique.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), self.0.len() * 64) }
@@ -151,6 +159,8 @@ pub struct World {
     pub config: Config,
     pub abort: AtomicU32,
     pub error: AtomicU32,
+    /// [`LaunchArgs::flags`] of all launches.
+    pub flags: u32,
     ranks: Vec<Rank>,
     _slots: Vec<Memory>,
     counters: Vec<Memory>,
@@ -171,6 +181,9 @@ pub struct Call {
     pub count: u64,
 }
 
+/// Bytes of a block's barrier.
+pub const BARRIER_BYTES: usize = 256;
+
 /// A launch on one rank, ready to run: argument and memory of its blocks.
 pub struct Launch {
     args: Box<LaunchArgs>,
@@ -188,6 +201,7 @@ impl World {
             config,
             abort: AtomicU32::new(0),
             error: AtomicU32::new(0),
+            flags: 0,
             ranks: Vec::new(),
             _slots: Vec::new(),
             counters: Vec::new(),
@@ -254,10 +268,12 @@ impl World {
             nwork: g.nchannels,
             nchannels: g.nchannels,
             spin: 20,
-            yields: 200,
+            // Few: in a test there are many more threads than processors.
+            yields: 20,
             futex_ns: 1_000_000,
             abort: self.abort.as_ptr() as u64,
             error: self.error.as_ptr() as u64,
+            flags: self.flags,
             ..LaunchArgs::default()
         });
         let r = &self.ranks[rank as usize];
@@ -284,6 +300,11 @@ impl World {
             let value = u64::from_le_bytes(counter[..8].try_into().expect("8 bytes"));
             counter[..8].copy_from_slice(&(value + turns).to_le_bytes());
         }
+    }
+
+    /// Whether a kernel has announced, for any of the counters, that it sleeps until it is woken.
+    pub fn has_waiters(&self) -> bool {
+        self.counters.iter().any(|counters| counters.words().skip(2).step_by(size_of::<Counter>() / 4).any(|word| word != 0))
     }
 
     /// Where a rank's first link stands.
@@ -315,7 +336,12 @@ impl Launch {
 
     /// Runs one block of the launch to its end.
     pub fn block(&self, block: u32) {
-        let (shared, barrier) = (Memory::new(self.kernel.shared_bytes as usize), Memory::new(256));
+        self.block_with(block, &Memory::new(BARRIER_BYTES));
+    }
+
+    /// The same with a barrier that the caller can watch.
+    pub fn block_with(&self, block: u32, barrier: &Memory) {
+        let shared = Memory::new(self.kernel.shared_bytes as usize);
         let memory = (shared.address(), barrier.address());
         std::thread::scope(|scope| {
             for thread in 1..self.threads {

@@ -1,10 +1,10 @@
 //! Allocation and registration.
 
 use super::{CuResult, DevicePointer, Out, boundary};
-use crate::context;
+use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
-use crate::memory::Kind;
+use crate::memory::{Kind, synchronize_device};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Pitches are multiples of this.
@@ -24,11 +24,21 @@ extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CuResult {
     })
 }
 
+/// CUDA's implicit synchronisation: work that was submitted before device memory or page-locked memory is allocated, and
+/// work submitted after it, do not run at the same time. A GPU may wait here, so a program that launches what earlier
+/// work waits for only after an allocation is one that can hang.
+fn wait_for_earlier_work(driver: &'static Driver, context: &Context) {
+    if driver.config.alloc_waits {
+        synchronize_device(driver, context.device());
+    }
+}
+
 fn allocate(to: Out<DevicePointer>, bytes: usize, kind: Kind) -> Outcome {
     let driver = Driver::get()?;
     let context = context::current(driver)?;
     to.check()?;
     driver.graphs.captures.allow_unsafe()?;
+    wait_for_earlier_work(driver, context);
     to.set(driver.memory.allocate(driver, context, bytes, kind)? as DevicePointer)
 }
 
@@ -95,6 +105,7 @@ fn allocate_host(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Outcome {
     if flags & !HOST_FLAGS != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
+    wait_for_earlier_work(driver, context);
     to.set(driver.memory.allocate_host(driver, context, bytes, flags)? as *mut c_void)
 }
 
@@ -131,6 +142,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: c_
         if flags & !REGISTER_FLAGS != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
+        wait_for_earlier_work(driver, context);
         driver.memory.register(driver, context, pointer, bytes, flags)
     })
 }

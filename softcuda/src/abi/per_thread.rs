@@ -101,6 +101,8 @@ own_default! {
     cuStreamWriteValue64_v2_ptsz = cuStreamWriteValue64_v2(stream: Handle, address: DevicePointer, value: u64, flags: c_uint);
     cuStreamWaitValue32_v2_ptsz = cuStreamWaitValue32_v2(stream: Handle, address: DevicePointer, value: u32, flags: c_uint);
     cuStreamWaitValue64_v2_ptsz = cuStreamWaitValue64_v2(stream: Handle, address: DevicePointer, value: u64, flags: c_uint);
+    cuStreamBatchMemOp_ptsz = cuStreamBatchMemOp(stream: Handle, count: c_uint, operations: *const c_void, flags: c_uint);
+    cuStreamBatchMemOp_v2_ptsz = cuStreamBatchMemOp_v2(stream: Handle, count: c_uint, operations: *const c_void, flags: c_uint);
     cuEventRecord_ptsz = cuEventRecord(event: Handle, stream: Handle);
     cuEventRecordWithFlags_ptsz = cuEventRecordWithFlags(event: Handle, stream: Handle, flags: c_uint);
     cuLaunchHostFunc_ptsz = cuLaunchHostFunc(stream: Handle, function: *const c_void, data: *const c_void);

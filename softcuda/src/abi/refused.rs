@@ -30,7 +30,7 @@ refused! {
     cuMemGetHandleForAddressRange
     cuMulticastCreate cuMulticastAddDevice cuMulticastBindMem cuMulticastBindAddr cuMulticastUnbind
     cuMulticastGetGranularity
-    cuStreamBatchMemOp cuStreamBatchMemOp_v2 cuStreamAttachMemAsync cuStreamGetAttribute cuStreamSetAttribute
+    cuStreamAttachMemAsync cuStreamGetAttribute cuStreamSetAttribute
     cuMemRangeGetAttribute cuMemRangeGetAttributes
     cuMemPoolExportToShareableHandle cuMemPoolImportFromShareableHandle cuMemPoolExportPointer cuMemPoolImportPointer
     cuLibraryGetKernel cuLibraryGetModule cuLibraryGetGlobal cuLibraryGetManaged cuLibraryGetUnifiedFunction

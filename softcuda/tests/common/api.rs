@@ -45,6 +45,9 @@ table! {
     context_device: "cuCtxGetDevice", fn(*mut c_int);
     context_synchronize: "cuCtxSynchronize", fn();
     alloc: "cuMemAlloc_v2", fn(*mut u64, usize);
+    alloc_pitch: "cuMemAllocPitch_v2", fn(*mut u64, *mut usize, usize, usize, c_uint);
+    alloc_managed: "cuMemAllocManaged", fn(*mut u64, usize, c_uint);
+    alloc_host: "cuMemAllocHost_v2", fn(*mut *mut c_void, usize);
     free: "cuMemFree_v2", fn(u64);
     alloc_async: "cuMemAllocAsync", fn(*mut u64, usize, u64);
     free_async: "cuMemFreeAsync", fn(u64, u64);
@@ -79,6 +82,7 @@ table! {
     stream_callback: "cuStreamAddCallback", fn(u64, extern "C" fn(u64, c_int, *mut c_void), *mut c_void, c_uint);
     stream_write_32: "cuStreamWriteValue32_v2", fn(u64, u64, u32, c_uint);
     stream_wait_32: "cuStreamWaitValue32_v2", fn(u64, u64, u32, c_uint);
+    stream_batch: "cuStreamBatchMemOp_v2", fn(u64, c_uint, *const [u64; 6], c_uint);
     stream_is_capturing: "cuStreamIsCapturing", fn(u64, *mut c_int);
     stream_begin_capture: "cuStreamBeginCapture_v2", fn(u64, c_int);
     stream_end_capture: "cuStreamEndCapture", fn(u64, *mut u64);

@@ -77,6 +77,15 @@ extern "C" fn set(_: *const Block, arguments: *const *const c_void) {
     }
 }
 
+/// Keeps a processor busy for so many steps of arithmetic, each a few nanoseconds.
+extern "C" fn compute(_: *const Block, arguments: *const *const c_void) {
+    let steps: u64 = argument(arguments, 0);
+    let mut value = steps;
+    for step in 0..steps {
+        value = std::hint::black_box(value.rotate_left(7) ^ step);
+    }
+}
+
 /// Counts the threads that run at once, and the most there were; each stays for a while.
 /// `words[0]` now, `[1]` most, `[2]` all.
 extern "C" fn crowd(_: *const Block, arguments: *const *const c_void) {
@@ -129,7 +138,7 @@ const fn function(name: &'static std::ffi::CStr, entry: Entry, max_threads: u32,
     Function { name: name.as_ptr(), entry, shared_bytes: 64, max_threads, arguments, reserved: 0, argument_sizes: sizes.as_ptr() }
 }
 
-static FUNCTIONS: [Function; 7] = [
+static FUNCTIONS: [Function; 8] = [
     function(c"nothing", nothing, 1024, SIZES[0]),
     function(c"add", add, 1, SIZES[2]),
     function(c"wait_for", wait_for, 1, SIZES[3]),
@@ -137,6 +146,7 @@ static FUNCTIONS: [Function; 7] = [
     function(c"crowd", crowd, 64, SIZES[1]),
     function(c"meet", meet, 64, SIZES[1]),
     function(c"sum_large", sum_large, 1, &LARGE),
+    function(c"compute", compute, 1, SIZES[1]),
 ];
 
 pub static IMAGE: Image =

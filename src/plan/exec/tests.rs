@@ -1,6 +1,6 @@
 use super::super::layout::step_flag::{FROM_OUT, IN, NO_DATA, OUT, POST};
 use super::super::ring;
-use super::super::schedule::{Draft, Schedule};
+use super::super::schedule::{Draft, LinkClass, Schedule};
 use super::*;
 
 fn ring_of(order: &[u32]) -> Vec<Schedule> {
@@ -106,7 +106,7 @@ fn early_overwrite_is_found_in_place_only() {
     // Writes its own output before the last read of the input chunk.
     let schedule = |rank: u32| {
         let peer = [1 - rank];
-        let mut s = Schedule::new(rank, 1, 2);
+        let mut s = Schedule::new(rank, LinkClass::Ring, 1, 2);
         let once = Draft { repeat: 1, ..Draft::default() };
         s.push(Draft { flags: IN, send: &peer, ..once }).unwrap();
         s.push(Draft { flags: OUT, recv: &peer, ..once }).unwrap();
@@ -126,7 +126,7 @@ fn orders_that_differ_between_ranks_are_found() {
     // Every rank reduces by itself, its own contribution first.
     let schedule = |rank: u32| {
         let peer = [1 - rank];
-        let mut s = Schedule::new(rank, 1, 2);
+        let mut s = Schedule::new(rank, LinkClass::Ring, 1, 2);
         s.push(Draft { flags: IN, send: &peer, repeat: 1, ..Draft::default() }).unwrap();
         s.push(Draft { flags: IN | OUT | POST, recv: &peer, repeat: 1, ..Draft::default() }).unwrap();
         s
@@ -137,7 +137,7 @@ fn orders_that_differ_between_ranks_are_found() {
 
 #[test]
 fn slots_left_filled_are_found() {
-    let mut s = [Schedule::new(0, 1, 1), Schedule::new(1, 1, 1)];
+    let mut s = [Schedule::new(0, LinkClass::Ring, 1, 1), Schedule::new(1, LinkClass::Ring, 1, 1)];
     s[0].push(Draft { flags: IN, send: &[1], repeat: 1, ..Draft::default() }).unwrap();
     let fault = execute(&s, Setting { slots: 2, pieces: 1, in_place: false }).err();
     assert!(matches!(fault, Some(Fault::NotDrained { left: 1, .. })), "{fault:?}");
