@@ -36,7 +36,8 @@ fn a_wrong_place_is_found() {
     assert_ne!(source, broken);
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ll128_broken.cuh");
     std::fs::write(&file, broken).expect("a file in the target folder");
-    let (printed, code) = model("ll128_broken", &[format!("-I{}", kernels.display()), format!("-DOXCCL_MODEL_OF=\"{}\"", file.display())]);
+    let (printed, code) =
+        model("ll128_broken", &[format!("-I{}", kernels.display()), format!("-DOXCCL_MODEL_OF=\"{}\"", file.display())]);
     assert_eq!(code, Some(1), "{printed}");
     assert!(printed.contains("a byte has two places"), "{printed}");
 }
