@@ -25,7 +25,7 @@ pub fn run_one(comm: &Arc<Comm>, call: &Call) -> Result<(), Error> {
     prepare(comm, std::iter::once(call))?.launch()
 }
 
-/// Launches the calls of a group: communicator by communicator, in the order of their first calls. What can be
+/// Launches the calls of a group: communicator by communicator. What can be
 /// known to be wrong is found before anything is launched, and what takes memory is done: peers wait for a launch.
 ///
 /// # Errors
@@ -50,7 +50,9 @@ pub fn simulate_group(calls: &[(Arc<Comm>, Call)]) -> Result<Option<f64>, Error>
     last.map(|(comm, call)| comm.parts()?.schedules.estimate(&plan::ask(call)?)).transpose()
 }
 
-/// The communicators of some calls, in the order of their first calls.
+/// The communicators of some calls, in an order that is the same on all ranks whatever the order of the calls: streams
+/// can share a queue of the device, where one communicator's kernel would wait behind another's on one rank and the
+/// other way round on the next.
 fn communicators(calls: &[(Arc<Comm>, Call)]) -> Vec<&Arc<Comm>> {
     let mut comms: Vec<&Arc<Comm>> = Vec::new();
     for (comm, _) in calls {
@@ -58,6 +60,7 @@ fn communicators(calls: &[(Arc<Comm>, Call)]) -> Vec<&Arc<Comm>> {
             comms.push(comm);
         }
     }
+    comms.sort_by_key(|comm| (comm.hash(), comm.rank()));
     comms
 }
 
