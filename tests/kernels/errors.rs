@@ -25,7 +25,7 @@ fn config(proto: Proto, n: u32, threads: u32) -> Config {
 fn world(config: Config) -> World {
     let order: Vec<u32> = (0..config.n).collect();
     let ring = |rank| ring::all_reduce(&order, rank).expect("a ring");
-    World::with(config, &[&ring as &dyn Fn(u32) -> Schedule, &|rank| collectives::all_reduce(config.n, rank)])
+    World::with(config, &[&ring as &dyn Fn(u32) -> Schedule, &|rank| collectives::direct(rank, config.n)])
 }
 
 /// What a rank calls.
