@@ -93,7 +93,6 @@ fn threads_and_groups_are_right() {
 }
 
 #[test]
-#[ignore = "the other collectives are being built"]
 fn every_collective_is_right() {
     for how in ["all -n 3 -r 2 -b 8 -e 512K -f 256", "all -n 4 -t -b 4K -e 4K", "sendrecv -n 4 -g 2 -b 1K -e 1K", "alltoall -n 1"]
     {

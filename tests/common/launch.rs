@@ -107,7 +107,8 @@ impl Job {
     /// If the running program's path cannot be read.
     pub fn this_test(name: &str, nranks: usize) -> Job {
         let exe = env::current_exe().expect("the path of the running test");
-        Job::program(exe, nranks).args([name, "--exact", "--nocapture", "--test-threads=1"])
+        // A test that is ignored, and was asked for all the same, must not be ignored by its ranks.
+        Job::program(exe, nranks).args([name, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"])
     }
 
     /// Runs any program in `nranks` processes.

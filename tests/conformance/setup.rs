@@ -2,6 +2,7 @@
 
 use std::env;
 use std::thread;
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -14,6 +15,9 @@ use crate::member::{Api, Member};
 pub const SLOT: usize = 256 << 10;
 /// The smallest slot that the library has, and the `NCCL_BUFFSIZE` for it.
 const SMALL_SLOT: usize = 4 << 10;
+
+/// A job's time with everything run.
+const LONG_DEADLINE: Duration = Duration::from_secs(900);
 
 /// Tells the processes of a job under what they run, see [`Setup::label`].
 const LABEL: &str = "OXCCL_TEST_SETUP";
@@ -95,7 +99,7 @@ impl Setup {
         if let Some(delay) = self.delay {
             job = job.env("SOFTCUDA_DELAY_US", delay.to_string());
         }
-        job
+        if long() { job.deadline(LONG_DEADLINE) } else { job }
     }
 
     /// Runs the test of this name again under this.
