@@ -17,6 +17,7 @@ mod common;
 mod built;
 mod case;
 mod collectives;
+mod graph_lives;
 mod graphs;
 mod groups;
 mod huge;
