@@ -398,6 +398,7 @@ fn through_the_runtime() {
         member.release(calls.into());
         return member.end();
     }
-    [Transport::P2p, Transport::Shm]
-        .map(|transport| Setup { transport, ..Setup::plain(3) }.run("graph_lives::through_the_runtime"));
+    for transport in [Transport::P2p, Transport::Shm] {
+        Setup { transport, ..Setup::plain(3) }.run("graph_lives::through_the_runtime");
+    }
 }
