@@ -15,6 +15,9 @@ pub(super) enum Stage {
     Messages,
 }
 
+/// What goes into one launch: the stage, and the number of the kernel.
+type LaunchKey = (Stage, usize);
+
 /// A work item, and where it runs.
 struct Item {
     stage: Stage,
@@ -116,7 +119,7 @@ impl<'a> Plan<'a> {
     /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
     /// launches, since all have the same collectives; items of one block keep their order.
     pub(super) fn launches(self) -> Result<Vec<Launch>, Error> {
-        let mut groups: Vec<((Stage, usize), Vec<Vec<Work>>)> = Vec::with_capacity(1);
+        let mut groups: Vec<(LaunchKey, Vec<Vec<Work>>)> = Vec::with_capacity(1);
         for Item { stage, kernel, block, work } in &self.items {
             let place = groups.iter().position(|(key, _)| *key == (*stage, *kernel)).unwrap_or_else(|| {
                 groups.push(((*stage, *kernel), Vec::new()));

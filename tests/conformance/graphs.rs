@@ -283,8 +283,7 @@ fn a_completion_event_in_a_capture() {
         let mut call = Case { phase: 1, ..Case::plain(kind, count) }.prepare(member);
         let copy = member.scratch(&vec![0; 4 * count]);
         let event = graphs.event();
-        let mut config = CollConfig::default();
-        config.event = event.0;
+        let config = CollConfig { event: event.0, ..Default::default() };
         let what = Call { func: Func::AllReduce, count, dtype: DataType::Int32 as i32, op: 0, root: 0 };
         let graph = graphs.capture(member.streams[0], mode(), || {
             let stream = member.streams[0].0;
