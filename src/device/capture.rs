@@ -60,6 +60,10 @@ impl Capture {
         // SAFETY: the pointers are to live variables; NULL asks for no dependencies.
         let code = unsafe { (table.capture_info)(stream.raw(), &mut status, &mut id, &mut graph, null_mut(), null_mut()) };
         driver.check("cuStreamGetCaptureInfo", code)?;
+        if graph.is_null() {
+            // It has been invalidated meanwhile.
+            driver.check("cuStreamGetCaptureInfo", CAPTURE_INVALIDATED)?;
+        }
         // SAFETY: the pointer is to a live variable.
         driver.check("cuStreamGetCtx", unsafe { (table.stream_context)(stream.raw(), &mut owner) })?;
         if owner != context.raw() {
@@ -99,8 +103,11 @@ impl Capture {
 }
 
 /// What the driver calls when the last graph is gone.
+///
+/// # Safety
+/// `data` is what `Arc::<T>::into_raw` gave, and nobody uses it again.
 unsafe extern "C" fn gone<T: Kept>(data: *mut c_void) {
-    // SAFETY: `data` came from `Arc::into_raw`, and the driver calls a destructor once.
+    // SAFETY: the caller vouches for the pointer: the driver calls a destructor once.
     unsafe { Arc::from_raw(data.cast::<T>()) }.graph_gone();
 }
 

@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use crate::bind::{Api, INVALID_USAGE, LEGACY, NULL_STREAM, PER_THREAD};
+use crate::bind::{Api, LEGACY, NULL_STREAM, PER_THREAD};
 use crate::common::cuda::Stream;
 use crate::common::launch::{self, Job};
 use crate::common::oracle::{DataType, RedOp};
