@@ -158,6 +158,31 @@ fn finalizing_waits_for_graphs() {
     Setup::plain(2).run("graph_lives::finalizing_waits_for_graphs");
 }
 
+/// Who waits for graphs for long says so.
+#[test]
+fn a_long_wait_for_graphs_is_told() {
+    const NAME: &str = "graph_lives::a_long_wait_for_graphs_is_told";
+    if launch::child().is_some() {
+        let api = Api::load();
+        api.cuda.use_device(0).expect("a device");
+        let mut member = Member::new(api, api.init(1, api.nccl.unique_id().expect("an id"), 0), (0, 1));
+        let replay = replay_of(&mut member, Case::of(Func::AllReduce, 100));
+        let (nccl, comm) = (api.nccl, member.comm);
+        let waiter = thread::spawn(move || nccl.destroy(comm));
+        thread::sleep(Duration::from_secs(12));
+        drop(replay.end());
+        waiter.join().expect("no panic").expect("destroyed");
+        return member.leave();
+    }
+    if !setup::long() {
+        return println!("{NAME} takes 12 seconds: OXCCL_LONG=1 runs it");
+    }
+    let outcome = Setup::plain(1).job(NAME).allow_any_warning().run();
+    outcome.assert_ok();
+    let told = outcome.ranks[0].warnings().join("\n");
+    assert!(told.contains("ncclCommDestroy") && told.contains("1 CUDA graphs to be destroyed"), "{told}");
+}
+
 /// Abort does not wait for graphs, and gets who waits for them out. A graph that is launched afterwards ends at once, and
 /// its end frees what the communicator had.
 #[test]
