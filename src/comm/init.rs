@@ -19,6 +19,9 @@ use crate::plan::wiring::Wiring;
 use crate::sys::{self, FdPost, HostFacts};
 use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
 
+/// The `graphUsageMode` for several graphs of a communicator, and for calls besides.
+const MIXED_GRAPHS: i32 = 2;
+
 /// How long each phase took, for the log.
 struct Timings {
     start: Instant,
@@ -161,7 +164,7 @@ impl Comm {
             schedules,
             items: ItemStore::new(&self.context),
             board,
-            order: Mutex::new(Order::create(&self.context)?),
+            order: Mutex::new(Order::create(&self.context, self.config.graph_usage_mode == MIXED_GRAPHS)?),
             flag: HostFlag::create(&self.context)?,
             connections: wired.map(|(_, connections)| connections),
             peers,

@@ -71,6 +71,11 @@ impl ItemStore {
         Ok(None)
     }
 
+    /// Takes items back that nobody reads any more.
+    pub fn put_back(&self, lent: Lent) {
+        self.pieces.lock().push(lent.piece);
+    }
+
     /// Takes items back that the stream's work up to now reads. The context must be current.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ mod background;
 mod board;
 pub mod config;
 mod filter;
+mod graphs;
 mod init;
 mod items;
 pub mod jobs;
@@ -31,8 +32,10 @@ use crate::sys;
 use crate::transport::{Connections, PeerFacts};
 
 use background::Background;
+use graphs::Graphs;
 
 pub use config::Config;
+pub use graphs::{Captured, settle as settle_graphs};
 pub use init::excuse;
 pub use items::{ItemStore, Lent};
 pub use ops::{Operators, check_destroyable};
@@ -104,6 +107,7 @@ pub struct Comm {
     forks: u32,
     parts: OnceLock<Parts>,
     operators: Operators,
+    graphs: Graphs,
 }
 
 /// What a communicator has once its creation has succeeded. The fields drop in this order.
@@ -184,6 +188,7 @@ impl Comm {
             forks: sys::forks(),
             parts: OnceLock::new(),
             operators: Operators::default(),
+            graphs: Graphs::default(),
         });
         let _ = comm.handle.set(arena::insert(comm.clone())?);
         Ok(comm)

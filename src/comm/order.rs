@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Captured;
 use crate::device::{Context, Event, Stream};
 use crate::error::Error;
 
@@ -10,26 +11,38 @@ use crate::error::Error;
 ///
 /// The wait is also made where both are on one stream, which costs nothing: a handle can name another
 /// stream than before (of another thread, or made after the first was destroyed).
+///
+/// In a capture the first launch waits, whenever the graph is launched, for what then is the last launch; each launch marks
+/// its end then, and waits for the one captured before it. So launches of graphs are in the order with all others.
 pub struct Order {
     /// The end of the last launch.
     done: Arc<Event>,
     /// For waits among streams that are no launch.
     aside: Event,
     launched: bool,
+    /// Graphs and other launches are in one order (`graphUsageMode` 2).
+    mixed: bool,
     /// A launch could not be marked: nobody can tell when it ends.
     lost: bool,
 }
 
 impl Order {
     /// The order of a communicator that has launched nothing.
-    pub fn create(context: &Arc<Context>) -> Result<Order, Error> {
+    /// Without `mixed`, graphs are in no order with each other and with other launches: the user sees to it.
+    pub fn create(context: &Arc<Context>, mixed: bool) -> Result<Order, Error> {
         let (done, aside) = (Arc::new(Event::create(context)?), Event::create(context)?);
-        Ok(Order { done, aside, launched: false, lost: false })
+        Ok(Order { done, aside, launched: false, mixed, lost: false })
     }
 
-    /// Makes a stream wait for the launches before. The device's context must be current.
-    pub fn before(&self, stream: Stream) -> Result<(), Error> {
-        if self.launched { self.done.hold(stream) } else { Ok(()) }
+    /// Makes a stream wait for the launches before; `captured` is that of the stream's capture. The device's context must be
+    /// current.
+    pub fn before(&self, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
+        match captured.map(Captured::before) {
+            None if self.launched => self.done.hold(stream),
+            Some(Some(end)) => end.hold(stream),
+            Some(None) if self.mixed => self.done.hold_at_launch(stream),
+            _ => Ok(()),
+        }
     }
 
     /// Makes a stream wait for the work that another stream has now. The device's context must be current.
@@ -41,10 +54,17 @@ impl Order {
     /// Marks the end of a launch. The device's context must be current.
     ///
     /// # Errors
-    /// What the driver gives; the end of the launch is then unknown for good.
-    pub fn after(&mut self, stream: Stream) -> Result<(), Error> {
-        self.launched = true;
-        self.done.record(stream).inspect_err(|_| self.lost = true)
+    /// What the driver gives; the end of the launch, unless captured, is then unknown for good.
+    pub fn after(&mut self, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
+        let Some(captured) = captured else {
+            self.launched = true;
+            return self.done.record(stream).inspect_err(|_| self.lost = true);
+        };
+        if self.mixed {
+            self.done.record_at_launch(stream)?;
+            self.launched = true;
+        }
+        captured.end().record(stream)
     }
 
     /// Whether all launches have ended. The device's context must be current.

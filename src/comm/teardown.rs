@@ -20,7 +20,7 @@ const ABORT_NAP: Duration = Duration::from_micros(200);
 static ENDED: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
 
 impl Comm {
-    /// Waits until every launched operation has ended (spec §6.6).
+    /// Waits until every launched operation has ended and every graph is gone that has some (spec §6.6).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for the second call, and what the launched operations give.
@@ -30,6 +30,7 @@ impl Comm {
         }
         self.check_unfinalized()?;
         self.finalized.store(true, Ordering::Release);
+        self.wait_for_graphs("ncclCommFinalize");
         self.wait_for_launches()?;
         self.leave_busy();
         Ok(())
@@ -46,7 +47,7 @@ impl Comm {
         Err(Error::InvalidArgument("ncclCommFinalize: the communicator is finalized already".to_string()))
     }
 
-    /// Waits for the work and takes the handle back; the last user of the communicator frees it.
+    /// Waits for the work and for graphs, and takes the handle back; the last user of the communicator frees it.
     ///
     /// # Errors
     /// The failure of a communicator that has failed: nothing is freed then, abort does that. [`Error::InvalidArgument`]
@@ -57,16 +58,17 @@ impl Comm {
         }
         self.check_ready()?;
         // The handle stays good meanwhile, so that another thread can abort what waits in vain.
+        self.wait_for_graphs("ncclCommDestroy");
         let result = self.wait_for_launches();
         // Who raised the abort is about to take the handle back; were it gone, the abort would fail.
-        if self.parts.get().is_some_and(|parts| parts.flag.is_raised()) {
+        if self.is_aborted() {
             return Err(Error::InvalidArgument("ncclCommDestroy: comm has been aborted meanwhile".to_string()));
         }
         if arena::remove(self.handle()).is_none() {
             return Err(Error::InvalidArgument("ncclCommDestroy: comm has already been destroyed".to_string()));
         }
         self.refuse_launches();
-        // A launch of another thread may have slipped in between.
+        // A launch of another thread may have slipped in between; a graph keeps the communicator alive.
         let result = result.and(self.wait_for_launches());
         self.end("Destroy");
         result
@@ -82,6 +84,12 @@ impl Comm {
         if let Some(parts) = self.parts.get() {
             parts.flag.raise();
         }
+        self.leave_graphs();
+    }
+
+    /// Whether kernels have been told to leave.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.parts.get().is_some_and(|parts| parts.flag.is_raised())
     }
 
     /// Ends a communicator whatever its peers do, and frees it.
@@ -180,16 +188,26 @@ impl Comm {
     }
 }
 
+/// Drops a communicator where nothing must be freed: one that has ended is left to [`free_ended`].
+pub(super) fn let_go(comm: Arc<Comm>) {
+    let mut ended = ENDED.lock();
+    let has_ended = *comm.state.lock() == State::Ended;
+    // Else who ends it has yet to come by here, so that this one is not the last.
+    if has_ended { ended.push(comm) } else { drop(comm) }
+}
+
 /// Frees ended communicators, but none on a device where another communicator's kernel may wait for a
 /// peer: freeing waits for the device, and the caller may be the one who is to abort that communicator.
+/// What graphs hold is freed when they are gone.
 pub(super) fn free_ended() {
-    let mut ended = ENDED.lock();
+    super::settle_graphs();
+    // Not under the lock: what the driver is asked may end graphs.
+    let ended = std::mem::take(&mut *ENDED.lock());
     if ended.is_empty() {
         return;
     }
     let busy: Vec<i32> = arena::all().iter().filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
-    let (keep, free) = std::mem::take(&mut *ended).into_iter().partition(|comm: &Arc<Comm>| busy.contains(&comm.device));
-    *ended = keep;
-    drop(ended);
-    drop::<Vec<Arc<Comm>>>(free);
+    let (keep, free): (Vec<_>, Vec<_>) = ended.into_iter().partition(|comm| busy.contains(&comm.device));
+    ENDED.lock().extend(keep);
+    drop(free);
 }

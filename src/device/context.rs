@@ -126,6 +126,10 @@ impl Context {
         self.driver
     }
 
+    pub(super) fn raw(&self) -> *mut c_void {
+        self.raw
+    }
+
     /// Makes the context current for the guard's life, and lifts stream-capture limits of the thread.
     pub fn enter(&self) -> Result<Entered<'_>, Error> {
         let mut mode = CAPTURE_MODE_RELAXED;
@@ -162,22 +166,6 @@ impl Context {
         // SAFETY: the driver checks both handles.
         let code = unsafe { (self.driver.table.event_record)(event as *mut c_void, stream.raw()) };
         self.driver.check("cuEventRecord", code)
-    }
-
-    /// Refuses a stream that is being captured into a CUDA graph. The context must be current.
-    ///
-    /// # Errors
-    /// [`Error::InvalidUsage`] for a capturing stream, [`Error::Cuda`] for no stream at all.
-    pub fn refuse_capture(&self, stream: Stream) -> Result<(), Error> {
-        let mut status = 0;
-        // SAFETY: the pointer is to a live integer; the driver checks the stream.
-        let code = unsafe { (self.driver.table.stream_capturing)(stream.raw(), &mut status) };
-        self.driver.check("cuStreamIsCapturing", code)?;
-        if status != 0 {
-            let text = "the stream is being captured into a CUDA graph, which this version of oxccl cannot do";
-            return Err(Error::InvalidUsage(text.to_string()));
-        }
-        Ok(())
     }
 
     /// The facts of this context's device that peers compare.

@@ -33,13 +33,13 @@ pub struct IpcMemHandle(pub [u8; 64]);
 
 /// Declares the function table and how it is filled; a missing symbol is reported by its name.
 macro_rules! driver_table {
-    ($( fn $name:ident = $symbol:literal ( $($arg:ty),* ); )*) => {
-        /// The driver functions that this library calls, each a C function pointer.
-        pub(super) struct Table { $( pub(super) $name: unsafe extern "C" fn($($arg),*) -> c_int, )* }
+    ($( #[$doc:meta] )* struct $table:ident; $( fn $name:ident = $symbol:literal ( $($arg:ty),* ); )*) => {
+        $( #[$doc] )*
+        pub(super) struct $table { $( pub(super) $name: unsafe extern "C" fn($($arg),*) -> c_int, )* }
 
-        impl Table {
-            fn load(library: &Library) -> Result<Table, Error> {
-                Ok(Table { $( $name: {
+        impl $table {
+            fn load(library: &Library) -> Result<$table, Error> {
+                Ok($table { $( $name: {
                     // SAFETY: the driver API declares the symbol with this signature.
                     let symbol = unsafe { library.get::<unsafe extern "C" fn($($arg),*) -> c_int>($symbol.as_bytes()) };
                     *symbol.map_err(|_| Error::NoCuda(format!("the CUDA driver {SONAME} lacks {}", $symbol)))?
@@ -50,6 +50,8 @@ macro_rules! driver_table {
 }
 
 driver_table! {
+    /// The driver functions that this library calls, each a C function pointer.
+    struct Table;
     fn init = "cuInit"(c_uint);
     fn driver_version = "cuDriverGetVersion"(*mut c_int);
     fn device_count = "cuDeviceGetCount"(*mut c_int);
@@ -99,6 +101,20 @@ driver_table! {
     fn error_string = "cuGetErrorString"(c_int, *mut *const c_char);
 }
 
+/// A destructor of a user object.
+type Destructor = unsafe extern "C" fn(*mut c_void);
+
+driver_table! {
+    /// What calls in CUDA graphs need besides; drivers before CUDA 11.3 lack some of it.
+    struct GraphTable;
+    fn capture_info = "cuStreamGetCaptureInfo_v2"(*mut c_void, *mut c_int, *mut u64, *mut *mut c_void, *mut *const *mut c_void, *mut usize);
+    fn stream_context = "cuStreamGetCtx"(*mut c_void, *mut *mut c_void);
+    fn record_with = "cuEventRecordWithFlags"(*mut c_void, *mut c_void, c_uint);
+    fn object_create = "cuUserObjectCreate"(*mut *mut c_void, *mut c_void, Destructor, c_uint, c_uint);
+    fn object_release = "cuUserObjectRelease"(*mut c_void, c_uint);
+    fn graph_retain = "cuGraphRetainUserObject"(*mut c_void, *mut c_void, c_uint, c_uint);
+}
+
 /// The software device's extra entry point: loads a host image in place of a fatbin.
 type LoadImage = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
 /// The software device's question whether host images shall do without wake-ups.
@@ -107,6 +123,7 @@ type NoWake = unsafe extern "C" fn() -> c_int;
 /// The loaded and initialised CUDA driver.
 pub struct Driver {
     pub(super) table: Table,
+    pub(super) graphs: Option<GraphTable>,
     load_image: Option<LoadImage>,
     no_wake: bool,
     version: i32,
@@ -131,12 +148,12 @@ impl Driver {
 
     fn load() -> Result<Driver, Error> {
         let library = open_library()?;
-        let table = Table::load(&library)?;
+        let (table, graphs) = (Table::load(&library)?, GraphTable::load(&library).ok());
         // SAFETY: softcuda.h declares the symbol with this signature; other drivers lack it.
         let load_image = unsafe { library.get::<LoadImage>(b"softcudaModuleLoadImage") }.ok().map(|s| *s);
         // SAFETY: as above; the function takes nothing and needs no `cuInit`.
         let no_wake = unsafe { library.get::<NoWake>(b"softcudaNoWake").is_ok_and(|asked| asked() != 0) };
-        let mut driver = Driver { table, load_image, no_wake, version: 0, _library: library };
+        let mut driver = Driver { table, graphs, load_image, no_wake, version: 0, _library: library };
         // SAFETY: the only argument is a flag word that must be 0.
         driver.check("cuInit", unsafe { (driver.table.init)(0) })?;
         let mut version = 0;

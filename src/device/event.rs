@@ -4,6 +4,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use super::capture;
 use super::context::Context;
 use super::driver::NOT_READY;
 use super::image::Stream;
@@ -11,6 +12,8 @@ use crate::error::Error;
 
 /// `CU_EVENT_DISABLE_TIMING`: the cheap kind.
 const DISABLE_TIMING: c_uint = 2;
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: a node of the graph that is captured, which acts at each launch.
+const EXTERNAL: c_uint = 1;
 
 /// A CUDA event without timing. Dropping it destroys it; work that waits for it is not affected.
 pub struct Event {
@@ -46,6 +49,23 @@ impl Event {
         let driver = self.context.driver();
         // SAFETY: the event is alive; the driver checks the stream; the flags must be 0.
         driver.check("cuStreamWaitEvent", unsafe { (driver.table.stream_wait)(stream.raw(), self.raw, 0) })
+    }
+
+    /// Adds to the capture of a stream that every launch of the graph records the event here. The stream's context must be
+    /// current.
+    pub fn record_at_launch(&self, stream: Stream) -> Result<(), Error> {
+        let driver = self.context.driver();
+        let table = capture::table(driver)?;
+        // SAFETY: the event is alive; the driver checks the stream and that it captures.
+        let code = unsafe { (table.record_with)(self.raw, stream.raw(), EXTERNAL) };
+        driver.check("cuEventRecordWithFlags", code)
+    }
+
+    /// Adds to the capture of a stream that every launch of the graph waits here for what the event then stands for.
+    pub fn hold_at_launch(&self, stream: Stream) -> Result<(), Error> {
+        let driver = self.context.driver();
+        // SAFETY: the event is alive; the driver checks the stream and that it captures.
+        driver.check("cuStreamWaitEvent", unsafe { (driver.table.stream_wait)(stream.raw(), self.raw, EXTERNAL) })
     }
 
     /// Whether the work before the last record has ended.

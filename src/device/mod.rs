@@ -1,9 +1,10 @@
-//! All use of CUDA: the driver, contexts, memory, events, kernels.
+//! All use of CUDA: the driver, contexts, memory, events, captures, kernels.
 //!
 //! Objects free what they own on drop. Every method that may change the calling thread's current
 //! context restores it before it returns.
 
 mod cache;
+mod capture;
 mod context;
 mod driver;
 mod event;
@@ -11,6 +12,7 @@ mod image;
 mod memory;
 pub mod nvrtc;
 
+pub use capture::{Capture, Kept};
 pub use context::{Context, DeviceFacts, current_device, device_count};
 pub use driver::{Driver, IpcMemHandle, OUT_OF_MEMORY};
 pub use event::Event;

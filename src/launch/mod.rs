@@ -7,33 +7,35 @@ mod plan;
 
 use std::sync::Arc;
 
-use crate::comm::{Comm, Parts};
-use crate::device::Stream;
+use crate::comm::{self, Captured, Comm, Parts};
+use crate::device::{Capture, Stream};
 use crate::error::Error;
 use crate::log::lines::CallLine;
 
 pub use call::Call;
 use plan::{Launch, Plan};
 
-/// Launches one call at once; [`Call::check_buffers`] comes before.
+/// Launches one call at once, or captures it where its stream is being captured; [`Call::check_buffers`] comes before.
 ///
 /// # Errors
-/// [`Error::InvalidUsage`] for a stream that is being captured and for a message to oneself, [`Error::Cuda`] when the
-/// driver refuses.
+/// [`Error::InvalidUsage`] for a message to oneself, [`Error::Cuda`] when the driver refuses.
 pub fn run_one(comm: &Arc<Comm>, call: &Call) -> Result<(), Error> {
-    check(comm, std::iter::once(call))?;
-    prepare(comm, std::iter::once(call))?.launch()
+    let capture = check(comm, std::iter::once(call))?;
+    prepare(comm, std::iter::once(call), capture.as_ref())?.launch()
 }
 
 /// Launches the calls of a group: communicator by communicator. What can be
 /// known to be wrong is found before anything is launched, and what takes memory is done: peers wait for a launch.
 ///
 /// # Errors
-/// As [`run_one`]; when the driver refuses a launch, the calls of later communicators are not launched.
+/// As [`run_one`], and [`Error::InvalidUsage`] for streams of which some are captured; when the driver refuses a launch,
+/// the calls of later communicators are not launched.
 pub fn run_group(calls: &[(Arc<Comm>, Call)]) -> Result<(), Error> {
     let comms = communicators(calls);
-    comms.iter().try_for_each(|comm| check(comm, calls_of(comm, calls)))?;
-    let prepared: Result<Vec<_>, Error> = comms.iter().map(|comm| prepare(comm, calls_of(comm, calls))).collect();
+    let captures = check_all(&comms, calls)?;
+    let each = comms.into_iter().zip(&captures);
+    let prepared: Result<Vec<_>, Error> =
+        each.map(|(comm, capture)| prepare(comm, calls_of(comm, calls), capture.as_ref())).collect();
     prepared?.into_iter().try_for_each(Prepared::launch)
 }
 
@@ -44,7 +46,7 @@ pub fn run_group(calls: &[(Arc<Comm>, Call)]) -> Result<(), Error> {
 /// As [`run_group`], but for what only a launch can give.
 pub fn simulate_group(calls: &[(Arc<Comm>, Call)]) -> Result<Option<f64>, Error> {
     let comms = communicators(calls);
-    comms.iter().try_for_each(|comm| check(comm, calls_of(comm, calls)))?;
+    check_all(&comms, calls)?;
     let of_interest = |(comm, call): &&(Arc<Comm>, Call)| !call.func.has_peer() && call.count > 0 && comm.nranks() > 1;
     let last = calls.iter().rfind(of_interest);
     last.map(|(comm, call)| comm.parts()?.schedules.estimate(&plan::ask(call)?)).transpose()
@@ -68,22 +70,40 @@ fn calls_of<'a>(comm: &'a Arc<Comm>, calls: &'a [(Arc<Comm>, Call)]) -> impl Ite
     calls.iter().filter(move |(owner, _)| Arc::ptr_eq(owner, comm)).map(|(_, call)| call)
 }
 
-/// What is wrong with calls of one communicator, as far as it shows before a launch.
-fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<(), Error> {
+/// What is wrong with the calls of a group, as far as it shows before a launch; the captures of the communicators.
+fn check_all(comms: &[&Arc<Comm>], calls: &[(Arc<Comm>, Call)]) -> Result<Vec<Option<Capture>>, Error> {
+    let captures: Vec<_> = comms.iter().map(|comm| check(comm, calls_of(comm, calls))).collect::<Result<_, Error>>()?;
+    if captures.windows(2).any(|pair| pair[0].is_some() != pair[1].is_some()) {
+        let text = "Either none or all communicators in a ncclGroup() can be CUDA graph captured.";
+        return Err(Error::InvalidUsage(text.to_string()));
+    }
+    Ok(captures)
+}
+
+/// What is wrong with calls of one communicator, as far as it shows before a launch; the capture that their streams are in.
+fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<Option<Capture>, Error> {
     comm.check_ready()?;
     if completion_events(calls.clone()).count() > 1 {
         return Err(Error::InvalidUsage("Only one launch-completion event may be provided in one NCCL group".to_string()));
     }
     peers::check(comm, calls.clone())?;
     let _entered = comm.context().enter_for_launch()?;
-    let mut last = None;
+    let (mut last, mut found) = (None, None);
     for call in calls {
         let stream = Stream(call.stream);
-        if last.replace(stream) != Some(stream) {
-            comm.context().refuse_capture(stream)?;
+        if last.replace(stream) == Some(stream) {
+            continue;
         }
+        let capture = Capture::of(comm.context(), stream)?;
+        let same = |before: &Option<Capture>| before.as_ref().map(Capture::id) == capture.as_ref().map(Capture::id);
+        if !found.as_ref().is_none_or(same) {
+            let text = "Streams given to a communicator within a NCCL group must either be all uncaptured or all captured by \
+                        the same graph.";
+            return Err(Error::InvalidUsage(text.to_string()));
+        }
+        found = Some(capture);
     }
-    Ok(())
+    Ok(found.flatten())
 }
 
 /// A thing to put on a stream.
@@ -101,10 +121,18 @@ struct Prepared<'a> {
     stream: Option<Stream>,
     others: Vec<Stream>,
     completion: Option<usize>,
+    /// Where nothing is launched now: what the calls have in common with others in their capture.
+    captured: Option<Arc<Captured>>,
 }
 
-fn prepare<'a, 'c>(comm: &'a Comm, calls: impl Iterator<Item = &'c Call> + Clone) -> Result<Prepared<'a>, Error> {
+fn prepare<'a, 'c>(
+    comm: &'a Arc<Comm>,
+    calls: impl Iterator<Item = &'c Call> + Clone,
+    capture: Option<&Capture>,
+) -> Result<Prepared<'a>, Error> {
+    comm::settle_graphs();
     let parts = comm.parts()?;
+    let captured = capture.map(|capture| comm.captured(capture)).transpose()?;
     let stream = calls.clone().map(|call| Stream(call.stream)).last();
     let others = stream.map(|stream| other_streams(calls.clone(), stream)).unwrap_or_default();
     let completion = completion_events(calls.clone()).next();
@@ -116,7 +144,7 @@ fn prepare<'a, 'c>(comm: &'a Comm, calls: impl Iterator<Item = &'c Call> + Clone
             launches.into_iter().map(|launch| Action::Launch(Box::new(launch))).collect()
         }
     };
-    Ok(Prepared { comm, parts, actions, stream, others, completion })
+    Ok(Prepared { comm, parts, actions, stream, others, completion, captured })
 }
 
 /// With one rank every call is a copy, but for a user's scalar.
@@ -138,29 +166,32 @@ fn alone(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Result<Vec<Actio
 impl Prepared<'_> {
     /// Puts everything on the stream, in the communicator's order.
     fn launch(self) -> Result<(), Error> {
-        let Prepared { comm, parts, actions, stream, others, completion } = self;
+        let Prepared { comm, parts, actions, stream, others, completion, captured } = self;
         let Some(stream) = stream else { return Ok(()) };
+        let captured = captured.as_deref();
         let _entered = comm.context().enter_for_launch()?;
         let mut order = parts.order.lock();
         // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
         comm.check_ready()?;
-        order.before(stream)?;
+        order.before(stream, captured)?;
         others.iter().try_for_each(|other| order.join(*other, stream))?;
         let launched = actions.into_iter().try_for_each(|action| match action {
-            Action::Launch(launch) => launch.go(parts, stream),
+            Action::Launch(launch) => launch.go(parts, stream, captured),
             Action::Copy { to, from, bytes } => comm.context().copy(to, from, bytes as usize, stream),
         });
         // Part of it may have been launched even where it has failed.
-        let marked = order.after(stream);
+        let marked = order.after(stream, captured);
         if let Err(error) = launched.and(marked) {
-            // This rank is now out of step with the others.
-            comm.fail(&error);
+            // This rank is now out of step with the others, unless nothing was carried out.
+            if captured.is_none() {
+                comm.fail(&error);
+            }
             return Err(error);
         }
         if let Some(event) = completion {
             comm.context().record_user_event(event, stream)?;
         }
-        others.into_iter().try_for_each(|other| order.before(other))
+        others.into_iter().try_for_each(|other| order.before(other, captured))
     }
 }
 

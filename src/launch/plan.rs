@@ -1,7 +1,8 @@
 //! From the calls of one communicator in a group to kernel launches: work items for each block.
 
 use super::{Call, peers};
-use crate::comm::{Ask, Comm, Half, Lent, Parts, kernel_number};
+use crate::comm::{Ask, Captured, Comm, Half, Lent, Parts, kernel_number};
+use crate::device::Stream;
 use crate::error::Error;
 use crate::plan::call::DataType;
 use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work};
@@ -44,15 +45,19 @@ pub(super) struct Launch {
 }
 
 impl Launch {
-    /// Launches. The context must be current.
-    pub(super) fn go(self, parts: &Parts, stream: crate::device::Stream) -> Result<(), Error> {
+    /// Launches, or adds to a capture. The context must be current.
+    pub(super) fn go(self, parts: &Parts, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
         let (blocks, threads) = (self.arguments.nchannels, parts.schedules.threads);
         // SAFETY: the kernels take this structure by value; steps, links and items live as long as the communicator,
-        // which waits for its launches before it frees them; buffers are the user's.
+        // which waits for its launches before it frees them, and which graphs keep; buffers are the user's.
         let launched = unsafe { parts.kernels.launch(self.kernel, blocks, threads, stream, &self.arguments) };
-        match self.lent {
-            Some(lent) => launched.and(parts.items.give_back(lent, stream)),
-            None => launched,
+        match (self.lent, captured) {
+            (Some(lent), None) => launched.and(parts.items.give_back(lent, stream)),
+            (Some(lent), Some(captured)) => {
+                captured.keep(lent);
+                launched
+            }
+            (None, _) => launched,
         }
     }
 }

@@ -40,6 +40,7 @@ pub struct Api {
     event_destroy: unsafe extern "C" fn(Event) -> c_int,
     begin_capture: unsafe extern "C" fn(Stream, c_int) -> c_int,
     end_capture: unsafe extern "C" fn(Stream, *mut *mut c_void) -> c_int,
+    destroy_graph: unsafe extern "C" fn(*mut c_void) -> c_int,
     host_func: unsafe extern "C" fn(Stream, extern "C" fn(*mut c_void), *mut c_void) -> c_int,
     ctx_current: unsafe extern "C" fn(*mut Context) -> c_int,
 }
@@ -66,6 +67,7 @@ impl Api {
                 event_destroy: symbol(cuda, "cuEventDestroy_v2").expect(missing),
                 begin_capture: symbol(cuda, "cuStreamBeginCapture_v2").expect(missing),
                 end_capture: symbol(cuda, "cuStreamEndCapture").expect(missing),
+                destroy_graph: symbol(cuda, "cuGraphDestroy").expect(missing),
                 host_func: symbol(cuda, "cuLaunchHostFunc").expect(missing),
                 ctx_current: symbol(cuda, "cuCtxGetCurrent").expect(missing),
             }
@@ -140,6 +142,8 @@ impl Api {
         let result = work();
         // SAFETY: the pointer is to a live handle.
         assert_eq!(unsafe { (self.end_capture)(stream, &mut graph) }, 0, "the capture is not spoilt");
+        // SAFETY: nobody else has the graph.
+        assert_eq!(unsafe { (self.destroy_graph)(graph) }, 0);
         result
     }
 

@@ -30,6 +30,13 @@ pub struct Exec(*mut c_void);
 // SAFETY: the driver allows a graph to be used from any thread, one at a time.
 unsafe impl Send for Exec {}
 
+/// `CUgraphExecUpdateResultInfo`.
+#[repr(C)]
+struct UpdateResult {
+    result: c_int,
+    nodes: [*mut c_void; 2],
+}
+
 /// A `CUevent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
@@ -45,6 +52,7 @@ pub struct Graphs {
     destroy: unsafe extern "C" fn(Graph) -> c_int,
     destroy_exec: unsafe extern "C" fn(Exec) -> c_int,
     nodes: unsafe extern "C" fn(Graph, *mut *mut c_void, *mut usize) -> c_int,
+    update: unsafe extern "C" fn(Exec, Graph, *mut UpdateResult) -> c_int,
     event_create: unsafe extern "C" fn(*mut Event, c_uint) -> c_int,
     event_record: unsafe extern "C" fn(Event, Stream) -> c_int,
     event_destroy: unsafe extern "C" fn(Event) -> c_int,
@@ -76,6 +84,7 @@ impl Graphs {
                 destroy: symbol(l, "cuGraphDestroy")?,
                 destroy_exec: symbol(l, "cuGraphExecDestroy")?,
                 nodes: symbol(l, "cuGraphGetNodes")?,
+                update: symbol(l, "cuGraphExecUpdate_v2")?,
                 event_create: symbol(l, "cuEventCreate")?,
                 event_record: symbol(l, "cuEventRecord")?,
                 event_destroy: symbol(l, "cuEventDestroy_v2")?,
@@ -154,6 +163,14 @@ impl Graphs {
         n
     }
 
+    /// Gives an executable graph the work of another graph of the same shape.
+    pub fn update(&self, exec: Exec, graph: Graph) {
+        let mut told = UpdateResult { result: 0, nodes: [std::ptr::null_mut(); 2] };
+        // SAFETY: the pointer is to a live structure; the driver checks the rest.
+        let code = unsafe { (self.update)(exec, graph, &mut told) };
+        assert_eq!((code, told.result), (0, 0), "cuGraphExecUpdate: code, and what differs");
+    }
+
     /// An event without times.
     pub fn event(&self) -> Event {
         const NO_TIMING: c_uint = 2;
@@ -188,6 +205,12 @@ impl Graphs {
         // SAFETY: the driver checks both; an event may be destroyed while it is waited for.
         expect("cuStreamWaitEvent", unsafe { (self.stream_wait)(later, event, 0) });
         self.destroy_event(event);
+    }
+
+    /// Makes a stream wait for an event.
+    pub fn hold(&self, stream: Stream, event: Event) {
+        // SAFETY: the driver checks both.
+        expect("cuStreamWaitEvent", unsafe { (self.stream_wait)(stream, event, 0) });
     }
 
     /// `cuStreamQuery`: the code as it is; 600 while there is work.

@@ -18,6 +18,7 @@ mod built;
 mod case;
 mod collectives;
 mod configs;
+mod graph_lives;
 mod graphs;
 mod groups;
 mod huge;

@@ -304,6 +304,19 @@ impl Member {
         self.issue(call).unwrap_or_else(|failure| panic!("rank {}: {}: {failure}", self.rank, call.title));
     }
 
+    /// Makes a call on any stream.
+    pub fn try_issue_on(&mut self, call: &mut Prepared, stream: Stream) -> Result<(), Failure> {
+        let own = std::mem::replace(&mut self.streams[call.stream], stream);
+        let issued = self.issue(call);
+        self.streams[call.stream] = own;
+        issued
+    }
+
+    /// Makes a call on any stream that must be taken.
+    pub fn issue_on(&mut self, call: &mut Prepared, stream: Stream) {
+        self.try_issue_on(call, stream).unwrap_or_else(|failure| panic!("rank {}: {}: {failure}", self.rank, call.title));
+    }
+
     /// Makes calls in a way, waits, and checks. Messages must be in groups.
     pub fn run(&mut self, items: &[Item], way: Way, dice: &mut SmallRng) {
         let mut calls: Vec<Prepared> = items.iter().flat_map(|item| self.prepare(item)).collect();
