@@ -209,7 +209,8 @@ fn known_architectures(nvcc: &Path) -> Vec<u32> {
 /// The library's name, and which of its symbols are weak.
 fn linking(out: &Path) {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    // For functions alone it would do, as no data is exported, but zig's linker does not know that form.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo::rerun-if-changed=nccl.map");
     println!("cargo::rustc-check-cfg=cfg(weak_names)");
     // rustc's own version script hides assembler symbols such as the weak names. A second script shows

@@ -1,6 +1,9 @@
 // Entry points, one for each element type and protocol. OXCCL_KERNEL is the target's: a __global__
 // function for a GPU, an entry of the image's table for the host.
 #include "interp.cuh"
+#if defined(OXCCL_WARPS)   // the target's threads move in step
+#include "ll128.cuh"
+#endif
 
 #if !defined(OXCCL_TYPES)   // a test may want fewer
 #define OXCCL_TYPES(X)                                                                                    \
@@ -12,6 +15,10 @@
 #define OXCCL_LL(name, type) OXCCL_KERNEL(oxccl_ll_##name, oxccl::type, oxccl::LowLatency)
 OXCCL_TYPES(OXCCL_SIMPLE)
 OXCCL_TYPES(OXCCL_LL)
+#if defined(OXCCL_WARPS)
+#define OXCCL_LL128(name, type) OXCCL_KERNEL(oxccl_ll128_##name, oxccl::type, oxccl::WideLines)
+OXCCL_TYPES(OXCCL_LL128)
+#endif
 
 #if defined(OXCCL_IMAGE)
 #define OXCCL_ENTRY(name, type) OXCCL_FUNCTION(oxccl_simple_##name) OXCCL_FUNCTION(oxccl_ll_##name)

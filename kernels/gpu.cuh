@@ -6,6 +6,7 @@
 #define MEMBER __device__ __forceinline__
 #define RARE __device__ __forceinline__   // a call would need a stack
 #define UNROLL _Pragma("unroll")
+#define OXCCL_WARPS
 
 namespace oxccl {
 namespace {
@@ -157,6 +158,14 @@ FN void storeLine(char* p, const Line& l) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1,%2};" ::"l"(p), "l"(l.low), "l"(l.high) : "memory");
 }
 
+// The threads of a warp, all of which call: what comes next they do with one instruction.
+FN void warpInStep() { __syncwarp(); }
+// ... and whether any of them says so.
+FN bool anyOfWarp(bool x) { return __any_sync(~0u, x); }
+// A line as a pack, and back.
+FN Pack<16> packOfLine(const Line& l) { return {{(u32)l.low, (u32)(l.low >> 32), (u32)l.high, (u32)(l.high >> 32)}}; }
+FN Line lineOfPack(const Pack<16>& p) { return {p.w[0] | (u64)p.w[1] << 32, p.w[2] | (u64)p.w[3] << 32}; }
+
 class Patience {
  public:
   // To be called after each look in vain; false: told to leave, or `watch` finds that nothing will come.
@@ -187,12 +196,15 @@ constexpr bool FP8_IN_HARDWARE = true;
 #else
 constexpr bool FP8_IN_HARDWARE = false;
 #endif
+// A pack is so much code that it is compiled once and not for each pack in flight.
+template<Type T> constexpr bool LONG_CODE = Small<T>::viaHalf && !FP8_IN_HARDWARE;
 // Packs in flight: what 128 registers hold at 512 threads without spilling.
 template<Type T, bool SCALE, bool COPY> constexpr int flight =
-    Small<T>::viaHalf && !FP8_IN_HARDWARE ? 1 : COPY && !SCALE ? 8 : SCALE && isInteger<T> ? 1 : 4;
+    COPY && !SCALE ? 8 : SCALE && (isInteger<T> || LONG_CODE<T>) ? 1 : 4;
 
-// Lines in flight.
+// Lines in flight, and rows of LL128, which are two lines to a thread.
 constexpr int LINE_FLIGHT = 4;
+template<Type T> constexpr int ROW_FLIGHT = 2;
 
 template<int OP, class E> FN E applyInteger(E a, E b) {
   return OP == SUM ? a + b : OP == PROD ? a * b : OP == MAX ? (a > b ? a : b) : (a < b ? a : b);
@@ -314,7 +326,21 @@ template<Type T, int OP, int B> FN Pack<B> applyPack(const Pack<B>& a, const Pac
   return r;
 }
 template<Type T, int OP, int B, int U> FN void applyAll(Pack<B> (&sum)[U], const Pack<B> (&x)[U]) {
-  UNROLL for (int u = 0; u < U; u++) sum[u] = applyPack<T, OP, B>(sum[u], x[u]);
+  if constexpr (LONG_CODE<T> && B > 4 && U > 1) {
+    // The packs pass by in turn, since registers have no index.
+    Pack<B> rest[U];
+    UNROLL for (int u = 0; u < U; u++) rest[u] = x[u];
+    _Pragma("unroll 1") for (int n = 0; n < U; n++) {
+      const Pack<B> first = applyPack<T, OP, B>(sum[0], rest[0]);
+      UNROLL for (int u = 1; u < U; u++) {
+        sum[u - 1] = sum[u];
+        rest[u - 1] = rest[u];
+      }
+      sum[U - 1] = first;
+    }
+  } else {
+    UNROLL for (int u = 0; u < U; u++) sum[u] = applyPack<T, OP, B>(sum[u], x[u]);
+  }
 }
 // sum = sum op x, for all packs in flight: one test of the operator.
 template<Type T, int OP, int B, int U> FN void combine(u32 op, Pack<B> (&sum)[U], const Pack<B> (&x)[U]) {

@@ -84,11 +84,11 @@ template<Type T, int U> FN bool fetchLines(const Block& b, const Turn& t, u32 s,
   return true;
 }
 
-template<Type T, int U> FN void combineLines(u32 op, Pack<8> (&sum)[U], const Pack<8> (&x)[U]) {
-  if (op == SUM) combine<T, SUM, 8, U>(op, sum, x);
-  else if (op == PROD) combine<T, PROD, 8, U>(op, sum, x);
-  else if (op == MAX) combine<T, MAX, 8, U>(op, sum, x);
-  else combine<T, MIN, 8, U>(op, sum, x);
+template<Type T, int B, int U> FN void combineLines(u32 op, Pack<B> (&sum)[U], const Pack<B> (&x)[U]) {
+  if (op == SUM) combine<T, SUM, B, U>(op, sum, x);
+  else if (op == PROD) combine<T, PROD, B, U>(op, sum, x);
+  else if (op == MAX) combine<T, MAX, B, U>(op, sum, x);
+  else combine<T, MIN, B, U>(op, sum, x);
 }
 
 // Moves U lines at once, as long as U fit; leaves the walk at the first one not moved. False: the block leaves,
@@ -100,7 +100,7 @@ template<Type T, int U> FN bool sweepLines(const Block& b, const Turn& t, Walk& 
     for (u32 s = 1; s < t.nsrc; s++) {
       Pack<8> x[U];
       if (!fetchLines<T, U>(b, t, s, w, x)) return false;
-      combineLines<T, U>(t.op, sum, x);
+      combineLines<T, 8, U>(t.op, sum, x);
     }
     if constexpr (isInteger<T>)
       if (t.scale & WORK_POST) UNROLL for (int u = 0; u < U; u++) sum[u] = divide<T, 8>(sum[u], t.post);

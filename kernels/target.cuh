@@ -11,6 +11,8 @@
 //   bitsOf, packOf            ... as a number, and back; B is at most 8
 //   Line, loadLine, storeLine a line of LL: two words of 64 bits, each moved whole; no order between them
 //   Patience                  how a thread waits for lines
+//   OXCCL_WARPS               GPU only: threads move in step, and there are warpInStep, anyOfWarp, packOfLine,
+//                             lineOfPack and ROW_FLIGHT for LL128
 //   combine, scaled, divide   element arithmetic on packs (nccl-abi §5)
 //   packBytes, flight,        how the loops are compiled
 //   LINE_FLIGHT,

@@ -33,8 +33,9 @@ enum Op : u8 { SUM, PROD, MAX, MIN, NOPS };
 
 // How a slot carries data and says that it is there.
 // SIMPLE: plain data, and counters. LL: lines of 8 bytes of data that carry flags, so half as much to a slot.
+// LL128: lines of 120 bytes of data, 15/16 of a slot; only in the GPU image.
 // A link keeps to one of them for life.
-enum Proto : u8 { SIMPLE, LL, NPROTOS };
+enum Proto : u8 { SIMPLE, LL, LL128, NPROTOS };
 
 // Step::flags
 enum : u8 {

@@ -2,7 +2,7 @@
 # Reads the machine code of the kernels and prints, for each, how it loads and stores global memory: 16-byte loads,
 # the most of them in one row with nothing between that waits (they are in flight together), narrower loads, 16-byte
 # stores. Narrower loads are for what is not aligned, ends of buffers, counters and schedules. Fails where a kernel has
-# fewer than 4 loads of 16 bytes in flight (fp8 before sm_89: 1, for want of registers).
+# fewer than 4 loads of 16 bytes in flight.
 # Usage: sass-report.sh [ARCHITECTURE...], such as 80 90; default 90. nvcc is found as build.rs finds it, nvdisasm
 # beside it or by PATH. Exit status 77: one of them is missing.
 set -eu
@@ -26,8 +26,7 @@ for arch in "$@"; do
   awk -v arch="$arch" '
     function line() {
       if (name == "") return
-      least = name ~ /f8e/ && arch < 89 && name ~ /simple/ ? 1 : 4
-      bad = most < least
+      bad = most < 4
       printf "%-22s %-7s %9d %9d %9d %9d%s\n", name, "sm_" arch, wide, most, narrow, stores, bad ? "  <-- too few" : ""
       n++; failed = failed || bad
     }

@@ -5,6 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::census::Census;
+use common::contract::{Content, Contract, Func, Operator};
 use common::launch::{self, Job};
 use common::oracle::{DataType, Format, Kind, PERIOD, RedOp, Reduction};
 
@@ -206,4 +207,54 @@ fn what_a_rank_leaves_running_is_ended_and_told() {
     let job = Job::this_test("what_a_rank_leaves_running_is_ended_and_told", 1);
     let failure = std::panic::catch_unwind(|| job.run()).expect_err("a leftover fails");
     assert!(failure.downcast_ref::<String>().is_some_and(|text| text.contains("left processes behind")));
+}
+
+fn seen(func: Func, root: usize, rank: usize) -> Contract {
+    Contract { func, nranks: 3, root, rank }
+}
+
+/// The table of spec §4.9, written down again by hand for rank 1 of 3.
+#[test]
+fn buffers_are_as_the_table_says() {
+    let rows = [
+        (Func::AllReduce, (1, 1), (1, 1), (0, 0)),
+        (Func::Reduce, (1, 0), (1, 1), (0, 0)),
+        (Func::Broadcast, (0, 1), (1, 1), (0, 0)),
+        (Func::Bcast, (0, 1), (1, 1), (0, 0)),
+        (Func::AllGather, (1, 3), (1, 3), (1, 0)),
+        (Func::ReduceScatter, (3, 1), (3, 1), (0, 1)),
+        (Func::AlltoAll, (3, 3), (3, 3), (0, 0)),
+        (Func::Gather, (1, 0), (1, 3), (1, 0)),
+        (Func::Scatter, (0, 1), (3, 1), (0, 1)),
+    ];
+    for (func, elsewhere, here, offsets) in rows {
+        let sizes = |contract: Contract| (contract.sends(), contract.output().len());
+        assert_eq!(sizes(seen(func, 0, 1)), elsewhere, "{func:?}, root 0");
+        assert_eq!(sizes(seen(func, 1, 1)), here, "{func:?}, root 1");
+        assert_eq!(seen(func, 1, 1).in_place(), offsets, "{func:?}");
+    }
+}
+
+/// Products and sums in any order, rounded to the type after each step, give what is expected.
+#[test]
+fn scaled_sums_are_exact_in_any_order() {
+    for dtype in DataType::all() {
+        let Kind::Float(format) = dtype.kind() else { continue };
+        for nranks in [1, 2, 3, 5, 8] {
+            let operator = Some(Operator::PreMulSum { device: false });
+            let content = Content { dtype, operator, nranks };
+            for element in 0..200 {
+                let term = |rank: usize| {
+                    let (input, scalar) = (content.input_bits(rank, element), content.scalar(rank));
+                    format.encode(format.decode(input) * format.decode(scalar))
+                };
+                let add = |sum: u64, rank| format.encode(format.decode(sum) + format.decode(term(rank)));
+                for first in 0..nranks {
+                    let order = (1..nranks).map(|step| (first + step) % nranks);
+                    let sum = order.fold(term(first), add);
+                    assert_eq!(sum, content.reduced_bits(element), "{dtype:?} {nranks} element {element} from {first}");
+                }
+            }
+        }
+    }
 }

@@ -76,6 +76,7 @@ fn numbers(text: &mut String) {
         ("MIN", Op::Min as usize),
         ("SIMPLE", Proto::Simple as usize),
         ("LL", Proto::Ll as usize),
+        ("LL128", Proto::Ll128 as usize),
         ("NPROTOS", Proto::ALL.len()),
         ("STEP_IN", layout::step_flag::IN.into()),
         ("STEP_OUT", layout::step_flag::OUT.into()),

@@ -74,6 +74,10 @@ fn unknown_architectures_get_ptx() {
     let Some(nvrtc) = compiler(12) else { return };
     let ptx = nvrtc.kernels(999).unwrap_or_else(|error| panic!("{error}"));
     let text = String::from_utf8_lossy(&ptx);
-    assert!(text.contains(".visible .entry oxccl_ll_bf16") && text.contains(".target sm_"), "{}", &text[..text.len().min(400)]);
+    assert!(
+        text.contains(".visible .entry oxccl_ll128_bf16") && text.contains(".target sm_"),
+        "{}",
+        &text[..text.len().min(400)]
+    );
     assert!(nvrtc.kernels(10).is_err());
 }

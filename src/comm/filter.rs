@@ -20,7 +20,8 @@ const ALGOS: [(&str, u8); 9] = [
     ("direct2", 1 << Algo::TwoStep as u8),
 ];
 /// The names of protocols.
-const PROTOS: [(&str, u8); 3] = [("LL", 1 << Proto::Ll as u8), ("LL128", 0), ("Simple", 1 << Proto::Simple as u8)];
+const PROTOS: [(&str, u8); 3] =
+    [("LL", 1 << Proto::Ll as u8), ("LL128", 1 << Proto::Ll128 as u8), ("Simple", 1 << Proto::Simple as u8)];
 /// The functions that a section can name: those that have more than one algorithm.
 pub const FUNCTIONS: [Func; 5] = [Func::Broadcast, Func::Reduce, Func::AllGather, Func::ReduceScatter, Func::AllReduce];
 
@@ -91,21 +92,26 @@ mod tests {
 
     const SIMPLE: u8 = 1 << Proto::Simple as u8;
     const LL: u8 = 1 << Proto::Ll as u8;
+    const LL128: u8 = 1 << Proto::Ll128 as u8;
 
     #[test]
     fn protocols_of_the_specification() {
         let all_reduce = |words| protocols(words, Func::AllReduce);
-        for words in ["Simple", "^LL", "^LL,LL128", "LL;allreduce:simple", "^ll ;"] {
+        for words in ["Simple", "^LL,LL128", "LL;allreduce:simple", "^ll, ll128 ;"] {
             assert_eq!(all_reduce(words.trim_end_matches(';')), Ok(SIMPLE), "{words}");
         }
-        for words in ["LL", " ll ", "^simple", "^Simple,LL128", "Simple;AllReduce:LL", "allreduce:^simple", "LL128,LL"] {
+        for words in ["LL", " ll ", "^Simple,LL128", "Simple;AllReduce:LL", "allreduce:^simple,ll128"] {
             assert_eq!(all_reduce(words), Ok(LL), "{words}");
         }
-        for words in ["", "simple,LL", "LL,Simple", "^LL128", "broadcast:LL", "allreduce:"] {
-            assert_eq!(all_reduce(words), Ok(SIMPLE | LL), "{words}");
+        for words in ["", "simple,LL,LL128", "broadcast:LL", "allreduce:"] {
+            assert_eq!(all_reduce(words), Ok(SIMPLE | LL | LL128), "{words}");
         }
-        assert_eq!(all_reduce("LL128"), Ok(0));
-        assert_eq!(all_reduce("^LL,Simple"), Ok(0));
+        assert_eq!(all_reduce("LL,Simple"), Ok(SIMPLE | LL));
+        assert_eq!(all_reduce("^LL128"), Ok(SIMPLE | LL));
+        for words in ["LL128", "^LL,Simple", "Simple;allreduce:ll128"] {
+            assert_eq!(all_reduce(words), Ok(LL128), "{words}");
+        }
+        assert_eq!(all_reduce("^LL,Simple,LL128"), Ok(0));
         assert_eq!(protocols("Simple;allreduce:LL", Func::Broadcast), Ok(SIMPLE));
         for words in ["fast", "LL,fast", "LL;Simple", "LL;gather:LL", "allreduce:LL,^Simple", "LL:allreduce"] {
             assert!(all_reduce(words).is_err(), "{words}");

@@ -117,7 +117,7 @@ impl Comm {
 
     /// What a rank needs before it can join: kernels, a post box, facts about itself.
     fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, FdPost, Join), Error> {
-        let kernels = Kernels::get(&self.context, &schedules::kernel_names())?;
+        let kernels = Kernels::get(&self.context, &schedules::kernel_names(self.context.driver().is_software()))?;
         let post = FdPost::open()?;
         let join = Join {
             rank: self.rank,
@@ -150,12 +150,11 @@ impl Comm {
     ) -> Result<Parts, Error> {
         let peers = read_facts(bootstrap)?;
         settings::check_devices(&peers, self.rank, settings.multi_rank_device)?;
-        let agreed = settings::agree(&peers);
-        let wiring = schedules::wiring(self.nranks, &agreed, self.context.driver().is_software())?;
-        let connections = self.connect(bootstrap, post, &peers, &wiring)?;
+        let mut agreed = settings::agree(&peers);
+        let wired = self.connect(bootstrap, post, &peers, &mut agreed)?;
         let me = &peers[self.rank as usize];
-        let wired = connections.as_ref().map(|connections| (&wiring, connections));
-        let schedules = Schedules::upload(&self.context, me, &peers, agreed, wired)?;
+        let links = wired.as_ref().map(|(wiring, connections)| (wiring, connections));
+        let schedules = Schedules::upload(&self.context, me, &peers, agreed, links)?;
         let board = board::share(me, &peers, post, self.hash, self.cancel.as_fd());
         let parts = Parts {
             kernels,
@@ -164,7 +163,7 @@ impl Comm {
             board,
             order: Mutex::new(Order::create(&self.context)?),
             flag: HostFlag::create(&self.context)?,
-            connections,
+            connections: wired.map(|(_, connections)| connections),
             peers,
             bootstrap: Mutex::new(None),
         };
@@ -186,12 +185,13 @@ impl Comm {
             bus_id: self.facts.bus_id,
             capability: self.facts.capability,
             reachable: self.context.reachable()?,
+            linked: self.context.linked()?,
             post: post.name(),
             p2p_disabled: settings.p2p_disabled,
             shm_disabled: settings.shm_disabled,
             channels: settings.channels(&self.config, self.context.driver().is_software()),
             slot_bytes: settings.slot_bytes,
-            ways: settings.usable_ways(self.context.driver().is_software()),
+            ways: settings.usable_ways(self.facts.capability, self.context.driver().is_software()),
             cpus: sys::allowed_cpus() as u32,
         })
     }
@@ -202,20 +202,26 @@ impl Comm {
         bootstrap: &mut Bootstrap,
         post: &mut FdPost,
         peers: &[PeerFacts],
-        wiring: &Wiring,
-    ) -> Result<Option<Connections>, Error> {
+        agreed: &mut settings::Agreed,
+    ) -> Result<Option<(Wiring, Connections)>, Error> {
         if self.nranks == 1 {
             return Ok(None);
         }
-        let first = self.connect_once(bootstrap, post, peers, wiring);
+        let wiring = |agreed: &settings::Agreed| schedules::wiring(self.nranks, agreed, self.context.driver().is_software());
+        let wired = wiring(agreed)?;
+        let first = self.connect_once(bootstrap, post, peers, &wired);
         let (culprit, verdict) = match judge(bootstrap, first, true)? {
-            Ok(connections) => return Ok(Some(connections)),
+            Ok(connections) => return Ok(Some((wired, connections))),
             Err(failed) => failed,
         };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
+        settings::without_whole_lines(agreed);
+        let wired = wiring(agreed)?;
         let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
-        let second = self.connect_once(bootstrap, post, &peers, wiring);
-        judge(bootstrap, second, false)?.map(Some).map_err(|(culprit, verdict)| verdict.as_remote(culprit))
+        let second = self.connect_once(bootstrap, post, &peers, &wired);
+        judge(bootstrap, second, false)?
+            .map(|connections| Some((wired, connections)))
+            .map_err(|(culprit, verdict)| verdict.as_remote(culprit))
     }
 
     fn connect_once(

@@ -64,11 +64,14 @@ fn machine(software: bool, crowd: u32) -> Machine {
         // Not measured: what NCCL's own model assumes of NVLink (internals).
         false => Machine { launch: 4.0, hop: [5.0; Proto::ALL.len()], speed: [20_000.0; Proto::ALL.len()], crowd: 1.0 },
     };
-    machine.speed[Proto::Ll as usize] /= 2.0;
+    // Half of a line of LL is data, and 15 of 16 bytes of one of LL128.
+    machine.speed[Proto::Ll as usize] *= 0.5;
+    machine.speed[Proto::Ll128 as usize] *= 120.0 / 128.0;
     if software {
         machine.crowd = f64::from(crowd.max(1));
     } else {
         machine.hop[Proto::Ll as usize] = 1.5;
+        machine.hop[Proto::Ll128 as usize] = 2.0;
     }
     machine
 }
@@ -153,9 +156,12 @@ pub enum Half {
     Copy,
 }
 
-/// Names of the kernels of all protocols; see [`kernel_number`] for the order.
-pub(super) fn kernel_names() -> Vec<String> {
-    Proto::ALL.iter().flat_map(|proto| DataType::ALL.iter().map(|datatype| proto.kernel_name(*datatype))).collect()
+/// Names of the kernels of all protocols that a device has; see [`kernel_number`] for the order.
+pub(super) fn kernel_names(software: bool) -> Vec<String> {
+    Proto::of_device(software)
+        .iter()
+        .flat_map(|proto| DataType::ALL.iter().map(|datatype| proto.kernel_name(*datatype)))
+        .collect()
 }
 
 /// The place of a kernel in [`kernel_names`], for [`crate::device::Kernels::launch`].
@@ -406,9 +412,11 @@ mod tests {
 
     #[test]
     fn kernels_are_found_by_number() {
-        let names = kernel_names();
+        let names = kernel_names(false);
         assert_eq!(names[kernel_number(Proto::Simple, DataType::Bfloat16)], "oxccl_simple_bf16");
         assert_eq!(names[kernel_number(Proto::Ll, DataType::Float8e5m2)], "oxccl_ll_f8e5m2");
-        assert_eq!(names.len(), Proto::ALL.len() * DataType::ALL.len());
+        assert_eq!(names[kernel_number(Proto::Ll128, DataType::Float32)], "oxccl_ll128_f32");
+        assert_eq!(names.len(), 36);
+        assert_eq!(kernel_names(true), names[..24]);
     }
 }

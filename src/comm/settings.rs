@@ -10,7 +10,7 @@ use crate::params::{self, Key, Snapshot};
 use crate::plan::call::Func;
 use crate::plan::cost::Ways;
 use crate::plan::layout::Proto;
-use crate::transport::PeerFacts;
+use crate::transport::{self, PeerFacts};
 
 use super::{Config, filter};
 
@@ -24,6 +24,8 @@ const CHANNELS_MAX: u32 = 8;
 const SLOT_BYTES: i64 = 256 << 10;
 /// The smallest and the largest slot in bytes.
 const SLOT_RANGE: (i64, i64) = (4 << 10, 64 << 20);
+/// The least compute capability for LL128, major × 10 + minor.
+const LL128_CAPABILITY: i32 = 70;
 /// Settings on which ranks should agree: a difference is a warning that names rank and variable.
 const AGREE: [Key; 7] = [
     params::ALGO,
@@ -114,8 +116,8 @@ impl Settings {
     }
 
     /// What this rank's filters leave, for [`PeerFacts::ways`].
-    pub(super) fn usable_ways(&self, software: bool) -> Vec<(u8, u8)> {
-        usable(self.ways, software).iter().map(|ways| (ways.algos, ways.protos)).collect()
+    pub(super) fn usable_ways(&self, capability: i32, software: bool) -> Vec<(u8, u8)> {
+        usable(self.ways, capability, software).iter().map(|ways| (ways.algos, ways.protos)).collect()
     }
 
     /// The number of channels that this rank would like.
@@ -150,21 +152,36 @@ fn ways(params: &Snapshot) -> Result<[Ways; filter::FUNCTIONS.len()], Error> {
     Ok(all)
 }
 
-/// Puts Simple where the filter leaves no protocol, with one warning in the process. Simple alone is also the choice
-/// where nobody asks and the device is software: LL gains nothing there.
-fn usable(mut ways: [Ways; filter::FUNCTIONS.len()], software: bool) -> [Ways; filter::FUNCTIONS.len()] {
-    static WARNED: Once = Once::new();
+/// What a device can do of what the words leave. The software device has no LL128: a host's stores to a line of 128 bytes
+/// are several; and so are those of GPUs before compute capability 7.0. Where nobody asks, LL128 is not used at all,
+/// and LL not on the software device, where it gains nothing.
+fn usable(mut ways: [Ways; filter::FUNCTIONS.len()], capability: i32, software: bool) -> [Ways; filter::FUNCTIONS.len()] {
+    let (simple, ll, ll128) = (1 << Proto::Simple as u8, 1 << Proto::Ll as u8, 1 << Proto::Ll128 as u8);
     let params = params::snapshot();
-    let words = params.text(params::PROTO).unwrap_or("");
+    let asked = !params.text(params::PROTO).unwrap_or("").trim().is_empty();
     for ways in &mut ways {
-        if ways.protos == 0 {
-            WARNED.call_once(|| log::warn!("NCCL_PROTO={words} leaves no protocol that oxccl has on this device; using Simple"));
+        match (asked, software) {
+            (false, true) => ways.protos = simple,
+            (false, false) => ways.protos = simple | ll,
+            (true, true) if ways.protos == ll128 => simple_instead(ways, "only LL128, which the software device does not have"),
+            (true, false) if ways.protos == ll128 && capability < LL128_CAPABILITY => {
+                simple_instead(ways, "only LL128, which needs a GPU of compute capability 7.0 or later");
+            }
+            (true, _) if ways.protos == 0 => simple_instead(ways, "no protocol"),
+            _ => {}
         }
-        if ways.protos == 0 || (software && words.trim().is_empty()) {
-            ways.protos = 1 << Proto::Simple as u8;
+        if software || capability < LL128_CAPABILITY {
+            ways.protos &= !ll128;
         }
     }
     ways
+}
+
+/// Simple, in place of what `NCCL_PROTO` leaves; told once.
+fn simple_instead(ways: &mut Ways, left: &str) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| log::warn!("NCCL_PROTO leaves {left}; using Simple"));
+    ways.protos = 1 << Proto::Simple as u8;
 }
 
 fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
@@ -265,12 +282,17 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
             common.protos = 1 << Proto::Simple as u8;
         }
     }
-    Agreed {
+    let mut agreed = Agreed {
         channels: peers.iter().map(|peer| peer.channels).min().unwrap_or(1),
         slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES as u32),
         ways,
         crowd: peers.iter().map(|peer| crowd(peers, peer)).max().unwrap_or(1),
+    };
+    let whole = || peers.iter().enumerate().all(|(at, a)| peers[..at].iter().all(|b| transport::keeps_lines_whole(a, b)));
+    if agreed.protos() & 1 << Proto::Ll128 as u8 != 0 && !whole() {
+        without_whole_lines(&mut agreed);
     }
+    agreed
 }
 
 /// Ranks for each processor where a rank is.
@@ -278,4 +300,83 @@ fn crowd(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
     let here = peers.iter().filter(|peer| peer.host.same_host(&at.host));
     let (ranks, cpus) = here.fold((0u32, u32::MAX), |(ranks, cpus), peer| (ranks + 1, cpus.min(peer.cpus)));
     ranks.div_ceil(cpus.max(1))
+}
+
+/// Takes LL128 away: a link may be in other memory than a peer device's that is reached over NVLink.
+pub(super) fn without_whole_lines(agreed: &mut Agreed) {
+    let ll128 = 1 << Proto::Ll128 as u8;
+    for ways in &mut agreed.ways {
+        if ways.protos == ll128 {
+            simple_instead(ways, "only LL128, which needs NVLink between all devices");
+        }
+        ways.protos &= !ll128;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::HostFacts;
+
+    const SIMPLE: u8 = 1 << Proto::Simple as u8;
+    const LL: u8 = 1 << Proto::Ll as u8;
+    const LL128: u8 = 1 << Proto::Ll128 as u8;
+
+    /// Two processes of one host with a device each.
+    fn peers(protos: u8) -> Vec<PeerFacts> {
+        let one = |rank: u32| PeerFacts {
+            rank,
+            host: HostFacts { name: "a".into(), boot_id: "b".into(), network_namespace: 1, pid_namespace: 2, pid: rank },
+            process: u64::from(rank),
+            device: rank as i32,
+            uuid: [rank as u8; 16],
+            bus_id: u64::from(rank),
+            capability: 90,
+            reachable: vec![[0; 16], [1; 16]],
+            linked: vec![[0; 16], [1; 16]],
+            post: [rank as u8; 16],
+            p2p_disabled: false,
+            shm_disabled: false,
+            channels: 2 + rank,
+            slot_bytes: 8192 >> rank,
+            ways: vec![(!0, protos); filter::FUNCTIONS.len()],
+            cpus: 2 - rank,
+        };
+        (0..2).map(one).collect()
+    }
+
+    #[test]
+    fn a_way_is_open_where_all_leave_it_open() {
+        for protos in [SIMPLE, LL, SIMPLE | LL, LL128, SIMPLE | LL | LL128] {
+            let agreed = agree(&peers(protos));
+            assert_eq!((agreed.channels, agreed.slot_bytes, agreed.crowd, agreed.protos()), (2, 4096, 2, protos));
+        }
+        let mut mixed = peers(LL);
+        mixed[1].ways = vec![(!0, SIMPLE); filter::FUNCTIONS.len()];
+        assert_eq!(agree(&mixed).protos(), SIMPLE);
+        mixed[1].ways = Vec::new();
+        assert_eq!(agree(&mixed).protos(), SIMPLE);
+    }
+
+    #[test]
+    fn functions_without_a_choice_use_simple_if_there_is_any() {
+        assert_eq!(agree(&peers(SIMPLE | LL)).ways(Func::AlltoAll).protos, SIMPLE);
+        assert_eq!(agree(&peers(LL)).ways(Func::Gather).protos, LL);
+    }
+
+    #[test]
+    fn ll128_needs_lines_that_arrive_whole() {
+        let agreed = |protos: u8, change: fn(&mut PeerFacts)| {
+            let mut all = peers(protos);
+            change(&mut all[1]);
+            agree(&all).protos()
+        };
+        assert_eq!(agreed(LL128, |_| {}), LL128);
+        // Over PCIe, in shared memory, and on two hosts.
+        assert_eq!(agreed(LL128, |peer| peer.linked = vec![peer.uuid]), SIMPLE);
+        assert_eq!(agreed(LL128, |peer| peer.p2p_disabled = true), SIMPLE);
+        assert_eq!(agreed(LL128 | LL, |peer| peer.host.boot_id = "c".into()), LL);
+        // Two ranks on one device.
+        assert_eq!(agreed(LL128, |peer| (peer.uuid, peer.linked) = ([0; 16], vec![[0; 16]])), LL128);
+    }
 }

@@ -10,6 +10,8 @@ use crate::error::Error;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
 const ATTRIBUTE_CAPABILITY: (c_int, c_int) = (75, 76);
+/// `CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`.
+const PEER_ATTRIBUTE_NATIVE_ATOMICS: c_int = 3;
 /// `CU_STREAM_NON_BLOCKING`.
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls that a capture of another kind would forbid are allowed.
@@ -212,20 +214,37 @@ impl Context {
 
     /// The uuids of the devices of this process whose memory this device can reach, its own included.
     pub fn reachable(&self) -> Result<Vec<[u8; 16]>, Error> {
+        self.peers(|other| {
+            let mut yes = 0;
+            // SAFETY: the pointer is to a live integer; both ordinals are in range.
+            let code = unsafe { (self.driver.table.can_access_peer)(&mut yes, self.device, other) };
+            self.driver.check("cuDeviceCanAccessPeer", code).map(|()| yes != 0)
+        })
+    }
+
+    /// The uuids of the devices of this process that this device reaches over NVLink, its own included. What tells is
+    /// that atomics of one work in the memory of the other, which PCIe cannot do between devices.
+    pub fn linked(&self) -> Result<Vec<[u8; 16]>, Error> {
+        self.peers(|other| {
+            let mut yes = 0;
+            // SAFETY: the pointer is to a live integer; both ordinals are in range.
+            let code = unsafe { (self.driver.table.peer_attribute)(&mut yes, PEER_ATTRIBUTE_NATIVE_ATOMICS, self.device, other) };
+            // A driver that cannot say does not vouch for it.
+            Ok(code == SUCCESS && yes != 0)
+        })
+    }
+
+    /// The uuid of this device, and of those other devices of the process of which the question is answered by yes.
+    fn peers(&self, question: impl Fn(c_int) -> Result<bool, Error>) -> Result<Vec<[u8; 16]>, Error> {
         let mut uuids = Vec::new();
         for other in 0..device_count()? {
-            let mut yes = c_int::from(other == self.device);
-            if other != self.device {
-                // SAFETY: the pointer is to a live integer; both ordinals are in range.
-                let code = unsafe { (self.driver.table.can_access_peer)(&mut yes, self.device, other) };
-                self.driver.check("cuDeviceCanAccessPeer", code)?;
+            if other != self.device && !question(other)? {
+                continue;
             }
             let mut uuid = [0; 16];
             // SAFETY: the pointer is to 16 live bytes.
             self.driver.check("cuDeviceGetUuid", unsafe { (self.driver.table.device_uuid)(&mut uuid, other) })?;
-            if yes != 0 {
-                uuids.push(uuid);
-            }
+            uuids.push(uuid);
         }
         Ok(uuids)
     }

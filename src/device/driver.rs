@@ -57,6 +57,7 @@ driver_table! {
     fn device_bus_id = "cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
     fn device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
     fn can_access_peer = "cuDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
+    fn peer_attribute = "cuDeviceGetP2PAttribute"(*mut c_int, c_int, c_int, c_int);
     fn primary_retain = "cuDevicePrimaryCtxRetain"(*mut *mut c_void, c_int);
     fn primary_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
     fn ctx_current = "cuCtxGetCurrent"(*mut *mut c_void);

@@ -1,7 +1,7 @@
 //! Which algorithms there are, for which function, and the way from a name to a schedule.
 //!
 //! With n ranks, S bytes that the user's count says, and `log` the logarithm to base 2, rounded up. *Steps* are the
-//! turns that the busiest rank takes for every piece; *hops* are messages that wait for each other; *bytes* are what the
+//! turns that the busiest rank takes for every piece; *hops* are messages that wait for each other, at most; *bytes* are what the
 //! busiest rank sends.
 //!
 //! | Function | Algorithm | Steps | Hops | Bytes | Order of reduction |
@@ -18,10 +18,10 @@
 //! | | direct | 1 (n ≤ 9) | 1 | S | 0, 1, …, n - 1, one by one |
 //! | AllGather | ring | n | n - 1 | S(n - 1) | |
 //! | | direct | n (n ≤ 9) | 1 | S(n - 1) | |
-//! | | pat | n | log (n ≤ 16) | S(n - 1) | |
+//! | | pat | n | log (n ≤ 16), else about n/4 | S(n - 1) | |
 //! | ReduceScatter | ring | n | n - 1 | S(n - 1) | chunk c: c + 1, …, n - 1, 0, …, c, one by one |
 //! | | direct | n (n ≤ 9) | 1 | S(n - 1) | 0, 1, …, n - 1, one by one |
-//! | | pat | n | log (n ≤ 16) | S(n - 1) | as the ring's, sums of sums |
+//! | | pat | n | log (n ≤ 16), else about n/4 | S(n - 1) | as the ring's, sums of sums |
 //! | AlltoAll | direct | 2n - 1 | 1 | S(n - 1) | |
 //! | Gather, Scatter | direct | n | 1 | S, at Scatter's root S(n - 1) | |
 //!

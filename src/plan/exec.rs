@@ -180,7 +180,7 @@ fn run_calls(calls: &[(Call, &[Schedule])], setting: Setting) -> Result<Outcome,
         let jobs = calls.iter().map(|(call, schedules)| job_of(*call, schedules, rank, setting));
         run.add(Actor::new(rank as u32, jobs.collect::<Result<_, _>>()?))?;
     }
-    let finished = run.to_the_end()?;
+    let finished = run.complete()?;
     Ok(Outcome { calls: calls.iter().map(|(call, _)| *call).collect(), pieces: setting.pieces, finished })
 }
 
@@ -224,7 +224,7 @@ pub fn execute_messages(lists: &[Vec<Message<'_>>], slots: u32) -> Result<Vec<Ve
         let rank = list.first().map_or(0, |m| m.schedule.rank);
         run.add(Actor::new(rank, list.iter().map(|m| m.job()).collect()))?;
     }
-    let finished = run.to_the_end()?;
+    let finished = run.complete()?;
     let pieces = |cells: &Vec<_>| cells.iter().map(|cell| finished.input(*cell)).collect();
     Ok(finished.outputs.iter().map(|messages| messages.iter().map(pieces).collect()).collect())
 }

@@ -52,25 +52,36 @@ pub enum Proto {
     Simple = 0,
     /// Lines of 16 bytes: twice 4 bytes of data and a flag that says that they are there.
     Ll = 1,
+    /// Lines of 128 bytes: 120 of data and a flag. Only on GPUs, where stores to a line arrive whole.
+    Ll128 = 2,
 }
 
 impl Proto {
     /// All protocols; the place in the list is the number.
-    pub const ALL: [Proto; 2] = [Proto::Simple, Proto::Ll];
+    pub const ALL: [Proto; 3] = [Proto::Simple, Proto::Ll, Proto::Ll128];
+    /// Those that the host image has.
+    pub const HOST: [Proto; 2] = [Proto::Simple, Proto::Ll];
+
+    /// The protocols that a device has kernels for, in the order of their numbers.
+    pub fn of_device(software: bool) -> &'static [Proto] {
+        if software { &Proto::HOST } else { &Proto::ALL }
+    }
 
     /// The name, as `NCCL_PROTO` and log lines have it (spec §8.10).
     pub fn name(self) -> &'static str {
         match self {
             Proto::Simple => "Simple",
             Proto::Ll => "LL",
+            Proto::Ll128 => "LL128",
         }
     }
 
-    /// Bytes of data that a slot of `slot_bytes` takes.
+    /// Bytes of data that a slot of `slot_bytes` takes. LL128 moves 960 in 1024 bytes at a time.
     pub fn slot_data(self, slot_bytes: u64) -> u64 {
         match self {
             Proto::Simple => slot_bytes,
             Proto::Ll => slot_bytes / 2,
+            Proto::Ll128 => slot_bytes / 1024 * 960,
         }
     }
 
@@ -79,6 +90,7 @@ impl Proto {
         let proto = match self {
             Proto::Simple => "simple",
             Proto::Ll => "ll",
+            Proto::Ll128 => "ll128",
         };
         format!("oxccl_{proto}_{}", short_name(datatype))
     }

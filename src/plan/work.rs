@@ -23,7 +23,8 @@ pub struct Request {
     pub blocks: bool,
     /// The most channels, at least 1.
     pub max_channels: u32,
-    /// Bytes of a slot: a multiple of 64 for [`Proto::Simple`] and of 128 for [`Proto::Ll`], and not 0.
+    /// Bytes of a slot: a multiple of 64 for [`Proto::Simple`], of 128 for [`Proto::Ll`] and of 1024 for
+    /// [`Proto::Ll128`], and not 0.
     pub slot_bytes: u64,
     /// How slots carry data.
     pub proto: Proto,

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use connect::{Connections, Exchange, LinkAddresses, Route, Unconnected, connect};
 pub use layout::Plan;
+pub use p2p::keeps_lines_whole;
 
 use crate::device::Context;
 use crate::error::Error;
@@ -47,6 +48,8 @@ pub struct PeerFacts {
     pub capability: i32,
     /// The uuids of the devices that its device can reach.
     pub reachable: Vec<[u8; 16]>,
+    /// The uuids of those that it reaches over NVLink, and its own.
+    pub linked: Vec<[u8; 16]>,
     /// Its post box for file descriptors.
     pub post: FdPostName,
     /// `NCCL_P2P_DISABLE`.

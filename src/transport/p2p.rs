@@ -38,6 +38,13 @@ fn devices_reach_each_other(a: &PeerFacts, b: &PeerFacts) -> bool {
     !a.p2p_disabled && !b.p2p_disabled && a.reachable.contains(&b.uuid) && b.reachable.contains(&a.uuid)
 }
 
+/// Whether links between two ranks are peer memory in which a line of 128 bytes that a warp stores with one instruction
+/// arrives whole: that of one device, or over NVLink. Over PCIe it may come in parts.
+pub fn keeps_lines_whole(a: &PeerFacts, b: &PeerFacts) -> bool {
+    let linked = a.linked.contains(&b.uuid) && b.linked.contains(&a.uuid);
+    linked && (Direct.can_connect(a, b) || Ipc.can_connect(a, b))
+}
+
 /// Memory that ranks of this process offer each other, by number. The rank that made it and the peer
 /// that uses it each hold it alive, so that either may be destroyed first.
 static OFFERED: Mutex<Option<HashMap<u64, Weak<DeviceMemory>>>> = Mutex::new(None);

@@ -17,6 +17,7 @@ fn facts(rank: u32) -> PeerFacts {
         bus_id: u64::from(rank),
         capability: 90,
         reachable: (0..4).map(|device| [device; 16]).collect(),
+        linked: Vec::new(),
         post: [rank as u8; 16],
         p2p_disabled: false,
         shm_disabled: false,

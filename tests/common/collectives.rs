@@ -20,17 +20,17 @@ const UNDEF: c_int = c_int::MIN;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CollConfig {
-    size: usize,
-    magic: c_uint,
-    version: c_uint,
-    ext: *const c_void,
-    ctas: [c_int; 4],
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub ext: *const c_void,
+    pub ctas: [c_int; 4],
     /// `algSelection`: a C string or NULL.
     pub selection: *const std::ffi::c_char,
     /// `forceAlgSelection`.
     pub force: c_int,
-    policy: c_int,
-    tag: u64,
+    pub policy: c_int,
+    pub tag: u64,
     /// `launchCompletionEvent`: a `CUevent` or NULL.
     pub event: *mut c_void,
 }
@@ -49,6 +49,24 @@ impl Default for CollConfig {
             tag: 0,
             event: std::ptr::null_mut(),
         }
+    }
+}
+
+/// `ncclSimInfo_t` (spec §2.7).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SimInfo {
+    pub size: usize,
+    /// 0x74685283.
+    pub magic: c_uint,
+    pub version: c_uint,
+    /// Microseconds; -1 where nothing was estimated.
+    pub estimated: f32,
+}
+
+impl Default for SimInfo {
+    fn default() -> SimInfo {
+        SimInfo { size: size_of::<SimInfo>(), magic: 0x7468_5283, version: 23203, estimated: -1.0 }
     }
 }
 
@@ -85,6 +103,7 @@ pub struct Collectives {
     recv: OneBuffer,
     create_pre_mul: unsafe extern "C" fn(*mut c_int, Ptr, c_int, c_int, Comm) -> Code,
     destroy_op: unsafe extern "C" fn(c_int, Comm) -> Code,
+    simulate_end: unsafe extern "C" fn(*mut SimInfo) -> Code,
 }
 
 /// A call of a collective but for its buffers. Numbers are C's, so that wrong ones can be given, too.
@@ -136,6 +155,7 @@ impl Collectives {
                 recv: symbol(l, "ncclRecv")?,
                 create_pre_mul: symbol(l, "ncclRedOpCreatePreMulSum")?,
                 destroy_op: symbol(l, "ncclRedOpDestroy")?,
+                simulate_end: symbol(l, "ncclGroupSimulateEnd")?,
             })
         }
     }
@@ -272,6 +292,15 @@ impl Collectives {
         // SAFETY: the pointer is to a live operator; the caller vouches for the scalar.
         let code = unsafe { (self.create_pre_mul)(&mut op, scalar as Ptr, dtype as c_int, RESIDENCE[0], comm) };
         self.told("ncclRedOpCreatePreMulSum", code).map(|()| op)
+    }
+
+    /// `ncclGroupSimulateEnd`: ends a group without carrying it out.
+    ///
+    /// # Errors
+    /// What the library returns.
+    pub fn simulate_end(&self, info: &mut SimInfo) -> Result<(), Failure> {
+        // SAFETY: the pointer is to a live structure that tells its size.
+        self.told("ncclGroupSimulateEnd", unsafe { (self.simulate_end)(info) })
     }
 
     /// `ncclRedOpDestroy`.

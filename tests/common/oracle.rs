@@ -380,7 +380,9 @@ impl Pattern {
     /// The first element that differs: its index, what is there, and what should be.
     pub fn first_wrong(&self, buffer: &[u8], phase: usize) -> Option<(usize, Vec<u8>, Vec<u8>)> {
         let size = self.size;
-        self.chunks(buffer.len(), phase).find_map(|(chunk, tile)| {
+        // Almost all are right, and compared as a whole.
+        let mut wrong = self.chunks(buffer.len(), phase).filter(|(chunk, tile)| &buffer[chunk.clone()] != *tile);
+        wrong.find_map(|(chunk, tile)| {
             let start = chunk.start / size;
             let mut pairs = buffer[chunk].chunks(size).zip(tile.chunks(size)).enumerate();
             let (at, (got, want)) = pairs.find(|(_, (got, want))| got != want)?;

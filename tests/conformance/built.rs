@@ -6,6 +6,10 @@ use crate::common::contract::Func;
 pub const FUNCS: &[Func] = &Func::ALL;
 /// Operators made by `ncclRedOpCreatePreMulSum`.
 pub const PRE_MUL_SUM: bool = true;
+/// `launchCompletionEvent` of a call's configuration.
+pub const COMPLETION_EVENTS: bool = true;
+/// `ncclGroupSimulateEnd` with an estimate.
+pub const SIMULATION: bool = true;
 /// Send and Recv.
 pub const POINT_TO_POINT: bool = true;
 /// The words of `NCCL_ALGO`.

@@ -1,5 +1,6 @@
 //! One call of a collective: how it is drawn, what its buffers hold before and afterwards, and how it is made.
 
+use std::ffi::CStr;
 use std::ptr::{from_ref, null};
 
 use rand::RngExt;
@@ -27,7 +28,12 @@ pub enum Form {
     NullConfig,
     /// `ncclXConfig` with what the initializer gives.
     Config,
+    /// `ncclXConfig` with algorithms that are asked for, but not forced.
+    Selection(&'static CStr),
 }
+
+/// Selections for all functions: what a function has not is another's, and then the library decides.
+const SELECTIONS: [&CStr; 4] = [c"RING", c"tree", c"PAT, ring_simple", c"^RING"];
 
 /// One call of a collective.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +94,8 @@ impl Case {
         let off =
             |dice: &mut SmallRng| if dice.random() { dice.random_range(0..line) } else { usize::from(dice.random::<bool>()) };
         let offsets = (off(dice), off(dice));
-        let form = [Form::Plain, Form::Plain, Form::NullConfig, Form::Config][dice.random_range(0..4usize)];
+        let selection = Form::Selection(SELECTIONS[dice.random_range(0..SELECTIONS.len())]);
+        let form = [Form::Plain, Form::Plain, Form::NullConfig, Form::Config, selection][dice.random_range(0..5usize)];
         Case {
             func,
             dtype,
@@ -224,17 +231,20 @@ impl Case {
         };
         let what = Call { func: self.func, count: self.count, dtype: self.dtype as i32, op, root: self.root as i32 };
         let (comm, stream) = (member.comm, member.streams[self.stream].0);
-        let config = CollConfig::default();
+        let mut config = CollConfig::default();
+        if let Form::Selection(words) = self.form {
+            (config.selection, config.force) = (words.as_ptr(), 0);
+        }
         // SAFETY: the buffers live until they are checked, after a wait; the configuration until the call is over.
         let result = unsafe {
             match self.form {
                 Form::Plain => calls.call(what, call.buffers, comm, stream),
                 Form::NullConfig => calls.call_with(what, call.buffers, comm, stream, null()),
-                Form::Config => calls.call_with(what, call.buffers, comm, stream, from_ref(&config)),
+                Form::Config | Form::Selection(_) => calls.call_with(what, call.buffers, comm, stream, from_ref(&config)),
             }
         };
         if matches!(self.operator, Some(Operator::PreMulSum { .. })) {
-            if self.phase % 2 == 0 {
+            if self.phase.is_multiple_of(2) {
                 calls.destroy_op(op, comm)?;
             } else {
                 call.operator = Some(op);

@@ -281,8 +281,7 @@ fn a_completion_event_in_a_capture() {
         let graphs = member.api.graphs;
         let call = Case::plain((Func::AllReduce, DataType::Int32, Some(Operator::Plain(RedOp::Sum))), 64).prepare(member);
         let event = graphs.event();
-        let mut config = CollConfig::default();
-        config.event = event.0;
+        let config = CollConfig { event: event.0, ..Default::default() };
         let what = Call { func: Func::AllReduce, count: 64, dtype: DataType::Int32 as i32, op: 0, root: 0 };
         let graph = graphs.capture(member.streams[0], mode(), || {
             let stream = member.streams[0].0;

@@ -189,6 +189,9 @@ pub struct Prepared {
     pub size: usize,
 }
 
+/// Patterns that were made: of a rank's input, or `None` for the reduction.
+type Tiles = HashMap<(Content, Option<usize>), Rc<Pattern>>;
+
 /// How a list of calls is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -217,7 +220,7 @@ pub struct Member {
     pub comm: Comm,
     pub streams: [Stream; STREAMS],
     arena: Arena,
-    tiles: RefCell<HashMap<(Content, Option<usize>), Rc<Pattern>>>,
+    tiles: RefCell<Tiles>,
     findings: Vec<String>,
 }
 

@@ -20,9 +20,9 @@ export LD_LIBRARY_PATH="$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export CUDA_DEVICE_MAX_CONNECTIONS=32 NCCL_MULTI_RANK_GPU_ENABLE=1
 if [ -n "$soft" ]; then
   export SOFTCUDA_DEVICES=1
-  device=soft
+  device=soft protocols="Simple LL"
 else
-  device=gpu
+  device=gpu protocols="Simple LL LL128"
 fi
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
@@ -68,7 +68,7 @@ rows() {
 
 note=
 if step "kernels, blocks of one launch" 150 "$bin/gpu_check"; then
-  head -n 26 "$logs/out"
+  grep -v '^blocks of' "$logs/out"
   tail -n 1 "$logs/out"
   result "  registers, at most" "" "$(awk '/^oxccl_/ { if ($2 > most) most = $2; if ($3 > stack) stack = $3 } END { print most + 0 ", stack " stack + 0 }' "$logs/out")"
   result "  cases" "" "$(tail -n 1 "$logs/out")"
@@ -83,14 +83,20 @@ fi
 
 # --- 3 and 4: ranks ------------------------------------------------------------------------------------------
 
+# The library says which protocol it uses: it may have fallen back to another one.
+export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING
 for ranks in 2 4; do
-  for proto in Simple LL; do
+  for proto in $protocols; do
     export NCCL_PROTO=$proto
-    step "$ranks ranks as threads, $proto" 60 \
-      "$bin/perf" all_reduce -n $ranks -t -b 8 -e 1M -f 32 -i 10 -w 2 --timeout 20 --device $device
+    if step "$ranks ranks as threads, $proto" 60 \
+      "$bin/perf" all_reduce -n $ranks -t -b 8 -e 1M -f 32 -i 10 -w 2 --timeout 20 --device $device &&
+      ! grep -q "links carry $proto in" "$logs/out"; then
+      result "  protocol" FAILED "was not $proto"
+      failed=1
+    fi
   done
 done
-unset NCCL_PROTO
+unset NCCL_PROTO NCCL_DEBUG NCCL_DEBUG_SUBSYS
 # Contexts of two processes take turns on a device: few operations.
 step "2 processes, 20 operations" 60 "$bin/perf" all_reduce --calls 20 -w 0 -b 64K -n 2 --timeout 40 --device $device
 

@@ -1,32 +1,56 @@
 #!/usr/bin/env bash
-# The GPU check. Makes a bundle of programs and libraries that runs on a machine with one NVIDIA GPU, CUDA 12 or 13 and
-# nothing of ours, and runs it here where there is a GPU.
+# The GPU check. Makes a bundle of programs and libraries that runs on a machine with one NVIDIA GPU, CUDA 12 or 13,
+# glibc 2.28 or later and nothing of ours, and runs it here where there is a GPU.
 #
-#   tests/gpu/run.sh [FILE]     release build for all architectures (nvcc is found as build.rs finds it); FILE is the
-#                               bundle, default target/gpu-check.tar.gz, under 60 MB. On the other machine:
-#                               tar xzf gpu-check.tar.gz && gpu-check/check.sh
-#   tests/gpu/run.sh --soft     the same checks on the software device, with the debug build; under a minute
+#   tests/gpu/run.sh [FILE]         release build; nvcc is found as build.rs finds it, OXCCL_GENCODE says for which GPUs.
+#                                   FILE is the bundle, default target/gpu-check.tar.gz, under 60 MB. On the other machine:
+#                                   tar xzf gpu-check.tar.gz && gpu-check/check.sh
+#   tests/gpu/run.sh --all [FILE]   the same for all architectures and PTX; installs nvcc below target/tools if need be
+#   tests/gpu/run.sh --soft         the same checks on the software device, with the debug build; under a minute
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=$((60 * 1000 * 1000))
+glibc=2.28
+triple=x86_64-unknown-linux-gnu
 
 if [ "${1:-}" = --soft ]; then
   target=${OXCCL_PROFILE_DIR:-target/debug}
   [ -x "$target/examples/gpu_check" ] && [ -x "$target/examples/perf" ] || cargo build --quiet --locked --lib --examples
   exec tests/gpu/check.sh --soft --bin "$PWD/$target/examples" --lib "$PWD/$target/softcuda:$PWD/$target"
 fi
+if [ "${1:-}" = --all ]; then
+  shift
+  unset OXCCL_GENCODE
+  if [ -z "${NVCC:-}${CUDA_HOME:-}" ]; then
+    CUDA_HOME=$(scripts/install-nvcc.sh target/tools/nvcc)
+    export CUDA_HOME
+  fi
+fi
 
+# needs_at_most VERSION FILE: whether a program's or library's newest version of glibc is no newer
+needs_at_most() {
+  local newest
+  newest=$(readelf -V "$2" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+  echo "$2 needs ${newest:-no glibc}"
+  [ "$(printf '%s\n' "GLIBC_$1" "$newest" | sort -V | tail -n 1)" = "GLIBC_$1" ]
+}
+
+# zig links for the old glibc; the C++ of the kernels needs no library, so the machine's own compiler serves.
+PATH=$(scripts/install-zigbuild.sh target/tools/zig):$PATH
+export CC_x86_64_unknown_linux_gnu=${CC:-cc} CXX_x86_64_unknown_linux_gnu=${CXX:-c++} AR_x86_64_unknown_linux_gnu=${AR:-ar}
+cargo zigbuild --release --locked --target "$triple.$glibc" --lib --example gpu_check --example perf
 bundle=${1:-target/gpu-check.tar.gz}
-cargo build --release --locked --lib --example gpu_check --example perf
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/gpu-check"
 cp tests/gpu/check.sh "$folder/gpu-check/"
 for file in examples/gpu_check examples/perf libnccl.so.2; do
   # Without what only a debugger reads.
-  strip --strip-debug -o "$folder/gpu-check/$(basename "$file")" "target/release/$file"
+  strip --strip-debug -o "$folder/gpu-check/$(basename "$file")" "target/$triple/release/$file"
+  needs_at_most "$glibc" "$folder/gpu-check/$(basename "$file")" || { echo "that is newer than $glibc" >&2; exit 1; }
 done
 tar -C "$folder" -czf "$bundle" gpu-check
+ls -l "$folder/gpu-check"
 size=$(stat -c %s "$bundle")
 echo "$bundle: $size bytes"
 if [ "$size" -gt "$limit" ]; then

@@ -1,5 +1,7 @@
 //! Calls that do not match, and ranks that leave after an error: every rank ends, with the right report.
 
+use std::time::Duration;
+
 use nccl::plan::call::{DataType, Op};
 use nccl::plan::layout::{ERROR_WORDS, Proto, Work, kernel_error, launch_flag};
 use nccl::plan::operator::Operator;
@@ -23,7 +25,7 @@ fn config(proto: Proto, n: u32, threads: u32) -> Config {
 fn world(config: Config) -> World {
     let order: Vec<u32> = (0..config.n).collect();
     let ring = |rank| ring::all_reduce(&order, rank).expect("a ring");
-    World::with(config, &[&ring as &dyn Fn(u32) -> Schedule, &|rank| collectives::all_reduce(config.n, rank)])
+    World::with(config, &[&ring as &dyn Fn(u32) -> Schedule, &|rank| collectives::direct(rank, config.n)])
 }
 
 /// What a rank calls.
@@ -91,7 +93,7 @@ fn check_reports(world: &World, called: &[Called]) {
 /// One rank calls something else than the others. The calls that come later, which match, end too.
 fn differs(proto: Proto, n: u32, threads: u32, collective: usize, odd: u32, other: Called) {
     let mut world = world(config(proto, n, threads));
-    world.flags = if odd % 2 == 0 { launch_flag::NO_WAKE } else { 0 };
+    world.flags = if odd.is_multiple_of(2) { launch_flag::NO_WAKE } else { 0 };
     let users = users(n);
     let good = |serial| Called { count: 5000, sign: 1000 + serial, serial };
     let all = |serial| vec![good(serial); n as usize];
@@ -211,5 +213,27 @@ fn data_that_is_there_is_used() {
         assert_eq!(world.report(1)[0], kernel_error::BAD_WORK);
         world.run(&[launch(0, false)]);
         assert_eq!(world.report(0)[..3], [kernel_error::PEER_LEFT, 1, 8]);
+    }
+}
+
+/// The sender was early, so the receiver never waits: it finds the difference all the same.
+#[test]
+fn data_of_another_call_that_is_there_is_noticed() {
+    for proto in Proto::ALL {
+        let world = world(config(proto, 2, 1));
+        let users = users(2);
+        let called = |rank: u32| Called { count: 100, sign: 50 + rank, serial: 8 };
+        let launch = |rank: u32| {
+            let work = items(&world, MESH, rank, called(rank), &users[rank as usize])[0];
+            world.launch_items(world::images()[0], rank, DataType::Int32, vec![work], 1)
+        };
+        let launches = [launch(0), launch(1)];
+        std::thread::scope(|scope| {
+            scope.spawn(|| launches[1].block(0));
+            std::thread::sleep(Duration::from_millis(50));
+            scope.spawn(|| launches[0].block(0));
+        });
+        assert_eq!(world.report(0)[..5], [kernel_error::MISMATCH, 1, 8, 50, 51], "{proto:?}");
+        assert!(matches!(world.report(1)[0], kernel_error::MISMATCH | kernel_error::PEER_LEFT));
     }
 }

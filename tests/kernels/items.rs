@@ -1,26 +1,36 @@
 //! Work items: long lists with padding, scalars by address, copies in place, direct links, and calls of all kinds one
 //! after the other on the same links.
 
+use nccl::plan::algorithm::Kind;
 use nccl::plan::call::{DataType, Op};
 use nccl::plan::layout::step_flag::{IN, NO_DATA, OUT};
 use nccl::plan::layout::{LaunchArgs, Proto, Work, work_flag};
 use nccl::plan::operator::Operator;
 use nccl::plan::schedule::{Draft, LinkClass, Schedule};
-use nccl::plan::work::Geometry;
+use nccl::plan::shape::{self, InPlace, Shape};
+use nccl::plan::work::{Geometry, Request};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::collectives::Kind;
+use crate::collectives::{self, Expected, elements};
 use crate::world::{self, Buffers, Config, Memory, World};
 use crate::{SLOT_BYTES, get, put};
 
 /// One call in a list: all of it on one channel.
 struct Entry {
-    kind: Kind,
-    block: u64,
+    /// The number of the collective in the world; `None`: a barrier.
+    number: usize,
+    kind: Option<Kind>,
+    count: u64,
     in_place: bool,
-    /// By rank: input, output.
-    memory: Vec<(Memory, Memory)>,
+    users: Vec<User>,
+}
+
+/// A rank's memory: what a call reads and writes, or both in place.
+struct User {
+    memory: [Memory; 2],
+    input: u64,
+    output: (usize, u64),
 }
 
 fn value(datatype: DataType, rank: u32, i: u64) -> u64 {
@@ -28,46 +38,74 @@ fn value(datatype: DataType, rank: u32, i: u64) -> u64 {
     mixed >> (64 - 8 * datatype.size())
 }
 
-impl Entry {
-    fn new(random: &mut SmallRng, datatype: DataType, config: &Config) -> Entry {
-        let kind = Kind::ALL[random.random_range(0..Kind::ALL.len())];
-        let slot = config.proto.slot_data(config.slot_bytes.into()) / datatype.size() as u64;
-        let block = [1, 2, 7, slot - 1, slot, slot + 1, 3 * slot + 5][random.random_range(0..7)];
-        let (ins, outs) = kind.chunks(config.n);
-        let in_place = random.random_bool(0.5) && kind != Kind::ReduceScatter && kind != Kind::AllToAll;
-        let memory = |rank: u32| {
-            let size = datatype.size();
-            let (mut input, mut output) = (bytes(ins * block, size), bytes(outs * block, size));
-            let at = if kind == Kind::AllGather { u64::from(rank) * block } else { 0 };
-            let (target, at) = if in_place { (&mut output, at) } else { (&mut input, 0) };
-            (0..ins * block).for_each(|i| put(target.bytes_mut(), (at + i) as usize, size, value(datatype, rank, i)));
-            (input, output)
+impl User {
+    fn new(kind: Kind, rank: u32, n: u32, count: u64, datatype: DataType, in_place: bool) -> User {
+        let (ins, outs) = elements(kind.func, n, count);
+        let reads = shape::has_input(kind.func, kind.root, rank);
+        let writes = shape::has_output(kind.func, kind.root, rank);
+        let mut memory = [bytes(ins, datatype.size()), bytes(outs, datatype.size())];
+        // Which memory, and where in it in elements.
+        let (input, output) = match shape::in_place(kind.func, rank) {
+            _ if !in_place || !reads || !writes => ((0, 0), (1, 0)),
+            InPlace::Never => ((0, 0), (1, 0)),
+            InPlace::Whole => ((0, 0), (0, 0)),
+            InPlace::InputIs(chunk) => ((1, u64::from(chunk) * count), (1, 0)),
+            InPlace::OutputIs(chunk) => ((0, 0), (0, u64::from(chunk) * count)),
         };
-        Entry { kind, block, in_place, memory: (0..config.n).map(memory).collect() }
+        if reads {
+            let target = memory[input.0].bytes_mut();
+            (0..ins).for_each(|i| put(target, (input.1 + i) as usize, datatype.size(), value(datatype, rank, i)));
+        }
+        let input = if reads { memory[input.0].address() + input.1 * datatype.size() as u64 } else { 0 };
+        User { memory, input, output }
+    }
+}
+
+impl Entry {
+    fn new(random: &mut SmallRng, datatype: DataType, config: &Config, kinds: &[Kind]) -> Entry {
+        let number = random.random_range(0..=kinds.len());
+        let slot = config.proto.slot_data(config.slot_bytes.into()) / datatype.size() as u64;
+        let count = [0, 1, 2, 7, slot - 1, slot, slot + 1, 3 * slot + 5][random.random_range(0..8)];
+        let in_place = random.random_bool(0.5);
+        let kind = kinds.get(number).copied();
+        let user = |rank| kind.map(|kind| User::new(kind, rank, config.n, count, datatype, in_place));
+        Entry { number, kind, count, in_place, users: (0..config.n).filter_map(user).collect() }
     }
 
     fn work(&self, world: &World, rank: u32, channel: u32, datatype: DataType) -> Work {
         let config = &world.config;
-        let (input, output) = &self.memory[rank as usize];
-        let size = datatype.size() as u64;
-        let own = if self.kind == Kind::AllGather { u64::from(rank) * self.block * size } else { 0 };
-        let input = if self.in_place { output.address() + own } else { input.address() };
-        let piece = config.proto.slot_data(config.slot_bytes.into()) / size;
-        let geometry = self.kind.geometry(config.n, self.block, piece, config.proto);
-        let number = Kind::ALL.iter().position(|&k| k == self.kind).expect("one of all");
+        let request = Request {
+            count: self.count,
+            datatype,
+            nchunks: world.nchunks(self.number),
+            blocks: self.kind.is_some_and(|kind| shape::shape(kind.func, config.n) != Shape::Divided),
+            max_channels: 1,
+            slot_bytes: config.slot_bytes.into(),
+            proto: config.proto,
+            min_channel_bytes: 1,
+        };
+        let geometry = Geometry::new(&request).expect("a call that fits memory");
         let operator = Operator::builtin(Op::Sum, datatype, config.n);
-        let work = world.work(rank, number, channel, &geometry, datatype, &operator, Buffers { input, output: output.address() });
+        let mut buffers = Buffers { input: 0, output: 0 };
+        if let (Some(kind), Some(user)) = (self.kind, self.users.get(rank as usize)) {
+            buffers.input = user.input;
+            if shape::has_output(kind.func, kind.root, rank) {
+                buffers.output = user.memory[user.output.0].address() + user.output.1 * datatype.size() as u64;
+            }
+        }
+        let work = world.work(rank, self.number, channel, &geometry, datatype, &operator, buffers);
         // One channel's links, but all of the call.
-        Work { lo: 0, hi: self.block, ..work }
+        Work { lo: 0, hi: geometry.block, ..work }
     }
 
     fn check(&self, datatype: DataType, n: u32) {
-        for rank in 0..n {
-            for i in 0..self.kind.chunks(n).1 * self.block {
-                let got = get(self.memory[rank as usize].1.bytes(), i as usize, datatype.size());
-                let want = self.kind.want(datatype, &|r, i| value(datatype, r, i), n, self.block, rank, i);
-                let call = (self.kind, self.block, self.in_place);
-                assert_eq!(got, want, "element {i} on rank {rank} of {n}: {call:?}, {datatype:?}");
+        let Some(kind) = self.kind else { return };
+        let expected = Expected { kind, n, count: self.count, datatype, input: &|rank, i| value(datatype, rank, i) };
+        for (rank, user) in (0..).zip(&self.users).filter(|&(rank, _)| shape::has_output(kind.func, kind.root, rank)) {
+            for i in 0..elements(kind.func, n, self.count).1 {
+                let got = get(user.memory[user.output.0].bytes(), (user.output.1 + i) as usize, datatype.size());
+                let call = (kind, self.count, self.in_place, datatype);
+                assert_eq!(got, expected.output(rank, i), "element {i} on rank {rank} of {n}: {call:?}");
             }
         }
     }
@@ -77,19 +115,31 @@ fn bytes(elements: u64, size: usize) -> Memory {
     Memory::new(elements as usize * size + 1)
 }
 
-pub fn world_of_all(config: Config) -> World {
-    let schedule = |kind: Kind| move |rank: u32| kind.schedule(config.n, rank);
-    let all = Kind::ALL.map(schedule);
-    World::with(config, &all.each_ref().map(|f| f as &dyn Fn(u32) -> Schedule))
+/// A world of all collectives; the last one is a barrier.
+fn world_of_all(config: Config, kinds: &[Kind]) -> World {
+    let made = |&kind: &Kind| Box::new(move |rank| collectives::schedule(kind, rank, config.n)) as Box<dyn Fn(u32) -> Schedule>;
+    let mut all: Vec<_> = kinds.iter().map(made).collect();
+    all.push(Box::new(move |rank| collectives::barrier(rank, config.n)));
+    World::with(config, &all.iter().map(|f| &**f).collect::<Vec<_>>())
+}
+
+fn direct_world(config: Config) -> World {
+    World::with(config, &[&|rank| collectives::direct(rank, config.n)])
+}
+
+/// A split of a call with one chunk on one channel.
+fn one_chunk(count: u64, piece: u64, proto: Proto) -> Geometry {
+    Geometry { count, nchunks: 1, nchannels: 1, block: count, part: count, piece, proto }
 }
 
 /// A launch of calls in random order, the same on all ranks, with items between them that do nothing. Calls are
 /// numbered from `serial` on.
-fn mixed_launch(world: &World, random: &mut SmallRng, serial: &mut u32) {
+fn mixed_launch(world: &World, kinds: &[Kind], random: &mut SmallRng, serial: &mut u32) {
     let config = world.config;
     let datatype = [DataType::Uint8, DataType::Int32, DataType::Uint64][random.random_range(0..3)];
-    let entries: Vec<Option<Entry>> =
-        (0..random.random_range(1..50)).map(|_| random.random_bool(0.9).then(|| Entry::new(random, datatype, &config))).collect();
+    let entries: Vec<Option<Entry>> = (0..random.random_range(1..50))
+        .map(|_| random.random_bool(0.9).then(|| Entry::new(random, datatype, &config, kinds)))
+        .collect();
     let images = world::images();
     let first = *serial;
     *serial += entries.len() as u32;
@@ -119,13 +169,14 @@ fn mixed_launch(world: &World, random: &mut SmallRng, serial: &mut u32) {
 fn lists_of_mixed_calls_are_right() {
     let launches = if std::env::var_os("OXCCL_LONG").is_some() { 500 } else { 15 };
     let mut random = SmallRng::seed_from_u64(4);
-    for (proto, n) in Proto::ALL.into_iter().flat_map(|proto| [2, 3, 4].map(|n| (proto, n))) {
+    for (proto, n) in Proto::ALL.into_iter().flat_map(|proto| [2, 3, 4, 5].map(|n| (proto, n))) {
         let threads = if n == 3 { 3 } else { 1 };
         let config = Config { n, channels: 2, slot_bytes: SLOT_BYTES, proto, threads, start: u64::from(u32::MAX) - 300 };
-        let world = world_of_all(config);
+        let kinds = collectives::all(n);
+        let world = world_of_all(config, &kinds);
         let mut serial = 1;
         for _ in 0..launches {
-            mixed_launch(&world, &mut random, &mut serial);
+            mixed_launch(&world, &kinds, &mut random, &mut serial);
         }
     }
 }
@@ -137,7 +188,7 @@ fn scalars_are_read_by_address() {
         Proto::ALL.into_iter().flat_map(|p| [DataType::Float32, DataType::Float64, DataType::Uint8].map(|t| (p, t)))
     {
         let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto, threads: 1, start: 0 };
-        let world = world_of_all(config);
+        let world = direct_world(config);
         let (size, count) = (datatype.size(), 700u64);
         let float = |v: u32| match datatype {
             DataType::Float32 => u64::from((v as f32).to_bits()),
@@ -152,7 +203,7 @@ fn scalars_are_read_by_address() {
             scalars.bytes_mut()[at..at + size].copy_from_slice(&float(3 + rank).to_le_bytes()[..size]);
             (0..count as usize).for_each(|i| put(users[rank as usize].bytes_mut(), i, size, float(i as u32 % 9)));
             let address = users[rank as usize].address();
-            let geometry = Kind::AllReduce.geometry(2, count, 50, proto);
+            let geometry = one_chunk(count, 50, proto);
             let operator = Operator::builtin(Op::Sum, datatype, 2);
             let work = world.work(rank, 0, 0, &geometry, datatype, &operator, Buffers { input: address, output: address });
             let flags = work_flag::PRE | work_flag::PRE_AT;
@@ -173,10 +224,10 @@ static CONSTANT: [u8; 4096] = [77; 4096];
 /// A copy of data to where it is writes nothing, neither alone nor where it is sent as well.
 #[test]
 fn copies_in_place_write_nothing() {
-    let give = |rank: u32, flags: u8| {
+    let give = |rank: u32| {
         let mut s = Schedule::new(rank, LinkClass::Mesh, 2, 2);
         let (to, from) = ([1], [0]);
-        let own = Draft { flags: IN | OUT | flags, out_chunk: 1, ..Draft::ONCE };
+        let own = Draft { flags: IN | OUT, out_chunk: 1, ..Draft::ONCE };
         let steps = if rank == 0 {
             vec![own, Draft { send: &to, ..own }]
         } else {
@@ -187,7 +238,7 @@ fn copies_in_place_write_nothing() {
     };
     for proto in Proto::ALL {
         let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto, threads: 2, start: 0 };
-        let world = World::with(config, &[&|rank| give(rank, 0)]);
+        let world = World::with(config, &[&give]);
         let target = Memory::new(4096);
         let geometry = Geometry { count: 2000, nchunks: 2, nchannels: 1, block: 1000, part: 1000, piece: 100, proto };
         let operator = Operator::builtin(Op::Sum, DataType::Uint8, 2);
@@ -231,7 +282,7 @@ fn direct_links_carry_the_users_data() {
         let mut world = World::with(config, &[&|rank| direct(rank, pull)]);
         let (mut input, output) = (Memory::new(8000), Memory::new(8000));
         // Pieces may be larger than slots, which are not used.
-        let geometry = Kind::AllReduce.geometry(2, 1000, 96, Proto::Simple);
+        let geometry = one_chunk(1000, 96, Proto::Simple);
         let (end, address) = if pull { (1, input.address()) } else { (0, output.address()) };
         world.set_direct(end, LinkClass::Mesh, (0, 1), address);
         let operator = Operator::builtin(Op::Sum, DataType::Uint64, 2);
@@ -254,7 +305,7 @@ fn direct_links_carry_the_users_data() {
 #[test]
 fn lists_in_the_argument_are_bounded() {
     let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto: Proto::Simple, threads: 1, start: 0 };
-    let world = world_of_all(config);
+    let world = direct_world(config);
     let args = |launch: &mut world::Launch| -> LaunchArgs { *launch.args() };
     let mut short = world.launch_items(world::images()[0], 0, DataType::Uint8, vec![Work::default(); 15], 1);
     assert_eq!(args(&mut short).items, 0);

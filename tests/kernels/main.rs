@@ -206,7 +206,7 @@ fn results_are_right(proto: Proto, datatype: DataType) {
 fn large_calls_are_right() {
     let images = world::images();
     let config = |proto| Config { n: 2, channels: 2, slot_bytes: 1 << 16, proto, threads: 1, start: 0 };
-    for (isa, proto) in (0..images.len()).flat_map(|isa| Proto::ALL.map(|proto| (isa, proto))) {
+    for (isa, proto) in (0..images.len()).flat_map(|isa| Proto::HOST.map(|proto| (isa, proto))) {
         let world = World::new(config(proto));
         let case = Case {
             proto,
@@ -259,7 +259,7 @@ fn abort_in_flight(proto: Proto, threads: u32, reason: u32, flags: u32) -> u32 {
 
 #[test]
 fn kernels_leave_when_told() {
-    for (proto, threads) in Proto::ALL.into_iter().flat_map(|proto| [(proto, 1), (proto, 4)]) {
+    for (proto, threads) in Proto::HOST.into_iter().flat_map(|proto| [(proto, 1), (proto, 4)]) {
         for flags in [0, launch_flag::NO_WAKE] {
             assert_eq!(abort_in_flight(proto, threads, abort::REPORT, flags), kernel_error::ABORTED);
         }
@@ -270,7 +270,7 @@ fn kernels_leave_when_told() {
 
 #[test]
 fn late_ranks_are_waited_for() {
-    Proto::ALL.into_iter().for_each(waits_for_a_late_rank);
+    Proto::HOST.into_iter().for_each(waits_for_a_late_rank);
 }
 
 fn waits_for_a_late_rank(proto: Proto) {
@@ -340,7 +340,7 @@ fn announced_sleep(proto: Proto, flags: u32) -> (bool, bool) {
 #[test]
 fn who_is_not_woken_does_not_ask_for_it() {
     assert_eq!(announced_sleep(Proto::Simple, 0), (true, true), "a sleep would be noticed");
-    for proto in Proto::ALL {
+    for proto in Proto::HOST {
         assert_eq!(announced_sleep(proto, launch_flag::NO_WAKE), (false, false), "{proto:?}");
     }
 }

@@ -138,7 +138,7 @@ fn nothing_is_left_out() {
     use nccl::plan::call::DataType;
     use nccl::plan::layout::Proto;
     let text = include_str!("sweep.rs");
-    for (proto, datatype) in Proto::ALL.into_iter().flat_map(|proto| DataType::ALL.map(|datatype| (proto, datatype))) {
+    for (proto, datatype) in Proto::HOST.into_iter().flat_map(|proto| DataType::ALL.map(|datatype| (proto, datatype))) {
         let call = format!("results_are_right(Proto::{proto:?}, DataType::{datatype:?});");
         assert!(text.contains(&call), "{call}");
     }

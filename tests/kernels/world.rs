@@ -288,6 +288,11 @@ impl World {
         self.launch_items(image, rank, call.datatype, (0..g.nchannels).map(item).collect(), g.nchannels)
     }
 
+    /// Chunks of a collective.
+    pub fn nchunks(&self, collective: usize) -> u32 {
+        self.ranks[0].plans[collective].nchunks
+    }
+
     /// The work item of a channel of a rank's collective.
     #[allow(clippy::too_many_arguments)]
     pub fn work(

@@ -74,6 +74,7 @@ fn facts(case: &Case, rank: u32, context: &Context, post: &FdPost) -> PeerFacts 
         bus_id: device.bus_id,
         capability: device.capability,
         reachable: context.reachable().expect("devices"),
+        linked: Vec::new(),
         post: post.name(),
         p2p_disabled: (case.no_peer_memory)(rank),
         shm_disabled: false,

@@ -1,12 +1,13 @@
 //! The run itself: actors that take turns until all are done or none can go on.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
 use super::super::layout::{MAX_FAN, Step, step_flag};
 use super::super::schedule::{LinkId, Schedule};
 use super::memory::{Cell, Layout};
 use super::races::Races;
-use super::terms::{Input, Term, TermId, Terms};
+use super::terms::{Folded, Input, Term, TermId, Terms};
 use super::{Direct, Fault};
 
 /// The size of uniform chunks: all have one, and it is not checked.
@@ -123,7 +124,7 @@ pub(super) struct Run<'a> {
     direct: Direct,
     actors: Vec<Actor<'a>>,
     links: Vec<Link>,
-    numbers: HashMap<LinkId, usize>,
+    numbers: HashMap<LinkId, usize, BuildHasherDefault<Folded>>,
     terms: Terms,
     races: Option<Races>,
     turns: u64,
@@ -150,7 +151,7 @@ impl Finished {
 
 impl<'a> Run<'a> {
     pub fn new(slots: u32, direct: Direct) -> Run<'a> {
-        let (actors, links, numbers) = (Vec::new(), Vec::new(), HashMap::new());
+        let (actors, links, numbers) = (Vec::new(), Vec::new(), HashMap::default());
         Run { slots, direct, actors, links, numbers, terms: Terms::new(), races: None, turns: 0 }
     }
 
@@ -185,7 +186,7 @@ impl<'a> Run<'a> {
     }
 
     /// Lets the actors take turns until all are done.
-    pub fn to_the_end(mut self) -> Result<Finished, Fault> {
+    pub fn complete(mut self) -> Result<Finished, Fault> {
         if self.direct != Direct::default() {
             self.races = Some(Races::new(self.actors.len(), self.links.len(), self.slots as usize));
         }
@@ -249,8 +250,13 @@ impl<'a> Run<'a> {
 
     fn describe(&self, a: usize, step: Step) -> Turn {
         let actor = &self.actors[a];
-        let links = &actor.links[actor.job];
-        let number = |i: u8| links.get(usize::from(i)).copied().unwrap_or_default();
+        let numbers = &actor.links[actor.job];
+        let mut links = ([0; MAX_FAN], [0; MAX_FAN]);
+        let recv = links.0.iter_mut().zip(&step.recv[..usize::from(step.nrecv)]);
+        let send = links.1.iter_mut().zip(&step.send[..usize::from(step.nsend)]);
+        for (number, link) in recv.chain(send) {
+            *number = numbers[usize::from(*link)];
+        }
         let (in_chunk, out_chunk) = (actor.chunk(step.in_chunk, &step), actor.chunk(step.out_chunk, &step));
         let of = if step.flags & step_flag::OUT != 0 { out_chunk } else { in_chunk };
         Turn {
@@ -260,7 +266,7 @@ impl<'a> Run<'a> {
             out_chunk,
             size: if actor.layout().divided { of } else { ANY_SIZE },
             piece: actor.piece,
-            links: (step.recv.map(number), step.send.map(number)),
+            links,
         }
     }
 

@@ -31,9 +31,9 @@ pub(super) enum Term {
     Nothing,
 }
 
-/// Multiplies and folds: terms are not an attacker's, and the usual hasher takes most of a run's time.
+/// Multiplies and folds: keys are not an attacker's, and the usual hasher takes most of a run's time.
 #[derive(Default)]
-struct Folded(u64);
+pub(super) struct Folded(u64);
 
 impl Hasher for Folded {
     fn finish(&self) -> u64 {

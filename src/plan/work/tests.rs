@@ -7,13 +7,13 @@ use super::*;
 
 fn requests() -> impl Strategy<Value = Request> {
     let count = prop_oneof![0..200u64, 0..1u64 << 24, 0..1u64 << 63];
-    let kind = (0..48usize, 1..1500u32, 1..64u32, 1..1u64 << 14, 0..1u64 << 24);
+    let kind = (0..72usize, 1..1500u32, 1..64u32, 1..1u64 << 14, 0..1u64 << 24);
     (count, kind).prop_map(|(count, (t, nchunks, max_channels, lines, min_channel_bytes))| {
-        let (datatype, proto) = (DataType::ALL[t % 12], Proto::ALL[t / 12 % 2]);
-        let blocks = t >= 24;
+        let (datatype, proto) = (DataType::ALL[t % 12], Proto::ALL[t / 12 % 3]);
+        let blocks = t >= 36;
         let most = i64::MAX as u64 / datatype.size() as u64 / if blocks { u64::from(nchunks) } else { 1 };
         let count = count.min(most);
-        Request { count, datatype, nchunks, blocks, max_channels, slot_bytes: 2 * lines * LINE, proto, min_channel_bytes }
+        Request { count, datatype, nchunks, blocks, max_channels, slot_bytes: 16 * lines * LINE, proto, min_channel_bytes }
     })
 }
 
@@ -112,6 +112,9 @@ fn sizes_that_matter() {
     let big = g(4 << 20);
     assert_eq!((big.nchannels, big.block, big.part, big.piece), (2, 1 << 20, 1 << 19, 1 << 16));
     assert_eq!(g(0).nchannels, 1);
+    // LL128 fills a slot of 256 KiB with 240 KiB.
+    let wide = Geometry::new(&Request { count: 4 << 20, proto: Proto::Ll128, ..request() }).unwrap();
+    assert_eq!((wide.part, wide.piece), (1 << 19, 60 << 10));
 }
 
 #[test]
