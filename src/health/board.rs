@@ -1,5 +1,5 @@
-//! The board: a piece of memory of a host in which each rank writes down its last calls, and which memory of its its peers
-//! may map.
+//! The board: a piece of memory of a host in which each rank writes down its last calls, and which memory of its
+//! peers may map.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -52,6 +52,11 @@ impl Board {
         let (part, place) = (self.part(self.mine), MEMORY + number * registered::WORDS);
         write(&part[place..place + registered::WORDS], &Registered::to_words(memory));
         part[CHANGES].fetch_add(1, Ordering::Release);
+    }
+
+    /// The place of this rank's part.
+    pub fn mine(&self) -> usize {
+        self.mine
     }
 
     /// The ranks that write on the board, in the order of their parts.

@@ -46,12 +46,16 @@ pub fn reach(func: Func) -> Reach {
     }
 }
 
+/// The algorithm that has a variant without slots.
+pub fn algo(func: Func) -> Algo {
+    if func == Func::AllReduce { Algo::TwoStep } else { Algo::Direct }
+}
+
 /// Whether there is a variant of an algorithm without slots: of [`Algo::TwoStep`] and [`Algo::Direct`], for reductions
 /// with at most [`MAX_REDUCE`] ranks. (AllReduce in one step would read everything n times.)
 pub fn available(func: Func, algo: Algo, nranks: u32) -> bool {
     let reduces = matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter);
-    let exists = algo == if func == Func::AllReduce { Algo::TwoStep } else { Algo::Direct };
-    exists && algorithm::available(func, algo, nranks) && (!reduces || nranks <= MAX_REDUCE)
+    algo == self::algo(func) && algorithm::available(func, algo, nranks) && (!reduces || nranks <= MAX_REDUCE)
 }
 
 /// Which buffers of a rank its peers use.

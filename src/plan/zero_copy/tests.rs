@@ -15,10 +15,6 @@ const FUNCS: [Func; 8] = [
     Func::Scatter,
 ];
 
-fn algo(func: Func) -> Algo {
-    if func == Func::AllReduce { Algo::TwoStep } else { Algo::Direct }
-}
-
 fn setting(func: Func, slots: u32, in_place: bool) -> Setting {
     let Reach { input, output } = reach(func);
     Setting { slots, pieces: 2, in_place, calls: 3, direct: exec::Direct { read: input, write: output } }
