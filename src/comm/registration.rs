@@ -6,6 +6,7 @@
 //!
 //! What is freed without a word is noticed at the next use: no two allocations have one buffer id.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -57,6 +58,8 @@ struct Peer {
 #[derive(Default)]
 struct State {
     own: Vec<Option<Own>>,
+    /// The handles that users have. Memory may go before its handle.
+    handles: HashSet<usize>,
     /// Tags given out so far.
     given: u32,
     peers: Vec<Peer>,
@@ -103,7 +106,8 @@ impl Registrations {
         let to = from.checked_add(bytes)?;
         let mut state = self.state.lock();
         let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.add(&mut state, board, Range { handle, from, to }).then_some(handle)
+        let added = self.add(&mut state, board, Range { handle, from, to });
+        added.then(|| state.handles.insert(handle)).map(|_| handle)
     }
 
     fn add(&self, state: &mut State, board: &Board, range: Range) -> bool {
@@ -131,12 +135,9 @@ impl Registrations {
     /// Takes a user's registration back; false for a handle that is none.
     fn deregister(&self, board: &Board, handle: usize) -> bool {
         let mut state = self.state.lock();
-        let Some(own) = state.own.iter_mut().flatten().find(|own| own.ranges.iter().any(|range| range.handle == handle)) else {
-            return false;
-        };
-        own.ranges.retain(|range| range.handle != handle);
+        state.own.iter_mut().flatten().for_each(|own| own.ranges.retain(|range| range.handle != handle));
         state.forget(board, |own| own.ranges.is_empty());
-        true
+        state.handles.remove(&handle)
     }
 
     /// Takes all registrations of an allocation back that is gone. Another one may begin at its address by now.
