@@ -84,8 +84,12 @@ template<class S> FN void storeRows(char* user, const Rows& r, const Pack<16> (&
   }
 }
 
-// Rows of a slot, as soon as all their lines carry the flag; false: told to leave, as all threads of the warp are.
-template<class S> FN bool receiveRows(const Block& b, const char* slot, u64 flag, const Rows& r, Pack<16> (&x)[S::N]) {
+// Rows of a source's slot, as soon as all their lines carry the flag; false: the block leaves, as all threads of the
+// warp learn.
+template<class S> FN bool receiveRows(const Block& b, const Turn& t, u32 source, const Rows& r, Pack<16> (&x)[S::N]) {
+  const char* slot = t.src[source];
+  const u64 flag = t.src_pos[source] + 1;
+  Watch watch = {t, source, false};
   for (Patience patience;;) {
     Line l[S::N];
     bool missing = false;
@@ -97,7 +101,7 @@ template<class S> FN bool receiveRows(const Block& b, const char* slot, u64 flag
       UNROLL for (int i = 0; i < S::N; i++) x[i] = packOfLine(flagger(r.lane) ? Line{l[i & ~1].low, l[i | 1].low} : l[i]);
       return true;
     }
-    if (anyOfWarp(!patience.lasts(b))) return false;
+    if (anyOfWarp(!patience.lasts(b, watch))) return false;
   }
 }
 template<class S> FN void sendRows(char* slot, u64 flag, const Rows& r, const Pack<16> (&x)[S::N]) {
@@ -113,7 +117,7 @@ template<class S> FN void sendRows(char* slot, u64 flag, const Rows& r, const Pa
 
 // The rows of one source.
 template<class S> FN bool fetchRows(const Block& b, const Turn& t, u32 s, const Rows& r, Pack<16> (&x)[S::N]) {
-  if (s != t.place || !(t.user & STEP_IN)) return receiveRows<S>(b, t.src[s], t.src_pos[s] + 1, r, x);
+  if (s != t.place || !(t.user & STEP_IN)) return receiveRows<S>(b, t, s, r, x);
   loadRows<S>(t.src[s], r, x);
   if constexpr (!S::BULK)
     if (t.scale & WORK_PRE) UNROLL for (int i = 0; i < S::N; i++) x[i] = scaled<S::T, 16>(x[i], t.pre);

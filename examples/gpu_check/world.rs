@@ -157,6 +157,7 @@ impl World {
             count: case.count as u64,
             datatype: case.datatype,
             nchunks: nranks,
+            blocks: false,
             max_channels: 1,
             slot_bytes: SLOT_BYTES.into(),
             proto: self.proto,
@@ -181,7 +182,9 @@ impl World {
                 output,
                 steps: self.memory.address() + self.steps[rank] as u64,
                 links: self.memory.address() + self.ends[rank] as u64,
-                ..geometry.work(0, schedule, case.datatype, &operator)
+                nsteps: schedule.steps.len() as u32,
+                nlinks: schedule.links.len() as u32,
+                ..geometry.work(0, case.datatype, &operator)
             };
         }
         Ok(arguments)
@@ -202,7 +205,7 @@ impl World {
             }
             thread::sleep(Duration::from_micros(20));
         }
-        let error = self.flag.error();
+        let error = self.flag.error()[0];
         Ok((error != 0 || self.flag.is_raised())
             .then(|| format!("the kernel left with error {error} after {:?}", started.elapsed())))
     }

@@ -22,6 +22,13 @@ struct Item {
     work: Work,
 }
 
+/// The work of one kernel in a stage: a column for each block.
+struct Columns {
+    stage: Stage,
+    kernel: usize,
+    blocks: Vec<Vec<Work>>,
+}
+
 /// The work of one communicator in a group, being collected.
 pub(super) struct Plan<'a> {
     pub(super) comm: &'a Comm,
@@ -123,17 +130,18 @@ impl<'a> Plan<'a> {
     /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
     /// launches, since all have the same collectives; items of one block keep their order.
     pub(super) fn launches(self) -> Result<Vec<Launch>, Error> {
-        let mut groups: Vec<((Stage, usize), Vec<Vec<Work>>)> = Vec::with_capacity(1);
-        for Item { stage, kernel, block, work } in &self.items {
-            let place = groups.iter().position(|(key, _)| *key == (*stage, *kernel)).unwrap_or_else(|| {
-                groups.push(((*stage, *kernel), Vec::new()));
+        let mut groups: Vec<Columns> = Vec::with_capacity(1);
+        for &Item { stage, kernel, block, work } in &self.items {
+            let alike = |group: &Columns| (group.stage, group.kernel) == (stage, kernel);
+            let place = groups.iter().position(alike).unwrap_or_else(|| {
+                groups.push(Columns { stage, kernel, blocks: Vec::new() });
                 groups.len() - 1
             });
-            let columns = &mut groups[place].1;
-            columns.resize(columns.len().max(*block as usize + 1), Vec::new());
-            columns[*block as usize].push(*work);
+            let blocks = &mut groups[place].blocks;
+            blocks.resize(blocks.len().max(block as usize + 1), Vec::new());
+            blocks[block as usize].push(work);
         }
-        groups.iter().map(|((_, kernel), columns)| self.launch(*kernel, columns)).collect()
+        groups.iter().map(|group| self.launch(group.kernel, &group.blocks)).collect()
     }
 
     /// One launch; a column of work for each block. Short columns are filled up with items that do nothing.
