@@ -5,6 +5,7 @@
 // move the counters. Nothing but the manager knows where in the schedule the block is.
 #pragma once
 #include "ll.cuh"
+#include "offers.cuh"
 
 namespace oxccl {
 namespace {
@@ -26,6 +27,7 @@ struct Shared {
   u32 failed;          // set by any thread that finds that the block must leave
   u32 stop;            // the exit: written by lane 0 between the second barrier and the first, so that all
                        // threads of the block take it together
+  Agreement agreement; // of an item with WORK_OFFER
   u8 used[MAX_LINKS];  // whether the item has used a link; each byte is written by who has the link in a turn
 };
 
@@ -71,7 +73,9 @@ template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 i
   item = nextItem(a, item);
   if (item >= a.nwork) return false;
   s.work = a.items ? a.items[item] : a.work[item];
-  const bool bad = s.work.type != T || s.work.proto != P::ID || s.work.op >= NOPS || !s.work.piece || s.work.nlinks > MAX_LINKS;
+  bool bad = s.work.type != T || s.work.proto != P::ID || s.work.op >= NOPS || !s.work.piece || s.work.nlinks > MAX_LINKS;
+  // What is agreed on happens once, so the item must be one piece.
+  bad |= (s.work.flags & WORK_OFFER) && (!P::COUNTED || s.work.piece < s.work.hi - s.work.lo);
   if (bad) report(a, ERROR_BAD_WORK);
   if (bad || (HOST_IS_NEAR && broken(a))) {
     leaveItems(a, item);
@@ -80,6 +84,8 @@ template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 i
   const u32 at = WORK_PRE | WORK_PRE_AT;
   if ((s.work.flags & at) == at) s.work.pre = scalarAt<T>((const char*)s.work.pre);
   for (u32 i = 0; i < s.work.nlinks; i++) s.used[i] = 0;
+  storeFlag(&s.agreement.declined, 0);
+  storeFlag(&s.agreement.unable, 0);
   s.at.item = item;
   s.at.offset = s.work.lo;
   openStep(s, 0);
@@ -98,9 +104,15 @@ template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s) {
     s.at.out_chunk = turned(s.at.out_chunk, s.step.stride, s.work.nchunks);
     return true;
   }
-  if (s.at.step + 1 < s.work.nsteps) {
+  const bool offered = P::COUNTED && (s.work.flags & WORK_OFFER), goes_on = !offered || agreed(s.agreement, s.work, s.step);
+  if (goes_on && s.at.step + 1 < s.work.nsteps) {
     openStep(s, s.at.step + 1);
     return true;
+  }
+  if (offered) {
+    // The item behind does the same by slots.
+    takeBack(s.work);
+    return openWork<T, P>(a, s, s.at.item + (goes_on ? 2 : 1) * a.nchannels);
   }
   // Not `offset += piece < hi`: near the end of the 64 bits that would wrap.
   if (s.work.hi - s.at.offset > s.work.piece) {
@@ -188,7 +200,7 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
   const bool counts = counted<P>(s.step);
   Waited waited = READY;
   if (l.left) waited = PEER_LEFT;
-  else if (!receive) waited = wait(b, l.consumed, l.pos + 1 - SLOTS, l.seen);
+  else if (!receive) waited = wait(b, l.consumed, P::COUNTED && (s.step.flags & STEP_OFFER) ? l.pos : l.pos + 1 - SLOTS, l.seen);
   else if (counts) waited = wait(b, l.posted, l.pos + 1, l.seen);
   if (waited == PEER_LEFT) report(b.args(), ERROR_PEER_LEFT, l.peer, w.serial);
   if (waited != READY) return false;
@@ -198,6 +210,13 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
     if (!receive) storeWord(&l.posted->call, callWord(l.pos, w.sign));
   }
   return !receive || !counts || !mismatch(b.args(), l, w.serial, w.sign, l.posted->signs[l.pos % SLOTS]);
+}
+
+// What a signal of an item with WORK_OFFER says. Its first step sends to the peers in the order in which they are heard.
+FN void hear(const Block& b, Shared& s, LinkEnd& l, u32 k) {
+  const Work& w = s.work;
+  if (s.step.flags & STEP_OFFER) takeOffers(s.agreement, b.args().peers, l, w.links[w.steps[0].send[k]]);
+  if ((s.step.flags & STEP_VERDICT) && !l.posted->signs[l.pos % SLOTS]) storeFlag(&s.agreement.unable, 1);
 }
 
 // Each lane: waits for its links, and enters them.
@@ -210,6 +229,7 @@ template<Type T, class P> FN void resolve(const Block& b, Shared& s) {
     const bool receive = k < step.nrecv, first = !s.used[link];
     s.used[link] = 1;
     if (!awaitLink<P>(b, s, l, receive, first)) storeFlag(&s.failed, 1);
+    else if (P::COUNTED && receive) hear(b, s, l, k);
     if (receive) enter<T, P>(s, l, k + (in && k >= step.place), true);
     else enter<T, P>(s, l, k - step.nrecv + out, false);
   }
@@ -247,7 +267,8 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
       post(l.consumed, l.pos);
       if (!counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.sign)) storeFlag(&s.failed, 1);
     } else if (counts) {
-      l.posted->signs[at % SLOTS] = s.work.sign;
+      if (P::COUNTED && (step.flags & STEP_OFFER)) giveOffers(s.work, *l.posted);
+      l.posted->signs[at % SLOTS] = P::COUNTED && (step.flags & STEP_VERDICT) ? !loadFlag(&s.agreement.unable) : s.work.sign;
       post(l.posted, l.pos);
     }
   }

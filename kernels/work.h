@@ -20,6 +20,9 @@ enum : u32 {
   ERROR_WORDS = 8,       // words of 32 bits of an error report
   ERROR_CLAIM = 7,       // the last of them: kernels settle here whose report it is, before it is complete
   MAX_LINKS = 256,       // links of a work item
+  REGISTRATIONS = 64,    // memory that a rank can have registered at a time
+  OFFER_BITS = 39,       // bits of an offer below the registration's tag: the offset
+  PLACE_UNIT = 512,      // bytes that registered memory is aligned to
 };
 
 // Element types, with the numbers of ncclDataType_t.
@@ -41,6 +44,8 @@ enum : u8 {
   STEP_FROM_OUT = 4,     // the own chunk is read from the output (it was written by an earlier step), unscaled
   STEP_POST = 8,         // the result is final: apply Work::post
   STEP_NO_DATA = 16,     // a signal only: counters move, no data does
+  STEP_OFFER = 32,       // a signal that carries offers, see Work::offers
+  STEP_VERDICT = 64,     // a signal that says whether a rank reaches what it was offered
 };
 
 // Work::flags
@@ -48,6 +53,7 @@ enum : u8 {
   WORK_PRE = 1,          // multiply the own input by `pre` before it is reduced
   WORK_POST = 2,         // divide a final result by `post`, toward zero (integers only)
   WORK_PRE_AT = 4,       // with WORK_PRE: `pre` is the address of the scalar, which is read when the item begins
+  WORK_OFFER = 8,        // SIMPLE: runs if all ranks agree in its first steps, else the block's next item does
 };
 
 // LaunchArgs::flags
@@ -87,7 +93,8 @@ struct alignas(64) Counter {
   u32 left;              // nonzero: who writes this counter has left for good; whoever waits for it leaves too
   u32 signs[SLOTS];      // `posted`: Work::sign of whoever filled the slot of this number
   u64 call;              // `posted`, LL: where the sender's last work item began on this link (low half), and its sign
-  u64 reserved;
+                         // `posted`, SIMPLE: the sender's offer of its input
+  u64 offer;             // `posted`, SIMPLE: the sender's offer of its output
 };
 
 // One end of a one-directional link, as its rank sees it. Only this end writes it.
@@ -95,7 +102,7 @@ struct alignas(64) LinkEnd {
   char* slots;           // SLOTS * slot_bytes, in the receiver's memory
   Counter* posted;       // slots filled so far (LL: up to the last signal); written by the sender, lives with the receiver
   Counter* consumed;     // slots emptied so far; written by the receiver, lives with the sender
-  char* direct;          // SIMPLE: the peer's user buffer, used in place of slots; null: slots
+  char* direct;          // SIMPLE: the peer's user buffer, used in place of slots; null: slots. Items with WORK_OFFER set it
   u64 pos;               // slots that this end has passed; persists over launches
   u64 seen;              // the other side's counter when it was last read
   u32 slot_bytes;        // a multiple of 64
@@ -120,7 +127,7 @@ struct Work {
   u64 pre, post;         // scalars: bits of the element type in the low bytes
   u32 sign;              // says which call this is: both ends of a link must agree; 0: the receiver does not compare
   u32 serial;            // the number of the call in its communicator, for reports
-  u64 reserved[2];
+  u64 offers[2];         // WORK_OFFER: input and output, as peers find them (offers.cuh)
 };
 
 // The kernel's one argument. Block b runs the items b, b + nchannels, ... below nwork; it skips those without steps
@@ -134,7 +141,8 @@ struct LaunchArgs {
   const Work* items;     // the work items where `work` has too little room; null: they are in `work`
   u32 flags;             // LAUNCH_*
   u32 reserved0;
-  u64 reserved[9];
+  const u64* peers;      // REGISTRATIONS words for each rank: its memory as this rank reaches it (offers.cuh); may be null
+  u64 reserved[8];
   Work work[MAX_WORK];
 };
 

@@ -34,7 +34,7 @@ fn structures(text: &mut String) {
         in_chunk = "in_chunk", out_chunk = "out_chunk", recv = "recv", send = "send",
     });
     structure!(text, Counter {
-        value = "value", waiters = "waiters", left = "left", signs = "signs", call = "call", reserved = "reserved",
+        value = "value", waiters = "waiters", left = "left", signs = "signs", call = "call", offer = "offer",
     });
     structure!(text, LinkEnd {
         slots = "slots", posted = "posted", consumed = "consumed", direct = "direct", pos = "pos", seen = "seen",
@@ -44,12 +44,12 @@ fn structures(text: &mut String) {
         input = "in", output = "out", steps = "steps", links = "links", count = "count", block = "block",
         piece = "piece", lo = "lo", hi = "hi", nsteps = "nsteps", nchunks = "nchunks", datatype = "type", op = "op",
         proto = "proto", flags = "flags", nlinks = "nlinks", pre = "pre", post = "post", sign = "sign",
-        serial = "serial", reserved = "reserved",
+        serial = "serial", offers = "offers",
     });
     structure!(text, LaunchArgs {
         nwork = "nwork", nchannels = "nchannels", spin = "spin", yields = "yields", futex_ns = "futex_ns",
-        abort = "abort", error = "error", items = "items", flags = "flags", reserved0 = "reserved0", reserved = "reserved",
-        work = "work",
+        abort = "abort", error = "error", items = "items", flags = "flags", reserved0 = "reserved0", peers = "peers",
+        reserved = "reserved", work = "work",
     });
 }
 
@@ -62,6 +62,9 @@ fn numbers(text: &mut String) {
         ("ERROR_WORDS", layout::ERROR_WORDS),
         ("ERROR_CLAIM", layout::ERROR_CLAIM),
         ("MAX_LINKS", layout::MAX_LINKS),
+        ("REGISTRATIONS", layout::REGISTRATIONS),
+        ("OFFER_BITS", layout::OFFER_BITS as usize),
+        ("PLACE_UNIT", layout::PLACE_UNIT as usize),
         ("NTYPES", DataType::ALL.len()),
         ("SUM", KernelOp::Sum as usize),
         ("PROD", KernelOp::Prod as usize),
@@ -80,6 +83,9 @@ fn numbers(text: &mut String) {
         ("STEP_FROM_OUT", layout::step_flag::FROM_OUT.into()),
         ("STEP_POST", layout::step_flag::POST.into()),
         ("STEP_NO_DATA", layout::step_flag::NO_DATA.into()),
+        ("STEP_OFFER", layout::step_flag::OFFER.into()),
+        ("STEP_VERDICT", layout::step_flag::VERDICT.into()),
+        ("WORK_OFFER", layout::work_flag::OFFER.into()),
         ("WORK_PRE", layout::work_flag::PRE.into()),
         ("WORK_POST", layout::work_flag::POST.into()),
         ("WORK_PRE_AT", layout::work_flag::PRE_AT.into()),

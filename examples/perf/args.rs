@@ -31,6 +31,7 @@ perf: checks and times collectives, in the manner of nccl-tests
   -w N            untimed calls before (default 5)
   -i N            timed calls (default: as many as fill 50 ms, 5 to 2000)
   -z 0|1          wait after each call, as a blocking library does, instead of after all (default 0)
+  -R 0|1          1: buffers are of ncclMemAlloc, and registered (default 0)
   -a 0|1|2|3      time of rank 0, average, minimum or maximum over the ranks (default 1)
   --rounds N      init: how often (default 3)
   --device KIND   auto: a GPU where there is a driver, else the software device; soft; gpu
@@ -92,6 +93,8 @@ pub struct Args {
     pub iterations: Option<u64>,
     pub average: u8,
     pub blocking: bool,
+    /// Buffers are registered.
+    pub register: bool,
     pub rounds: usize,
     pub device: DeviceKind,
     pub nccl: Option<String>,
@@ -118,6 +121,7 @@ impl Default for Args {
             iterations: None,
             average: 1,
             blocking: false,
+            register: false,
             rounds: 3,
             device: DeviceKind::Auto,
             nccl: None,
@@ -213,6 +217,7 @@ fn set(args: &mut Args, name: &str, value: &str) -> Result<(), String> {
         "-w" => args.warmup = number(value, 0, 1_000_000)?,
         "-i" => args.iterations = Some(number(value, 1, 1_000_000_000)?),
         "-a" => args.average = number(value, 0, 3)? as u8,
+        "-R" | "--register" => args.register = number(value, 0, 1)? == 1,
         "-z" => args.blocking = number(value, 0, 1)? == 1,
         "--calls" => args.mode = Mode::Calls(number(value, 1, 1_000_000_000)?),
         "--rounds" => args.rounds = number(value, 1, 1_000_000)? as usize,

@@ -53,6 +53,7 @@ impl Fleet {
                 threads,
                 per_worker: args.per_worker,
                 nranks: args.nranks,
+                register: args.register,
                 nccl: args.nccl.clone().unwrap_or_else(|| "libnccl.so.2".into()),
             };
             let process = Process::start(&config, args, device, sender.clone())?;

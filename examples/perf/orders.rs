@@ -17,6 +17,8 @@ pub struct Config {
     pub per_worker: usize,
     /// Ranks in all.
     pub nranks: usize,
+    /// Buffers are of `ncclMemAlloc`, and registered.
+    pub register: bool,
     /// Name or path of the library.
     pub nccl: String,
 }

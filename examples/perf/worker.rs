@@ -100,6 +100,8 @@ struct Rank {
     comm: Comm,
     send: u64,
     recv: u64,
+    /// Of both buffers' registrations.
+    handles: Vec<usize>,
 }
 
 impl Rank {
@@ -114,6 +116,8 @@ struct Ranks {
     nccl: Nccl,
     nranks: usize,
     ranks: Vec<Rank>,
+    /// Buffers are of `ncclMemAlloc`, and registered.
+    register: bool,
     /// Name or path of the library.
     library: String,
     calls: Option<Collectives>,
@@ -143,7 +147,16 @@ impl Ranks {
             let context = told(cuda.use_device(rank % devices))?;
             let stream = told(cuda.stream())?;
             names.push(told(cuda.device_name(rank % devices))?);
-            ranks.push(Rank { rank, device: rank % devices, context, stream, comm: Comm::NULL, send: 0, recv: 0 });
+            ranks.push(Rank {
+                rank,
+                device: rank % devices,
+                context,
+                stream,
+                comm: Comm::NULL,
+                send: 0,
+                recv: 0,
+                handles: Vec::new(),
+            });
         }
         let version = told(nccl.version())?;
         let ranks = Ranks {
@@ -151,6 +164,7 @@ impl Ranks {
             nccl,
             nranks: config.nranks,
             ranks,
+            register: config.register,
             library: config.nccl.clone(),
             calls: None,
             contents: Contents::default(),
@@ -202,8 +216,14 @@ impl Ranks {
         let bytes = bytes.max(LEAST * self.nranks);
         for rank in &mut self.ranks {
             told(self.cuda.set_current(rank.context))?;
-            rank.send = told(self.cuda.alloc(bytes))?;
-            rank.recv = told(self.cuda.alloc(bytes))?;
+            for buffer in [&mut rank.send, &mut rank.recv] {
+                if self.register {
+                    *buffer = told(self.nccl.mem_alloc(bytes))?;
+                    rank.handles.push(told(self.nccl.register(rank.comm, *buffer, bytes))?);
+                } else {
+                    *buffer = told(self.cuda.alloc(bytes))?;
+                }
+            }
             // The first touch of memory is slow and not what is measured.
             told(self.cuda.fill(rank.send, 0, bytes))?;
             told(self.cuda.fill(rank.recv, 0, bytes))?;
@@ -296,6 +316,9 @@ impl Ranks {
 
     fn quit(&mut self) -> Outcome<()> {
         self.wait()?;
+        for rank in &mut self.ranks {
+            rank.handles.drain(..).try_for_each(|handle| told(self.nccl.deregister(rank.comm, handle)))?;
+        }
         self.grouped(|_, nccl, rank| {
             let comm = std::mem::replace(&mut rank.comm, Comm::NULL);
             told(nccl.destroy(comm))
@@ -304,7 +327,7 @@ impl Ranks {
             told(self.cuda.set_current(rank.context))?;
             for buffer in [rank.send, rank.recv].into_iter().filter(|buffer| *buffer != 0) {
                 // SAFETY: the stream is idle, and nothing else had the address.
-                told(unsafe { self.cuda.free(buffer) })?;
+                unsafe { if self.register { told(self.nccl.mem_free(buffer)) } else { told(self.cuda.free(buffer)) } }?;
             }
             told(self.cuda.destroy_stream(rank.stream))?;
             told(self.cuda.release_device(rank.device))?;

@@ -91,7 +91,10 @@ unsafe fn mem_alloc(ptr: *mut *mut c_void, size: usize) -> Result<(), Error> {
 }
 
 unsafe fn mem_free(ptr: *mut c_void) -> Result<(), Error> {
-    device::free(ptr as u64)
+    device::free(ptr as u64)?;
+    // Not before: a peer may be using it until then, and unlike the memory its registration would not wait for that.
+    comm::memory_freed(ptr as u64);
+    Ok(())
 }
 
 /// Shortest key, in bytes.

@@ -77,21 +77,18 @@ fn mem_stats(comm: Handle, stat: c_int, value: *mut u64) -> Result<(), Error> {
 }
 
 /// Registration is a hint; a NULL handle says that nothing came of it.
-unsafe fn register(comm: Handle, _buffer: *mut c_void, _size: usize, handle: *mut *mut c_void) -> Result<(), Error> {
-    comm_of("ncclCommRegister", comm)?;
+unsafe fn register(comm: Handle, buffer: *mut c_void, size: usize, handle: *mut *mut c_void) -> Result<(), Error> {
+    let comm = comm_of("ncclCommRegister", comm)?;
     if !handle.is_null() {
         // SAFETY: not NULL, so valid for writing by the C contract.
-        unsafe { handle.write(std::ptr::null_mut()) };
+        unsafe { handle.write(comm.register(buffer as u64, size as u64) as *mut c_void) };
     }
     Ok(())
 }
 
 fn deregister(comm: Handle, handle: *mut c_void) -> Result<(), Error> {
-    comm_of("ncclCommDeregister", comm)?;
-    match handle.is_null() {
-        true => Ok(()),
-        false => Err(Error::InvalidUsage(format!("Deregister: Could not find handle {handle:p}"))),
-    }
+    let comm = comm_of("ncclCommDeregister", comm)?;
+    if handle.is_null() { Ok(()) } else { comm.deregister(handle as usize) }
 }
 
 /// `ncclScalarHostImmediate`.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::config::VERSION;
 use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
-use super::{Comm, ItemStore, Order, Parts, State, arena, board};
+use super::{Comm, ItemStore, Order, Parts, Registrations, State, arena, board};
 use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
 use crate::device::{self, HostFlag, Kernels};
 use crate::error::Error;
@@ -159,11 +159,14 @@ impl Comm {
         let links = wired.as_ref().map(|(wiring, connections)| (wiring, connections));
         let schedules = Schedules::upload(&self.context, me, &peers, agreed, links)?;
         let board = board::share(me, &peers, post, self.hash, self.cancel.as_fd());
+        let mappable = board.as_ref().filter(|_| schedules.offers());
+        let registrations = mappable.map(|board| Registrations::new(&self.context, &peers, board)).transpose()?;
         let parts = Parts {
             kernels,
             schedules,
             items: ItemStore::new(&self.context),
             board,
+            registrations,
             order: Mutex::new(Order::create(&self.context, self.config.graph_usage_mode == MIXED_GRAPHS)?),
             flag: HostFlag::create(&self.context)?,
             connections: wired.map(|(_, connections)| connections),
@@ -218,7 +221,7 @@ impl Comm {
             Err(failed) => failed,
         };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
-        settings::without_whole_lines(agreed);
+        settings::without_peer_memory(agreed);
         let wired = wiring(agreed)?;
         let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
         let second = self.connect_once(bootstrap, post, &peers, &wired);

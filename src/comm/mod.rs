@@ -12,6 +12,7 @@ pub mod jobs;
 mod ops;
 mod order;
 mod programs;
+mod registration;
 mod schedules;
 pub mod selection;
 mod settings;
@@ -40,7 +41,8 @@ pub use init::excuse;
 pub use items::{ItemStore, Lent};
 pub use ops::{Operators, check_destroyable};
 pub use order::Order;
-pub use schedules::{Ask, Cut, Half, Schedules, WaitPolicy, kernel_number};
+pub use registration::{Registrations, memory_freed};
+pub use schedules::{Ask, Cut, Half, Offered, Schedules, WaitPolicy, kernel_number};
 pub use settings::{check_device_list, first_devices, unique_id};
 
 /// How a call of the C interface went, other than by an error.
@@ -118,8 +120,10 @@ pub struct Parts {
     pub schedules: Schedules,
     /// Work items that do not fit a launch's argument.
     pub items: ItemStore,
-    /// What the ranks of the host have called lately.
+    /// What the ranks of the host have called lately, and registered.
     pub board: Option<Board>,
+    /// Memory that is registered; none where ranks cannot map it, or need not.
+    pub registrations: Option<Registrations>,
     /// Order of launches among streams.
     pub order: Mutex<Order>,
     /// "Leave now", for kernels.

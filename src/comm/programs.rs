@@ -12,7 +12,7 @@ use crate::plan::layout::{Proto, Step};
 use crate::plan::point_to_point;
 use crate::plan::schedule::Schedule;
 use crate::plan::wiring::LinkNeed;
-use crate::plan::{LinkClass, LinkId, SLOTS};
+use crate::plan::{LinkClass, LinkId, SLOTS, zero_copy};
 
 /// A schedule on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +32,18 @@ fn number(func: Func, algo: Algo) -> usize {
     func as usize * Algo::ALL.len() + algo as usize
 }
 
+/// Puts programs at a place of a list that grows as needed.
+fn put(list: &mut Vec<Vec<Program>>, place: usize, programs: Vec<Program>) {
+    list.resize(list.len().max(place + 1), Vec::new());
+    list[place] = programs;
+}
+
 /// All of a rank's programs. Their addresses count from the image's begin until [`Image::at`].
 pub(super) struct Programs {
     /// By function and algorithm ([`number`]); with a root, one for each.
     collectives: Vec<Vec<Program>>,
+    /// By function: those that do without slots, if all ranks agree; with a root, one for each.
+    agreed: Vec<Vec<Program>>,
     send: Program,
     receive: Program,
     copy: Program,
@@ -49,23 +57,26 @@ impl Programs {
     pub(super) fn compile(rank: u32, nranks: u32, links: &[LinkNeed]) -> Result<Image, Error> {
         let places = Places::of(links);
         let mut steps = Steps::default();
-        let mut collectives = Vec::new();
+        let (mut collectives, mut agreed) = (Vec::new(), Vec::new());
         for func in Func::COLLECTIVES {
+            let roots = if func.has_root() { nranks } else { 1 };
             for algo in Algo::ALL {
                 if nranks > 1 && algorithm::available(func, algo, nranks) {
-                    let roots = if func.has_root() { nranks } else { 1 };
                     let one = |root| steps.add(algorithm::compile(Kind { func, algo, root }, rank, nranks)?, Some(&places));
-                    let programs = (0..roots).map(one).collect::<Result<Vec<_>, Error>>()?;
-                    let place = number(func, algo);
-                    collectives.resize(collectives.len().max(place + 1), Vec::new());
-                    collectives[place] = programs;
+                    put(&mut collectives, number(func, algo), (0..roots).map(one).collect::<Result<Vec<_>, Error>>()?);
                 }
+            }
+            let algo = zero_copy::algo(func);
+            if zero_copy::can_agree(func, algo, nranks) {
+                let one = |root| steps.add(zero_copy::agreed(Kind { func, algo, root }, rank, nranks)?, Some(&places));
+                put(&mut agreed, func as usize, (0..roots).map(one).collect::<Result<Vec<_>, Error>>()?);
             }
         }
         // The peer is of no account: the link is chosen by the work item.
         let peer = if rank == 0 { 1 } else { 0 };
         let programs = Programs {
             collectives,
+            agreed,
             send: steps.add(point_to_point::send(rank, peer)?, None)?,
             receive: steps.add(point_to_point::receive(rank, peer)?, None)?,
             copy: steps.add(point_to_point::copy(rank)?, None)?,
@@ -77,6 +88,11 @@ impl Programs {
     pub(super) fn collective(&self, func: Func, algo: Algo, root: u32) -> Option<Program> {
         let roots = self.collectives.get(number(func, algo))?;
         roots.get(if func.has_root() { root as usize } else { 0 }).copied()
+    }
+
+    /// The program of a collective without slots.
+    pub(super) fn agreed(&self, func: Func, root: u32) -> Option<Program> {
+        self.agreed.get(func as usize)?.get(if func.has_root() { root as usize } else { 0 }).copied()
     }
 
     /// The program of half a message, or a copy.
@@ -103,8 +119,8 @@ impl Image {
 
     /// The programs when the steps are at `address`.
     pub(super) fn at(mut self, address: u64) -> Programs {
-        let Programs { collectives, send, receive, copy } = &mut self.programs;
-        let all = collectives.iter_mut().flatten().chain([send, receive, copy]);
+        let Programs { collectives, agreed, send, receive, copy } = &mut self.programs;
+        let all = collectives.iter_mut().chain(agreed).flatten().chain([send, receive, copy]);
         all.for_each(|program| program.steps += address);
         self.programs
     }

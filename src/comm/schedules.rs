@@ -10,15 +10,15 @@ use super::programs::{Program, Programs};
 use super::settings::Agreed;
 use crate::device::{Context, DeviceMemory, HostFlag};
 use crate::error::Error;
-use crate::plan::LinkClass;
 use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
 use crate::plan::cost::{Choice, Choices, Machine, Ways};
-use crate::plan::layout::{LaunchArgs, LinkEnd, Proto, Work, launch_flag};
+use crate::plan::layout::{LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag};
 use crate::plan::operator::Operator;
 use crate::plan::shape::{Shape, shape};
 use crate::plan::wiring::{self, LinkNeed, LinkSet, Wiring};
 use crate::plan::work::{Geometry, Request};
+use crate::plan::{LinkClass, zero_copy};
 use crate::sys;
 use crate::transport::{Connections, PeerFacts};
 
@@ -32,6 +32,10 @@ const YIELDS: u32 = 200;
 const SPINS: (u32, u32) = (2000, 20);
 /// Bytes of a call for which another channel is worth its while.
 const CHANNEL_BYTES: u64 = 64 << 10;
+/// Bytes of a call for which ranks ask each other whether they can do without slots: less is not worth the question.
+const OFFER_BYTES: u64 = 128 << 10;
+/// The most channels of such a call: each has two work items, and both are to fit the launch's argument.
+const OFFER_CHANNELS: u32 = (MAX_WORK / 2) as u32;
 /// Bytes of a slot of an LL link on a GPU: it carries small messages.
 const LL_SLOT_BYTES: u32 = 16 << 10;
 
@@ -105,6 +109,17 @@ pub struct Cut {
     geometry: Geometry,
     program: Program,
     table: Table,
+    /// Further [`work_flag`]s.
+    flags: u8,
+}
+
+/// A collective that ranks carry out without slots if all of them can.
+#[derive(Clone, Copy, Debug)]
+pub struct Offered {
+    /// How, if they can; the work items lack the offers.
+    pub direct: Cut,
+    /// How else.
+    pub slots: Cut,
 }
 
 impl Cut {
@@ -115,12 +130,14 @@ impl Cut {
 
     /// The work item of a channel, complete but for the user's buffers.
     pub fn work(&self, channel: u32, datatype: DataType, operator: &Operator) -> Work {
+        let work = self.geometry.work(channel, datatype, operator);
         Work {
+            flags: work.flags | self.flags,
             steps: self.program.steps,
             nsteps: self.program.nsteps,
             links: self.table.at + u64::from(channel * self.table.links) * size_of::<LinkEnd>() as u64,
             nlinks: self.table.links,
-            ..self.geometry.work(channel, datatype, operator)
+            ..work
         }
     }
 }
@@ -226,14 +243,45 @@ impl Schedules {
         let choice = self.choose(ask)?;
         let program = self.programs.collective(ask.func, choice.algo, ask.root);
         let program = program.ok_or_else(|| Error::Internal(format!("no schedule for {ask:?} by {choice:?}")))?;
-        self.cut_as(choice, program, ask)
+        self.cut_as(choice, program, ask, u32::MAX)
+    }
+
+    /// Whether ranks ever ask each other for buffers in place of slots. All ranks come to the same answer.
+    pub fn offers(&self) -> bool {
+        let agree = |func| zero_copy::can_agree(func, zero_copy::algo(func), self.nranks);
+        self.agreed.maps_buffers && Func::COLLECTIVES.into_iter().any(agree)
+    }
+
+    /// Whether the ranks shall ask each other if they can do a call without slots, which `cut` would do otherwise.
+    /// The answer depends on nothing that ranks do not have in common: what is registered is none of it.
+    pub fn offered(&self, ask: &Ask, cut: &Cut, operator: &Operator) -> Result<Option<Offered>, Error> {
+        let (func, algo) = (ask.func, zero_copy::algo(ask.func));
+        let allowed = Ways { algos: ask.algos.unwrap_or(!0), ..Ways::ALL };
+        let worth = self.offers() && ask.bytes(self.nranks) >= OFFER_BYTES && cut.choice.proto == Proto::Simple;
+        let open = self.agreed.ways(func).allows(algo, Proto::Simple) && allowed.allows(algo, Proto::Simple);
+        // A kernel scales what its own rank gives, and reads that of others as it is.
+        if !worth || !open || operator.flags & work_flag::PRE != 0 {
+            return Ok(None);
+        }
+        let Some(program) = self.programs.agreed(func, ask.root) else { return Ok(None) };
+        let mut direct = self.cut_as(Choice { algo, ..cut.choice }, program, ask, OFFER_CHANNELS)?;
+        direct.geometry.piece = direct.geometry.part;
+        direct.flags = work_flag::OFFER;
+        // Channels come to their own decisions, so each must move the same elements either way.
+        let fallback = match direct.channels() == 1 || cut.program.nchunks == program.nchunks {
+            true => cut.program,
+            false => self.programs.collective(func, algo, ask.root).unwrap_or(cut.program),
+        };
+        let choice = if fallback == cut.program { cut.choice } else { direct.choice };
+        let channels = direct.channels().min(OFFER_CHANNELS);
+        Ok(Some(Offered { direct, slots: self.cut_as(choice, fallback, ask, channels)? }))
     }
 
     /// Cuts half of a message, or a copy on one rank.
     pub fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut, Error> {
         let ask = Ask { func: Func::Send, count, datatype, root: 0, algos: None };
         let choice = Choice { algo: Algo::Direct, proto: Proto::Simple, us: 0.0 };
-        let mut cut = self.cut_as(choice, self.programs.half(half), &ask)?;
+        let mut cut = self.cut_as(choice, self.programs.half(half), &ask, u32::MAX)?;
         // The one link of the schedule is the one to, or from, the peer.
         cut.table.at += self.link_place(half) * size_of::<LinkEnd>() as u64;
         cut.table.links = u32::from(half != Half::Copy);
@@ -251,7 +299,7 @@ impl Schedules {
         }
     }
 
-    fn cut_as(&self, choice: Choice, program: Program, ask: &Ask) -> Result<Cut, Error> {
+    fn cut_as(&self, choice: Choice, program: Program, ask: &Ask, channels: u32) -> Result<Cut, Error> {
         let alone = Table { at: 0, links: 0, channels: 1, slot_bytes: self.agreed.slot_bytes };
         let table = self.tables[program.class as usize][choice.proto as usize].unwrap_or(alone);
         let geometry = Geometry::new(&Request {
@@ -259,12 +307,12 @@ impl Schedules {
             datatype: ask.datatype,
             nchunks: program.nchunks,
             blocks: has_blocks(ask.func),
-            max_channels: table.channels,
+            max_channels: table.channels.min(channels),
             slot_bytes: u64::from(table.slot_bytes),
             proto: choice.proto,
             min_channel_bytes: CHANNEL_BYTES,
         })?;
-        Ok(Cut { choice, geometry, program, table })
+        Ok(Cut { choice, geometry, program, table, flags: 0 })
     }
 
     fn choose(&self, ask: &Ask) -> Result<Choice, Error> {

@@ -68,6 +68,8 @@ pub struct Agreed {
     pub ways: [Ways; filter::FUNCTIONS.len()],
     /// The most ranks for each processor on any host.
     pub crowd: u32,
+    /// Every rank can map the buffers of every other one.
+    pub maps_buffers: bool,
 }
 
 impl Agreed {
@@ -287,12 +289,22 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
         slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES as u32),
         ways,
         crowd: peers.iter().map(|peer| crowd(peers, peer)).max().unwrap_or(1),
+        maps_buffers: all_pairs(peers, transport::maps_buffers),
     };
-    let whole = || peers.iter().enumerate().all(|(at, a)| peers[..at].iter().all(|b| transport::keeps_lines_whole(a, b)));
-    if agreed.protos() & 1 << Proto::Ll128 as u8 != 0 && !whole() {
+    if agreed.protos() & 1 << Proto::Ll128 as u8 != 0 && !all_pairs(peers, transport::keeps_lines_whole) {
         without_whole_lines(&mut agreed);
     }
     agreed
+}
+
+fn all_pairs(peers: &[PeerFacts], hold: fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
+    peers.iter().enumerate().all(|(at, a)| peers[..at].iter().all(|b| hold(a, b)))
+}
+
+/// Takes away what needs peer memory, which has turned out not to work.
+pub(super) fn without_peer_memory(agreed: &mut Agreed) {
+    agreed.maps_buffers = false;
+    without_whole_lines(agreed);
 }
 
 /// Ranks for each processor where a rank is.
@@ -303,7 +315,7 @@ fn crowd(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
 }
 
 /// Takes LL128 away: a link may be in other memory than a peer device's that is reached over NVLink.
-pub(super) fn without_whole_lines(agreed: &mut Agreed) {
+fn without_whole_lines(agreed: &mut Agreed) {
     let ll128 = 1 << Proto::Ll128 as u8;
     for ways in &mut agreed.ways {
         if ways.protos == ll128 {

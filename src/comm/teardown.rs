@@ -133,6 +133,11 @@ impl Comm {
         }
     }
 
+    /// Whether no communicator on this one's device has a launch under way.
+    pub fn device_is_quiet(&self) -> bool {
+        arena::all().iter().filter(|comm| comm.device == self.device).all(|comm| comm.is_idle())
+    }
+
     /// Whether no launch is under way; errors of the driver count as none.
     fn is_idle(&self) -> bool {
         let Some(parts) = self.parts.get() else { return true };

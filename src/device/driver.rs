@@ -69,6 +69,7 @@ driver_table! {
     fn enable_peer = "cuCtxEnablePeerAccess"(*mut c_void, c_uint);
     fn mem_alloc = "cuMemAlloc_v2"(*mut u64, usize);
     fn mem_free = "cuMemFree_v2"(u64);
+    fn address_range = "cuMemGetAddressRange_v2"(*mut u64, *mut usize, u64);
     fn host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     fn host_free = "cuMemFreeHost"(*mut c_void);
     fn host_register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);

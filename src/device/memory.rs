@@ -1,68 +1,20 @@
 //! Memory that kernels use: on the device, on the host, and of a peer process.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::context::{Context, current_device};
-use super::driver::{Driver, HOST_MEMORY_ALREADY_REGISTERED, IpcMemHandle};
+use super::context::Context;
+use super::driver::{HOST_MEMORY_ALREADY_REGISTERED, IpcMemHandle};
 use crate::error::Error;
 
 /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`, the same bits as for registration.
 const PORTABLE_MAPPED: c_uint = 1 | 2;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const LAZY_PEER_ACCESS: c_uint = 1;
-
-/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
-const ATTRIBUTE_DEVICE: c_int = 9;
-
-/// The contexts that memory of [`allocate`] lives in: such memory has no owner in this library, so its
-/// context must outlive everything.
-static HELD: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
-
-fn hold(device: i32) -> Result<Arc<Context>, Error> {
-    let mut held = HELD.lock();
-    if let Some(context) = held.iter().find(|context| context.device() == device) {
-        return Ok(context.clone());
-    }
-    held.push(Context::retain(device)?);
-    Ok(held[held.len() - 1].clone())
-}
-
-/// Allocates memory on the calling thread's current device, for the user (`ncclMemAlloc`). No bytes
-/// give address 0.
-pub fn allocate(bytes: usize) -> Result<u64, Error> {
-    let context = hold(current_device()?)?;
-    if bytes == 0 {
-        return Ok(0);
-    }
-    let _entered = context.enter()?;
-    let driver = context.driver();
-    let mut address = 0;
-    // SAFETY: a context is current; the pointer is to a live variable.
-    driver.check("cuMemAlloc", unsafe { (driver.table.mem_alloc)(&mut address, bytes) })?;
-    Ok(address)
-}
-
-/// Frees memory of [`allocate`], from whatever device is current. Address 0 is nothing.
-pub fn free(address: u64) -> Result<(), Error> {
-    let driver = Driver::get()?;
-    if address == 0 {
-        return Ok(());
-    }
-    let mut device: c_int = 0;
-    // SAFETY: the pointer is to a live integer, which is what this attribute takes.
-    let code = unsafe { (driver.table.pointer_attribute)((&raw mut device).cast(), ATTRIBUTE_DEVICE, address) };
-    driver.check("cuPointerGetAttribute", code)?;
-    let context = hold(device)?;
-    let _entered = context.enter()?;
-    // SAFETY: the driver checks the address.
-    driver.check("cuMemFree", unsafe { (driver.table.mem_free)(address) })
-}
 
 /// Device memory of this process. Dropping it frees it.
 pub struct DeviceMemory {
@@ -261,6 +213,12 @@ impl HostMemory {
     /// The size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The memory as words that kernels may read while they are written.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the memory is live, page-aligned and that long; users of words take it as atomics.
+        unsafe { std::slice::from_raw_parts(self.host.cast::<AtomicU64>(), self.bytes / size_of::<AtomicU64>()) }
     }
 
     /// Copies plain data to the begin of the memory, which no kernel may be using.

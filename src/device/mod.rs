@@ -3,6 +3,7 @@
 //! Objects free what they own on drop. Every method that may change the calling thread's current
 //! context restores it before it returns.
 
+mod allocation;
 mod cache;
 mod capture;
 mod context;
@@ -12,9 +13,10 @@ mod image;
 mod memory;
 pub mod nvrtc;
 
+pub use allocation::{Allocation, allocate, buffer_id, free, is_given};
 pub use capture::{Capture, Kept};
 pub use context::{Context, DeviceFacts, current_device, device_count};
 pub use driver::{Driver, IpcMemHandle, OUT_OF_MEMORY};
 pub use event::Event;
 pub use image::{KernelFacts, Kernels, Stream};
-pub use memory::{DeviceMemory, HostFlag, HostMemory, PeerMemory, RegisteredMemory, allocate, free};
+pub use memory::{DeviceMemory, HostFlag, HostMemory, PeerMemory, RegisteredMemory};

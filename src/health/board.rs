@@ -1,17 +1,24 @@
-//! The board: a piece of memory of a host in which each rank writes down its last calls.
+//! The board: a piece of memory of a host in which each rank writes down its last calls, and which memory of its
+//! peers may map.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::record::{Record, WORDS, disagreement};
+use super::registered::{self, Registered};
+use crate::plan::layout::REGISTRATIONS;
 use crate::sys::SharedMemory;
 
 /// Calls that are kept for each rank.
 const CALLS: usize = 32;
-/// Bytes of a rank's part of a board: a page, so that ranks do not share cache lines.
-pub const PART_BYTES: usize = 4096;
+/// Bytes of a rank's part of a board: whole pages, so that ranks do not share cache lines.
+pub const PART_BYTES: usize = 8192;
 /// Words of a rank's part.
 const PART: usize = PART_BYTES / size_of::<u64>();
-const _: () = assert!(CALLS * WORDS < PART);
+/// The word of a part that counts the changes of the records of memory, which follow it; on a cache line of its own.
+const CHANGES: usize = (CALLS * WORDS).next_multiple_of(8);
+/// The first word of the records of memory.
+const MEMORY: usize = CHANGES + 8;
+const _: () = assert!(MEMORY + REGISTRATIONS * registered::WORDS <= PART);
 
 /// The board of a communicator on one host, as one rank sees it.
 pub struct Board {
@@ -37,27 +44,40 @@ impl Board {
     /// Writes a call down. A rank does so from one thread at a time.
     pub fn note(&self, record: Record) {
         let place = (record.serial % CALLS as u64) as usize * WORDS;
-        let words = &self.part(self.mine)[place..place + WORDS];
-        // What was there becomes invalid first, then what is new; readers look at both ends.
-        words[WORDS - 1].store(record.serial, Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (to, word) in words.iter().zip(record.to_words()) {
-            to.store(word, Ordering::Release);
-        }
+        write(&self.part(self.mine)[place..place + WORDS], &record.to_words());
+    }
+
+    /// Says which memory has a number among this rank's registrations, if any. A rank does so from one thread at a time.
+    pub fn publish(&self, number: usize, memory: Option<Registered>) {
+        let (part, place) = (self.part(self.mine), MEMORY + number * registered::WORDS);
+        write(&part[place..place + registered::WORDS], &Registered::to_words(memory));
+        part[CHANGES].fetch_add(1, Ordering::Release);
+    }
+
+    /// The place of this rank's part.
+    pub fn mine(&self) -> usize {
+        self.mine
+    }
+
+    /// The ranks that write on the board, in the order of their parts.
+    pub fn ranks(&self) -> &[u32] {
+        &self.ranks
+    }
+
+    /// How often the registrations of the rank at `place` have changed: as long as it is the same, they are the same.
+    pub fn changes(&self, place: usize) -> u64 {
+        self.part(place)[CHANGES].load(Ordering::Acquire)
+    }
+
+    /// The registrations of the rank at `place`, by number. One that is just changing is none.
+    pub fn registered(&self, place: usize) -> impl Iterator<Item = Option<Registered>> {
+        let records = self.part(place)[MEMORY..].chunks_exact(registered::WORDS).take(REGISTRATIONS);
+        records.map(|words| Registered::from_words(read(words)))
     }
 
     /// The last calls of the rank at `place`, in no order.
     fn records(&self, place: usize) -> Vec<Record> {
-        let part = self.part(place);
-        let read = |call: usize| {
-            let mut words = [0; WORDS];
-            // From the end: the writer goes from the begin.
-            for word in (0..WORDS).rev() {
-                words[word] = part[call * WORDS + word].load(Ordering::Acquire);
-            }
-            Record::from_words(words)
-        };
-        (0..CALLS).filter_map(read).collect()
+        self.part(place).chunks_exact(WORDS).take(CALLS).filter_map(|words| Record::from_words(read(words))).collect()
     }
 
     /// What the ranks' last calls say about the first one on which they do not agree.
@@ -68,9 +88,29 @@ impl Board {
     }
 }
 
+/// Writes a record whose last word is its first one turned around. What was there becomes invalid first, then what is new;
+/// readers look at both ends.
+fn write(to: &[AtomicU64], words: &[u64]) {
+    to[words.len() - 1].store(words[0], Ordering::Relaxed);
+    fence(Ordering::Release);
+    for (to, word) in to.iter().zip(words) {
+        to.store(*word, Ordering::Release);
+    }
+}
+
+/// Reads a record from the end: the writer goes from the begin.
+fn read<const N: usize>(from: &[AtomicU64]) -> [u64; N] {
+    let mut words = [0; N];
+    for (word, from) in words.iter_mut().zip(from).rev() {
+        *word = from.load(Ordering::Acquire);
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::offer::Tag;
     use crate::sys::SharedFile;
 
     fn record(serial: u64, count: u64) -> Record {
@@ -90,6 +130,24 @@ mod tests {
         assert_eq!(board(2).disagreement(), None);
         assert!(Board::new(memory(1), vec![0, 1], 0).is_none());
         assert!(Board::new(memory(1), vec![0], 1).is_none());
+    }
+
+    #[test]
+    fn memory_is_found_until_it_is_taken_back() {
+        let board = board(2);
+        let of = |number, before| Registered { tag: Tag::new(number, before), base: 512, bytes: 9, handle: [7; 64] };
+        let found = |board: &Board| board.registered(0).collect::<Vec<_>>();
+        assert_eq!(found(&board), [None; REGISTRATIONS]);
+        let before = board.changes(0);
+        (0..REGISTRATIONS).for_each(|number| board.publish(number, Some(of(number, 5))));
+        assert!(found(&board).iter().enumerate().all(|(number, found)| *found == Some(of(number, 5))));
+        assert_eq!(board.registered(1).flatten().count(), 0);
+        board.publish(3, Some(of(3, 6)));
+        board.publish(63, None);
+        assert_eq!((found(&board)[3], found(&board)[63]), (Some(of(3, 6)), None));
+        assert_ne!(board.changes(0), before);
+        board.note(record(31, 1));
+        assert_eq!(found(&board)[0], Some(of(0, 5)));
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! Who is out of step: what every rank of a host has called lately, where all of them can read it.
 //!
 //! * [`record`] is a call as the board keeps it, and what a set of them says when they do not match. Pure;
+//! * [`registered`] is memory that peers may map, and of which they learn from the same place;
 //! * [`board`] is the memory that the ranks of a host share.
 
 pub mod board;
 pub mod record;
+pub mod registered;
 
 pub use board::Board;
 pub use record::Record;
+pub use registered::Registered;

@@ -2,6 +2,7 @@
 
 mod call;
 
+mod offers;
 mod peers;
 mod plan;
 

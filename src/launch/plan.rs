@@ -1,7 +1,7 @@
 //! From the calls of one communicator in a group to kernel launches: work items for each block.
 
-use super::{Call, peers};
-use crate::comm::{Ask, Captured, Comm, Half, Lent, Parts, kernel_number};
+use super::{Call, offers, peers};
+use crate::comm::{Ask, Captured, Comm, Cut, Half, Lent, Offered, Parts, Registrations, kernel_number};
 use crate::device::Stream;
 use crate::error::Error;
 use crate::plan::call::DataType;
@@ -90,11 +90,23 @@ impl<'a> Plan<'a> {
             true => Operator::of(call.reduction, call.datatype, self.comm.nranks() as u32),
             false => Operator::COPY,
         };
-        let (kernel, sign) = (kernel_number(cut.choice.proto, ask.datatype), call.sign());
-        for block in 0..cut.channels() {
+        let sign = call.sign();
+        let mut add = |cut: &Cut, block, offers| {
             let work = cut.work(block, ask.datatype, &operator);
-            let work = Work { input: call.send, output: call.recv, sign, serial, ..work };
+            let work = Work { input: call.send, output: call.recv, sign, serial, offers, ..work };
+            let kernel = kernel_number(cut.choice.proto, ask.datatype);
             self.items.push(Item { stage: Stage::Collectives, kernel, block, work });
+        };
+        match self.parts.schedules.offered(&ask, &cut, &operator)? {
+            None => (0..cut.channels()).for_each(|block| add(&cut, block, [0; 2])),
+            // A block's two items are neighbours: it runs one of them.
+            Some(Offered { direct, slots }) => {
+                let offers = offers::words(self.comm, self.parts, call);
+                (0..direct.channels()).for_each(|block| {
+                    add(&direct, block, offers);
+                    add(&slots, block, [0; 2]);
+                });
+            }
         }
         Ok(())
     }
@@ -140,6 +152,7 @@ impl<'a> Plan<'a> {
     /// One launch; a column of work for each block. Short columns are filled up with items that do nothing.
     fn launch(&self, kernel: usize, columns: &[Vec<Work>]) -> Result<Launch, Error> {
         let mut arguments = self.parts.schedules.arguments(self.parts.flag.address());
+        arguments.peers = self.parts.registrations.as_ref().map_or(0, Registrations::table);
         let depth = columns.iter().map(Vec::len).max().unwrap_or(0);
         let item = |place: usize| columns[place % columns.len()].get(place / columns.len()).copied().unwrap_or_default();
         let total = depth * columns.len();

@@ -23,6 +23,12 @@ pub const ERROR_WORDS: usize = 8;
 pub const ERROR_CLAIM: usize = 7;
 /// The most links of a work item.
 pub const MAX_LINKS: usize = 256;
+/// Pieces of memory that a rank can have registered at a time.
+pub const REGISTRATIONS: usize = 64;
+/// Bits of an offer below the registration's tag ([`super::offer`]).
+pub const OFFER_BITS: u32 = 39;
+/// Bytes that registered memory is aligned to.
+pub const PLACE_UNIT: u64 = 512;
 
 /// The operator that kernels know, with the numbers of `ncclRedOp_t` (spec §2.4). An average is a sum with scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,8 +126,12 @@ pub mod step_flag {
     pub const POST: u8 = 8;
     /// A signal only: counters move, no data does.
     pub const NO_DATA: u8 = 16;
+    /// A signal that carries offers ([`super::Work::offers`]).
+    pub const OFFER: u8 = 32;
+    /// A signal that says whether a rank reaches what it was offered.
+    pub const VERDICT: u8 = 64;
     /// All flags that there are.
-    pub const ALL: u8 = 31;
+    pub const ALL: u8 = 127;
 }
 
 /// Flags of a [`Work`].
@@ -132,6 +142,8 @@ pub mod work_flag {
     pub const POST: u8 = 2;
     /// With [`PRE`]: `pre` is the address of the scalar, which is read when the item begins.
     pub const PRE_AT: u8 = 4;
+    /// Simple: the item runs if all ranks agree in its first steps, else the block's next item does.
+    pub const OFFER: u8 = 8;
 }
 
 /// Bits of [`LaunchArgs::flags`].
@@ -201,10 +213,11 @@ pub struct Counter {
     pub left: u32,
     /// In `posted`: [`Work::sign`] of whoever filled the slot of this number.
     pub signs: [u32; SLOTS],
-    /// In `posted`, for LL: where the sender's last work item began on this link (low half), and its sign.
+    /// In `posted`, for LL: where the sender's last work item began on this link (low half), and its sign. For Simple:
+    /// the sender's offer of its input.
     pub call: u64,
-    /// Zero.
-    pub reserved: u64,
+    /// In `posted`, for Simple: the sender's offer of its output.
+    pub offer: u64,
 }
 
 /// One end of a one-directional link, as its rank sees it.
@@ -217,7 +230,7 @@ pub struct LinkEnd {
     pub posted: u64,
     /// Address of the [`Counter`] that the receiver writes; it lives with the sender.
     pub consumed: u64,
-    /// Address of the peer's user buffer that takes the place of the slots, or 0.
+    /// Address of the peer's user buffer that takes the place of the slots, or 0. Items with [`work_flag::OFFER`] set it.
     pub direct: u64,
     /// Slots that this end has passed. Persists over launches; kernels write it.
     pub pos: u64,
@@ -277,8 +290,8 @@ pub struct Work {
     pub sign: u32,
     /// The number of the call in its communicator, for reports.
     pub serial: u32,
-    /// Zero.
-    pub reserved: [u64; 2],
+    /// With [`work_flag::OFFER`]: input and output as peers find them ([`super::offer`]).
+    pub offers: [u64; 2],
 }
 
 /// A kernel's one argument, by value. Block b runs the items b, b + `nchannels`, … below `nwork`; it skips those
@@ -306,8 +319,10 @@ pub struct LaunchArgs {
     pub flags: u32,
     /// Zero.
     pub reserved0: u32,
+    /// Address of [`REGISTRATIONS`] words for each rank: its memory as this rank reaches it ([`super::offer`]), or 0.
+    pub peers: u64,
     /// Zero.
-    pub reserved: [u64; 9],
+    pub reserved: [u64; 8],
     /// The work items.
     pub work: [Work; MAX_WORK],
 }

@@ -5,7 +5,7 @@
 //!   byte as in `kernels/work.h`;
 //! * [`algorithm`] knows which algorithms there are and what they are good for; [`ring`], [`tree`], [`direct`], [`pat`] make
 //!   their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do without slots, [`schedule`] builds
-//!   and checks them;
+//!   and checks them; [`offer`] is how ranks tell each other where their buffers are;
 //! * [`wiring`] says which links a communicator has;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
 //! * [`cost`] says what a call will take, and chooses;
@@ -17,6 +17,7 @@ pub mod cost;
 pub mod direct;
 pub mod exec;
 pub mod layout;
+pub mod offer;
 pub mod operator;
 pub mod pat;
 pub mod point_to_point;

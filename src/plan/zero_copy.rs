@@ -13,13 +13,17 @@
 //! scales its own rank's input, and would read those of others as they are.
 //!
 //! The order of reduction is that of the other direct algorithms.
+//!
+//! Whether a call is carried out so is agreed on by the kernels ([`agreed`]): a rank's host knows which of its own memory is
+//! registered, but not whether its peers have that mapped by now.
 
 use super::algorithm::{self, Algo, Kind};
 use super::call::Func;
 use super::direct::Direct;
 use super::layout::MAX_FAN;
-use super::layout::step_flag::{IN, NO_DATA, OUT, POST};
+use super::layout::step_flag::{IN, NO_DATA, OFFER, OUT, POST, VERDICT};
 use super::schedule::{Draft, Schedule};
+use super::shape::{has_input, has_output};
 use crate::error::Error;
 
 /// The most ranks of a reduction: all contributions are read in one step.
@@ -42,12 +46,48 @@ pub fn reach(func: Func) -> Reach {
     }
 }
 
+/// The algorithm that has a variant without slots.
+pub fn algo(func: Func) -> Algo {
+    if func == Func::AllReduce { Algo::TwoStep } else { Algo::Direct }
+}
+
 /// Whether there is a variant of an algorithm without slots: of [`Algo::TwoStep`] and [`Algo::Direct`], for reductions
 /// with at most [`MAX_REDUCE`] ranks. (AllReduce in one step would read everything n times.)
 pub fn available(func: Func, algo: Algo, nranks: u32) -> bool {
     let reduces = matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter);
-    let exists = algo == if func == Func::AllReduce { Algo::TwoStep } else { Algo::Direct };
-    exists && algorithm::available(func, algo, nranks) && (!reduces || nranks <= MAX_REDUCE)
+    algo == self::algo(func) && algorithm::available(func, algo, nranks) && (!reduces || nranks <= MAX_REDUCE)
+}
+
+/// Which buffers of a rank its peers use.
+pub fn offers(func: Func, root: u32, rank: u32) -> Reach {
+    let Reach { input, output } = reach(func);
+    let read = func != Func::Reduce || rank != root;
+    Reach { input: input && read && has_input(func, root, rank), output: output && has_output(func, root, rank) }
+}
+
+/// Whether ranks can agree on a variant ([`agreed`]): every rank hears all others in one step.
+pub fn can_agree(func: Func, algo: Algo, nranks: u32) -> bool {
+    available(func, algo, nranks) && nranks <= MAX_REDUCE
+}
+
+/// Makes a rank's schedule for work items with [`super::layout::work_flag::OFFER`]: before it all ranks tell each other
+/// where their buffers are, and whether they reach those of the others (`kernels/offers.cuh`).
+///
+/// # Errors
+/// As [`compile`], and where ranks cannot agree.
+pub fn agreed(kind: Kind, rank: u32, nranks: u32) -> Result<Schedule, Error> {
+    if !can_agree(kind.func, kind.algo, nranks) {
+        return Err(Error::Internal(format!("{nranks} ranks do not agree on a {} in one step", kind.func.name())));
+    }
+    let me = ZeroCopy { all: Direct::new(nranks, rank)?, root: kind.root };
+    let (others, mut s) = (me.others(), me.schedule(kind.func));
+    for flag in [OFFER, VERDICT] {
+        let signal = Draft { flags: NO_DATA | flag, ..Draft::ONCE };
+        s.push(Draft { send: &others, ..signal })?;
+        s.push(Draft { recv: &others, ..signal })?;
+    }
+    me.add(kind.func, &mut s)?;
+    Ok(s)
 }
 
 /// Makes a rank's schedule.
@@ -61,15 +101,9 @@ pub fn compile(kind: Kind, rank: u32, nranks: u32) -> Result<Schedule, Error> {
         return Err(Error::Internal(format!("no {algo} {func} from root {root} for {nranks} ranks without slots")));
     }
     let me = ZeroCopy { all: Direct::new(nranks, rank)?, root };
-    match func {
-        Func::AllReduce => me.all_reduce(),
-        Func::ReduceScatter => me.reduce_scatter(),
-        Func::Reduce => me.reduce(),
-        Func::AllGather => me.all_gather(),
-        Func::AlltoAll => me.all_to_all(),
-        Func::Gather => me.gather(),
-        _ => me.distribute(func == Func::Scatter),
-    }
+    let mut s = me.schedule(func);
+    me.add(func, &mut s)?;
+    Ok(s)
 }
 
 const SIGNAL: Draft<'static> = Draft { flags: NO_DATA, ..Draft::ONCE };
@@ -89,6 +123,24 @@ struct ZeroCopy {
 }
 
 impl ZeroCopy {
+    /// An empty schedule of a function.
+    fn schedule(&self, func: Func) -> Schedule {
+        self.all.schedule(if matches!(func, Func::Reduce | Func::Broadcast) { 1 } else { self.all.nranks })
+    }
+
+    /// Adds a function's steps.
+    fn add(&self, func: Func, s: &mut Schedule) -> Result<(), Error> {
+        match func {
+            Func::AllReduce => self.all_reduce(s),
+            Func::ReduceScatter => self.reduce_scatter(s),
+            Func::Reduce => self.reduce(s),
+            Func::AllGather => self.all_gather(s),
+            Func::AlltoAll => self.all_to_all(s),
+            Func::Gather => self.gather(s),
+            _ => self.distribute(s, func == Func::Scatter),
+        }
+    }
+
     fn rank(&self) -> u32 {
         self.all.rank
     }
@@ -109,90 +161,83 @@ impl ZeroCopy {
     }
 
     /// Each rank reduces one chunk and writes the result to all. A chunk's reader is its writer, also in place.
-    fn all_reduce(&self) -> Result<Schedule, Error> {
-        let mut s = self.all.schedule(self.all.nranks);
+    fn all_reduce(&self, s: &mut Schedule) -> Result<(), Error> {
         let others = self.others();
-        signal(&mut s, &others)?;
-        self.sum(&mut s, &others, self.rank(), self.rank())?;
-        wait(&mut s, &others)?;
-        Ok(s)
+        signal(s, &others)?;
+        self.sum(s, &others, self.rank(), self.rank())?;
+        wait(s, &others)?;
+        Ok(())
     }
 
-    fn reduce_scatter(&self) -> Result<Schedule, Error> {
-        let mut s = self.all.schedule(self.all.nranks);
+    fn reduce_scatter(&self, s: &mut Schedule) -> Result<(), Error> {
         let others = self.others();
-        signal(&mut s, &others)?;
-        self.sum(&mut s, &[], self.rank(), 0)?;
-        signal(&mut s, &others)?;
-        wait(&mut s, &others)?;
-        Ok(s)
+        signal(s, &others)?;
+        self.sum(s, &[], self.rank(), 0)?;
+        signal(s, &others)?;
+        wait(s, &others)?;
+        Ok(())
     }
 
-    fn reduce(&self) -> Result<Schedule, Error> {
-        let mut s = self.all.schedule(1);
+    fn reduce(&self, s: &mut Schedule) -> Result<(), Error> {
         if self.is_root() {
-            self.sum(&mut s, &[], 0, 0)?;
-            signal(&mut s, &self.others())?;
+            self.sum(s, &[], 0, 0)?;
+            signal(s, &self.others())?;
         } else {
-            signal(&mut s, &[self.root])?;
-            wait(&mut s, &[self.root])?;
+            signal(s, &[self.root])?;
+            wait(s, &[self.root])?;
         }
-        Ok(s)
+        Ok(())
     }
 
-    fn all_gather(&self) -> Result<Schedule, Error> {
-        let mut s = self.all.schedule(self.all.nranks);
+    fn all_gather(&self, s: &mut Schedule) -> Result<(), Error> {
         let others = self.others();
-        signal(&mut s, &others)?;
+        signal(s, &others)?;
         for (i, send) in others.chunks(MAX_FAN).enumerate() {
-            wait(&mut s, send)?;
+            wait(s, send)?;
             let own = if i == 0 { OUT } else { 0 };
             s.push(Draft { flags: IN | own, send, in_chunk: 0, out_chunk: self.rank(), ..Draft::ONCE })?;
         }
-        wait(&mut s, &others)?;
-        Ok(s)
+        wait(s, &others)?;
+        Ok(())
     }
 
-    fn all_to_all(&self) -> Result<Schedule, Error> {
-        let mut s = self.all.schedule(self.all.nranks);
+    fn all_to_all(&self, s: &mut Schedule) -> Result<(), Error> {
         let others = self.others();
-        signal(&mut s, &others)?;
+        signal(s, &others)?;
         s.push(Draft { flags: IN | OUT, ..Draft::ONCE }.chunk(self.rank()))?;
         for to in &others {
-            wait(&mut s, &[*to])?;
+            wait(s, &[*to])?;
             s.push(Draft { flags: IN, send: &[*to], in_chunk: *to, out_chunk: self.rank(), ..Draft::ONCE })?;
         }
-        wait(&mut s, &others)?;
-        Ok(s)
+        wait(s, &others)?;
+        Ok(())
     }
 
-    fn gather(&self) -> Result<Schedule, Error> {
-        let mut s = self.all.schedule(self.all.nranks);
+    fn gather(&self, s: &mut Schedule) -> Result<(), Error> {
         if self.is_root() {
-            signal(&mut s, &self.others())?;
+            signal(s, &self.others())?;
             s.push(Draft { flags: IN | OUT, out_chunk: self.rank(), ..Draft::ONCE })?;
-            wait(&mut s, &self.others())?;
+            wait(s, &self.others())?;
         } else {
-            wait(&mut s, &[self.root])?;
+            wait(s, &[self.root])?;
             s.push(Draft { flags: IN, send: &[self.root], out_chunk: self.rank(), ..Draft::ONCE })?;
         }
-        Ok(s)
+        Ok(())
     }
 
     /// Broadcast and Scatter: all read from the root.
-    fn distribute(&self, scatter: bool) -> Result<Schedule, Error> {
-        let (nchunks, in_chunk) = if scatter { (self.all.nranks, self.rank()) } else { (1, 0) };
-        let mut s = self.all.schedule(nchunks);
+    fn distribute(&self, s: &mut Schedule, scatter: bool) -> Result<(), Error> {
+        let in_chunk = if scatter { self.rank() } else { 0 };
         if self.is_root() {
-            signal(&mut s, &self.others())?;
-            wait(&mut s, &self.others())?;
+            signal(s, &self.others())?;
+            wait(s, &self.others())?;
             // Not before: in place it writes what the others read.
             s.push(Draft { flags: IN | OUT, in_chunk, ..Draft::ONCE })?;
         } else {
             s.push(Draft { flags: OUT, recv: &[self.root], in_chunk, ..Draft::ONCE })?;
-            signal(&mut s, &[self.root])?;
+            signal(s, &[self.root])?;
         }
-        Ok(s)
+        Ok(())
     }
 }
 

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use connect::{Connections, Exchange, LinkAddresses, Route, Unconnected, connect};
 pub use layout::Plan;
-pub use p2p::keeps_lines_whole;
+pub use p2p::{PeerBuffer, keeps_lines_whole, maps_buffers};
 
 use crate::device::Context;
 use crate::error::Error;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::opened::Opened;
 use super::{Offer, PeerFacts, Plan, Segment, Setup, Transport, wrong_offer};
-use crate::device::{DeviceMemory, IpcMemHandle};
+use crate::device::{Context, DeviceMemory, IpcMemHandle};
 use crate::error::Error;
 
 /// Both ranks are threads of one process: a pointer will do.
@@ -43,6 +43,29 @@ fn devices_reach_each_other(a: &PeerFacts, b: &PeerFacts) -> bool {
 pub fn keeps_lines_whole(a: &PeerFacts, b: &PeerFacts) -> bool {
     let linked = a.linked.contains(&b.uuid) && b.linked.contains(&a.uuid);
     linked && (Direct.can_connect(a, b) || Ipc.can_connect(a, b))
+}
+
+/// Whether links between two ranks are peer memory, so that one can also map the other's buffers.
+pub fn maps_buffers(a: &PeerFacts, b: &PeerFacts) -> bool {
+    Direct.can_connect(a, b) || Ipc.can_connect(a, b)
+}
+
+/// A user's buffer in another process, mapped here. Dropping it unmaps it, unless it has other users.
+pub struct PeerBuffer(Opened);
+
+impl PeerBuffer {
+    /// Maps the allocation behind a handle.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where the allocation or the process is gone.
+    pub fn open(context: &Arc<Context>, handle: IpcMemHandle) -> Result<PeerBuffer, Error> {
+        Opened::open(context, handle).map(PeerBuffer)
+    }
+
+    /// Where the allocation begins, for kernels of this rank.
+    pub fn address(&self) -> u64 {
+        self.0.address()
+    }
 }
 
 /// Memory that ranks of this process offer each other, by number. The rank that made it and the peer

@@ -68,6 +68,8 @@ pub struct Nccl {
     all_reduce: AllReduce,
     mem_alloc: unsafe extern "C" fn(*mut *mut c_void, usize) -> c_int,
     mem_free: unsafe extern "C" fn(*mut c_void) -> c_int,
+    register: Option<unsafe extern "C" fn(Comm, *mut c_void, usize, *mut *mut c_void) -> c_int>,
+    deregister: Option<unsafe extern "C" fn(Comm, *mut c_void) -> c_int>,
 }
 
 /// Opens a library for good and at once with all its symbols, as a linked program would have it.
@@ -119,6 +121,8 @@ impl Nccl {
                 all_reduce: symbol(l, "ncclAllReduce")?,
                 mem_alloc: symbol(l, "ncclMemAlloc")?,
                 mem_free: symbol(l, "ncclMemFree")?,
+                register: symbol(l, "ncclCommRegister").ok(),
+                deregister: symbol(l, "ncclCommDeregister").ok(),
             })
         }
     }
@@ -299,6 +303,34 @@ impl Nccl {
     pub unsafe fn mem_free(&self, pointer: u64) -> Result<(), Failure> {
         // SAFETY: the caller vouches for the memory.
         self.check("ncclMemFree", unsafe { (self.mem_free)(pointer as *mut c_void) })
+    }
+
+    /// `ncclCommRegister`: a handle, 0 where nothing came of it.
+    ///
+    /// # Errors
+    /// What the library returns.
+    ///
+    /// # Panics
+    /// If the library has no such function.
+    pub fn register(&self, comm: Comm, buffer: u64, bytes: usize) -> Result<usize, Failure> {
+        let mut handle = std::ptr::null_mut();
+        let register = self.register.expect("the library has ncclCommRegister");
+        // SAFETY: the pointer is to a live handle; the buffer is only looked up.
+        self.check("ncclCommRegister", unsafe { register(comm, buffer as *mut c_void, bytes, &mut handle) })?;
+        Ok(handle as usize)
+    }
+
+    /// `ncclCommDeregister`.
+    ///
+    /// # Errors
+    /// What the library returns.
+    ///
+    /// # Panics
+    /// If the library has no such function.
+    pub fn deregister(&self, comm: Comm, handle: usize) -> Result<(), Failure> {
+        let deregister = self.deregister.expect("the library has ncclCommDeregister");
+        // SAFETY: any handle may be given: what is none is refused.
+        self.check("ncclCommDeregister", unsafe { deregister(comm, handle as *mut c_void) })
     }
 }
 

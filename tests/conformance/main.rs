@@ -29,4 +29,5 @@ mod mismatch;
 mod operators;
 mod point_to_point;
 mod programs;
+mod registered;
 mod setup;

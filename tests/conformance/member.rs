@@ -220,6 +220,8 @@ pub struct Member {
     pub comm: Comm,
     pub streams: [Stream; STREAMS],
     arena: Arena,
+    /// Of the arena's first part, where it is registered; 0 where nothing came of that.
+    handle: Option<usize>,
     tiles: RefCell<Tiles>,
     findings: Vec<String>,
 }
@@ -236,7 +238,19 @@ impl Member {
     pub fn new(api: Api, comm: Comm, (rank, nranks): (usize, usize)) -> Member {
         let streams = [(); STREAMS].map(|()| api.cuda.stream().expect("a stream"));
         let (arena, tiles) = (Arena::new(api.cuda), RefCell::default());
-        Member { api, rank, nranks, comm, streams, arena, tiles, findings: Vec::new() }
+        Member { api, rank, nranks, comm, streams, arena, handle: None, tiles, findings: Vec::new() }
+    }
+
+    /// Registers the memory in which buffers are, or takes that back. No call may be under way.
+    pub fn set_registered(&mut self, registered: bool) {
+        match self.handle.take() {
+            Some(handle) if !registered => self.api.nccl.deregister(self.comm, handle).expect("deregister"),
+            None if registered => {
+                let (base, size) = self.arena.chunks[0];
+                self.handle = Some(self.api.nccl.register(self.comm, base, size).expect("register"));
+            }
+            unchanged => self.handle = unchanged,
+        }
     }
 
     /// A pattern of `PERIOD` elements, made once.

@@ -42,6 +42,7 @@ fn body(member: &mut Member) {
     for program in 0..PER_JOB {
         let mut plan = dice(&format!("program {program}"));
         for _ in 0..plan.random_range(STEPS) {
+            member.set_registered(own.random_range(0..3u32) > 0);
             let (items, way) = step(&mut plan, member.nranks);
             member.run(&items, way, &mut own);
         }

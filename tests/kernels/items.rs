@@ -27,19 +27,19 @@ struct Entry {
 }
 
 /// A rank's memory: what a call reads and writes, or both in place.
-struct User {
-    memory: [Memory; 2],
-    input: u64,
-    output: (usize, u64),
+pub struct User {
+    pub memory: [Memory; 2],
+    pub input: u64,
+    pub output: (usize, u64),
 }
 
-fn value(datatype: DataType, rank: u32, i: u64) -> u64 {
+pub fn value(datatype: DataType, rank: u32, i: u64) -> u64 {
     let mixed = (u64::from(rank) << 32 | i).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed >> (64 - 8 * datatype.size())
 }
 
 impl User {
-    fn new(kind: Kind, rank: u32, n: u32, count: u64, datatype: DataType, in_place: bool) -> User {
+    pub fn new(kind: Kind, rank: u32, n: u32, count: u64, datatype: DataType, in_place: bool) -> User {
         let (ins, outs) = elements(kind.func, n, count);
         let reads = shape::has_input(kind.func, kind.root, rank);
         let writes = shape::has_output(kind.func, kind.root, rank);

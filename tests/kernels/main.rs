@@ -6,6 +6,7 @@
 mod collectives;
 mod errors;
 mod items;
+mod offers;
 mod oracle;
 mod sweep;
 mod world;

@@ -70,6 +70,36 @@ template<class E> u64 allReduce(const softcudaFunction& f, Ring& ring, u32 threa
   return wrong;
 }
 
+// Calls that are agreed on, declined, and unmapped while ranks look.
+bool agreementWorks(const softcudaFunction& f, u32 threads) {
+  Pair pair(1024);
+  std::vector<char> in[2], out[2];
+  bool right = true;
+  for (u32 call = 0; call < 40; call++) {
+    const u64 bytes = 100 + 577 * (call % 7);
+    for (u32 r = 0; r < 2; r++) {
+      in[r].assign(bytes, (char)(call + 100 * r));
+      out[r].assign(bytes, 0);
+    }
+    for (u32 r = 0; r < 2; r++) {
+      pair.exchange(r, in[r].data(), out[r].data(), bytes, call % 5 || r, 7 + call);
+      pair.map(r, call % 7 || r ? out[1 - r].data() : nullptr);
+    }
+    std::vector<BlockMemory> memory(2);
+    std::vector<Job> jobs;
+    for (u32 r = 0; r < 2; r++) {
+      memset((void*)&memory[r], 0, sizeof memory[r]);
+      for (u32 t = 0; t < threads; t++) jobs.push_back({&f, &pair.ranks[r].args, &memory[r], threads, t});
+    }
+    runAll(jobs, [&] { if (call % 3 == 2) pair.map(0, nullptr); });
+    for (u32 r = 0; r < 2; r++) {
+      right &= !pair.ranks[r].args.error[0] && !pair.ranks[r].ends[0].direct && !pair.ranks[r].ends[1].direct;
+      for (char c : out[r]) right &= c == (char)(call + 100 * (1 - r));
+    }
+  }
+  return right;
+}
+
 // Only rank 0 runs; the main thread tells it to leave.
 bool abortWorks(const softcudaFunction& f, Proto proto, u32 n, u32 threads) {
   Ring ring(n, 1024, proto);
@@ -120,7 +150,9 @@ int main(int argc, char** argv) {
   }
   const bool aborts = abortWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);
   const bool leaves = mismatchWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);
-  printf("%s, ranks %u, threads %u: %llu wrong elements%s%s\n", proto.c_str(), n, threads, wrong,
-         aborts ? "" : ", abort does not work", leaves ? "" : ", leaving does not work");
-  return wrong || !aborts || !leaves;
+  const bool agrees = p != SIMPLE || agreementWorks(kernel(oxccl_host_image(), "oxccl_simple_u8"), threads);
+  printf("%s, ranks %u, threads %u: %llu wrong elements%s%s%s\n", proto.c_str(), n, threads, wrong,
+         aborts ? "" : ", abort does not work", leaves ? "" : ", leaving does not work",
+         agrees ? "" : ", agreement does not work");
+  return wrong || !aborts || !leaves || !agrees;
 }

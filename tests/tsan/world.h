@@ -120,6 +120,86 @@ struct Ring {
   }
 };
 
+// Two ranks that copy to each other, without slots if they agree and by slots otherwise, over one link each way. Link 0
+// receives, link 1 sends. Schedules are written apart from src/plan, too: here each rank writes the other's output.
+struct Pair {
+  static constexpr u32 TAG = 1 << 6;   // of registration 0
+  struct Rank {
+    Step direct[6], slots[2];
+    LinkEnd* ends;
+    LaunchArgs args;
+    u64 peers[2 * REGISTRATIONS];
+  } ranks[2];
+  u32* abort;
+
+  static Step step(u8 flags, u8 nrecv, u8 nsend) {
+    Step s = {};
+    s.flags = flags;
+    s.nrecv = nrecv;
+    s.nsend = nsend;
+    s.repeat = 1;
+    s.send[0] = 1;
+    return s;
+  }
+
+  explicit Pair(u32 slot_bytes, Policy policy = {}) {
+    abort = (u32*)lines(64);
+    Counter* counters = (Counter*)lines(4 * sizeof(Counter));
+    char* slots[2] = {lines(SLOTS * slot_bytes), lines(SLOTS * slot_bytes)};
+    for (u32 r = 0; r < 2; r++) {
+      Rank& rank = ranks[r];
+      rank.ends = (LinkEnd*)lines(2 * sizeof(LinkEnd));
+      const LinkEnd ends[2] = {{slots[r], &counters[2 * r], &counters[2 * r + 1], nullptr, 0, 0, slot_bytes, 1 - r, 0, 0},
+                               {slots[1 - r], &counters[2 - 2 * r], &counters[3 - 2 * r], nullptr, 0, 0, slot_bytes, 1 - r, 0, 0}};
+      memcpy((void*)rank.ends, ends, sizeof ends);
+      Step* s = rank.direct;
+      for (u8 flag : {STEP_OFFER, STEP_VERDICT})
+        for (u8 sends : {1, 0}) *s++ = step(STEP_NO_DATA | flag, !sends, sends);
+      *s++ = step(STEP_IN, 0, 1);
+      *s++ = step(STEP_NO_DATA, 1, 0);
+      rank.slots[0] = step(STEP_IN, 0, 1);
+      rank.slots[1] = step(STEP_OUT, 1, 0);
+      rank.args = {};
+      rank.args.nwork = 2;
+      rank.args.nchannels = 1;
+      rank.args.spin = policy.spin;
+      rank.args.yields = policy.yields;
+      rank.args.futex_ns = policy.futex_ns;
+      rank.args.abort = abort;
+      rank.args.error = (u32*)lines(ERROR_WORDS * sizeof(u32));
+      rank.args.peers = rank.peers;
+    }
+  }
+
+  // Prepares a call of `bytes` bytes; `sign` says which. A rank that has not mapped the other's memory declines.
+  void exchange(u32 r, const char* in, char* out, u64 bytes, bool offers, u32 sign) {
+    Work& w = ranks[r].args.work[0];
+    w = {};
+    w.in = in;
+    w.out = out;
+    w.links = ranks[r].ends;
+    w.count = w.block = w.hi = w.piece = bytes;
+    w.steps = ranks[r].direct;
+    w.nsteps = 6;
+    w.nchunks = 1;
+    w.type = U8;
+    w.nlinks = 2;
+    w.sign = sign;
+    w.serial = 1;
+    Work& slots = ranks[r].args.work[1] = w;
+    w.flags = WORK_OFFER;
+    w.offers[1] = offers ? (u64)TAG << OFFER_BITS | ((u64)out % PLACE_UNIT) : ~0ull;
+    slots.steps = ranks[r].slots;
+    slots.nsteps = 2;
+    slots.piece = ranks[r].ends[0].slot_bytes;
+  }
+  // What rank r has mapped of the other's memory. Another thread may do it while kernels look.
+  void map(u32 r, const char* out) {
+    const u64 word = out ? (u64)TAG << OFFER_BITS | (u64)out / PLACE_UNIT : 0;
+    __atomic_store_n(&ranks[r].peers[(1 - r) * REGISTRATIONS], word, __ATOMIC_RELEASE);
+  }
+};
+
 static const softcudaFunction& kernel(const softcudaImage* image, const std::string& name) {
   for (u32 i = 0; i < image->nfunctions; i++)
     if (name == image->functions[i].name) return image->functions[i];

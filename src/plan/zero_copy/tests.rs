@@ -1,6 +1,8 @@
 use super::super::direct;
 use super::super::exec::{self, Call, Fault, Setting};
 use super::*;
+use crate::plan::layout::Step;
+use crate::plan::schedule::LinkId;
 
 const FUNCS: [Func; 8] = [
     Func::AllReduce,
@@ -12,10 +14,6 @@ const FUNCS: [Func; 8] = [
     Func::Gather,
     Func::Scatter,
 ];
-
-fn algo(func: Func) -> Algo {
-    if func == Func::AllReduce { Algo::TwoStep } else { Algo::Direct }
-}
 
 fn setting(func: Func, slots: u32, in_place: bool) -> Setting {
     let Reach { input, output } = reach(func);
@@ -40,6 +38,51 @@ fn every_function_is_right_without_slots() {
                 for (slots, in_place) in [(schedules[0].slots, false), (schedules[0].slots, true), (8, false), (8, true)] {
                     let proof = run(func, root, &schedules, setting(func, slots, in_place));
                     proof.unwrap_or_else(|e| panic!("{func:?}, {n} ranks, root {root}, {slots} slots, {in_place}: {e}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_agreed_on_is_right() {
+    for func in FUNCS {
+        for n in (2..=12).filter(|n| can_agree(func, algo(func), *n)) {
+            for root in [0, n - 1] {
+                let kind = Kind { func, algo: algo(func), root };
+                let schedules: Vec<Schedule> = (0..n).map(|rank| agreed(kind, rank, n).unwrap()).collect();
+                for (slots, in_place) in [(2, false), (2, true), (8, true)] {
+                    run(func, root, &schedules, setting(func, slots, in_place)).unwrap_or_else(|e| panic!("{kind:?}, {n}: {e}"));
+                }
+                // The kernel finds the link to a peer at the place of the link from it.
+                let (to, from) = (&schedules[1].steps[0], &schedules[1].steps[1]);
+                let peers = |indices: &[u8], end: fn(&LinkId) -> u32| -> Vec<u32> {
+                    indices[..n as usize - 1].iter().map(|i| end(&schedules[1].links[usize::from(*i)])).collect()
+                };
+                assert_eq!(peers(&to.send, |link| link.to), peers(&from.recv, |link| link.from));
+            }
+        }
+    }
+    assert!(agreed(Kind { func: Func::AllGather, algo: Algo::Direct, root: 0 }, 0, MAX_REDUCE + 1).is_err());
+}
+
+/// What a rank offers is what the schedules of the others use, and no more.
+#[test]
+fn what_is_offered_is_used() {
+    for func in FUNCS {
+        for n in 2..=4 {
+            for root in 0..n {
+                let all = compile_all(func, root, n);
+                for rank in 0..n {
+                    let uses = |end: fn(&LinkId) -> u32, links: fn(&Step) -> &[u8]| {
+                        let data = |s: &Schedule, step: &Step| {
+                            step.flags & NO_DATA == 0 && links(step).iter().any(|i| end(&s.links[usize::from(*i)]) == rank)
+                        };
+                        all.iter().filter(|s| s.rank != rank).any(|s| s.steps.iter().any(|step| data(s, step)))
+                    };
+                    let input = reach(func).input && uses(|link| link.from, |step| &step.recv[..step.nrecv.into()]);
+                    let output = reach(func).output && uses(|link| link.to, |step| &step.send[..step.nsend.into()]);
+                    assert_eq!(offers(func, root, rank), Reach { input, output }, "{func:?}, rank {rank} of {n}, root {root}");
                 }
             }
         }
