@@ -214,7 +214,7 @@ fn linking(out: &Path) {
     println!("cargo::rerun-if-changed=nccl.map");
     println!("cargo::rustc-check-cfg=cfg(weak_names)");
     // rustc's own version script hides assembler symbols such as the weak names. A second script shows
-    // them, where the linker unites scripts (lld does, GNU ld refuses).
+    // them, where the linker unites scripts (lld does, GNU ld refuses; zig takes the last one, so it is complete).
     let map = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("nccl.map");
     if linker_unites_scripts(out, &map) {
         println!("cargo::rustc-cfg=weak_names");
