@@ -199,7 +199,7 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
   const Work& w = s.work;
   const bool counts = counted<P>(s.step);
   Waited waited = READY;
-  if (l.left) waited = PEER_LEFT;
+  if (loadFlag(&l.left)) waited = PEER_LEFT;
   else if (!receive) waited = wait(b, l.consumed, P::COUNTED && (s.step.flags & STEP_OFFER) ? l.pos : l.pos + 1 - SLOTS, l.seen);
   else if (counts) waited = wait(b, l.posted, l.pos + 1, l.seen);
   if (waited == PEER_LEFT) report(b.args(), ERROR_PEER_LEFT, l.peer, w.serial);

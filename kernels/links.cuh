@@ -33,8 +33,9 @@ FN bool callMismatch(const LaunchArgs& a, const LinkEnd& l, u32 serial, u32 own)
 
 // An end leaves for good.
 FN void leaveEnd(LinkEnd& l, Counter* written) {
-  if (l.left) return;
-  l.left = 1;
+  // A rank's farewell can come while another of its kernels leaves.
+  if (loadFlag(&l.left)) return;
+  storeFlag(&l.left, 1);
   abandon(written);
 }
 // All links that an item uses. Which end a link is only the steps say.

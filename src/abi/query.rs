@@ -62,6 +62,7 @@ unsafe fn async_error(comm: Handle, to: *mut c_int) -> Result<(), Error> {
     const NAME: &str = "ncclGetAsyncError";
     let comm = comm_of(NAME, comm)?;
     let code = comm.async_state();
+    crate::launch::farewell_if_due(&comm);
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store(NAME, "asyncError", to, code as c_int) }
 }

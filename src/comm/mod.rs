@@ -29,6 +29,7 @@ use crate::error::{Code, Error};
 use crate::health::Board;
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
+use crate::plan::layout::kernel_error;
 use crate::sys;
 use crate::transport::{Connections, PeerFacts};
 
@@ -101,6 +102,7 @@ pub struct Comm {
     first_failure: FirstFailure,
     calls: AtomicU64,
     collectives: AtomicU64,
+    farewell_due: AtomicBool,
     revoked: AtomicBool,
     finalized: AtomicBool,
     /// The work that goes on in the background.
@@ -186,6 +188,7 @@ impl Comm {
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
+            farewell_due: AtomicBool::new(false),
             revoked: AtomicBool::new(false),
             finalized: AtomicBool::new(false),
             background: Mutex::new(None),
@@ -231,6 +234,11 @@ impl Comm {
     /// The resolved configuration.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether this rank is to tell its peers that it has left; once.
+    pub fn take_farewell(&self) -> bool {
+        self.farewell_due.swap(false, Ordering::AcqRel)
     }
 
     /// What the C interface calls it.
@@ -303,6 +311,11 @@ impl Comm {
         }
         *state = State::Failed(error.clone());
         drop(state);
+        // The error word makes this rank's own kernels leave, too.
+        if let Some(parts) = self.parts.get() {
+            parts.flag.report(kernel_error::MISMATCH, 0);
+        }
+        self.farewell_due.store(true, Ordering::Release);
         crate::log::failure(&Place { file: "comm/mod.rs", line: line!(), function: self.function }, &error);
         self.note_failure(self.function, &error);
     }

@@ -8,9 +8,9 @@ use super::schedules::Half;
 use crate::error::Error;
 use crate::plan::algorithm::{self, Algo, Kind};
 use crate::plan::call::Func;
-use crate::plan::layout::{Proto, Step};
+use crate::plan::layout::{Proto, Step, step_flag};
 use crate::plan::point_to_point;
-use crate::plan::schedule::Schedule;
+use crate::plan::schedule::{Draft, Schedule};
 use crate::plan::wiring::LinkNeed;
 use crate::plan::{LinkClass, LinkId, SLOTS, zero_copy};
 
@@ -47,6 +47,8 @@ pub(super) struct Programs {
     send: Program,
     receive: Program,
     copy: Program,
+    /// Steps that name every link of a class, for a rank that leaves.
+    farewells: Vec<Program>,
 }
 
 impl Programs {
@@ -80,6 +82,10 @@ impl Programs {
             send: steps.add(point_to_point::send(rank, peer)?, None)?,
             receive: steps.add(point_to_point::receive(rank, peer)?, None)?,
             copy: steps.add(point_to_point::copy(rank)?, None)?,
+            farewells: farewells(rank, &places)?
+                .into_iter()
+                .map(|farewell| steps.add(farewell, Some(&places)))
+                .collect::<Result<_, _>>()?,
         };
         Ok(Image { steps: steps.all, programs })
     }
@@ -93,6 +99,11 @@ impl Programs {
     /// The program of a collective without slots.
     pub(super) fn agreed(&self, func: Func, root: u32) -> Option<Program> {
         self.agreed.get(func as usize)?.get(if func.has_root() { root as usize } else { 0 }).copied()
+    }
+
+    /// Steps that name every link, class by class.
+    pub(super) fn farewells(&self) -> &[Program] {
+        &self.farewells
     }
 
     /// The program of half a message, or a copy.
@@ -119,8 +130,8 @@ impl Image {
 
     /// The programs when the steps are at `address`.
     pub(super) fn at(mut self, address: u64) -> Programs {
-        let Programs { collectives, agreed, send, receive, copy } = &mut self.programs;
-        let all = collectives.iter_mut().chain(agreed).flatten().chain([send, receive, copy]);
+        let Programs { collectives, agreed, send, receive, copy, farewells } = &mut self.programs;
+        let all = collectives.iter_mut().chain(agreed).flatten().chain([send, receive, copy]).chain(farewells);
         all.for_each(|program| program.steps += address);
         self.programs
     }
@@ -132,7 +143,7 @@ struct Places(HashMap<LinkId, u8>);
 impl Places {
     fn of(links: &[LinkNeed]) -> Places {
         let mut places = HashMap::new();
-        for class in [LinkClass::Ring, LinkClass::Mesh] {
+        for class in LinkClass::ALL {
             let first = links.iter().find(|need| need.id.class == class).map(|need| need.id.proto);
             let of_class = links.iter().filter(|need| need.id.class == class && Some(need.id.proto) == first);
             let ids = of_class.filter(|need| need.id.channel == 0).map(|need| need.id);
@@ -140,6 +151,27 @@ impl Places {
         }
         Places(places)
     }
+}
+
+/// For each class of links, signals on all of them: never carried out, but a kernel that leaves at such an item marks
+/// the links. Classes with more links than steps can number are left out.
+fn farewells(rank: u32, places: &Places) -> Result<Vec<Schedule>, Error> {
+    let one = |class: LinkClass| {
+        let mut farewell = Schedule::new(rank, class, 1, 1);
+        let mut links: Vec<&LinkId> = places.0.keys().filter(|link| link.class == class).collect();
+        links.sort_unstable();
+        for link in links {
+            let (from, to) = ([link.from], [link.to]);
+            let signal = Draft { flags: step_flag::NO_DATA, ..Draft::ONCE };
+            farewell.push(match link.to == rank {
+                true => Draft { recv: &from, ..signal },
+                false => Draft { send: &to, ..signal },
+            })?;
+        }
+        Ok(farewell)
+    };
+    let all: Vec<Schedule> = LinkClass::ALL.into_iter().map(one).collect::<Result<_, Error>>()?;
+    Ok(all.into_iter().filter(|farewell| !farewell.steps.is_empty()).collect())
 }
 
 /// Lists of steps, each kept once.

@@ -360,6 +360,27 @@ impl Schedules {
         Ok(self.machine.estimate(ask.func, choice.algo, choice.proto, self.nranks, bytes, self.channels(bytes)))
     }
 
+    /// Items at which a kernel leaves and marks every link of this rank, once the error report says that it is to: they
+    /// have no piece, so that nothing is ever moved.
+    pub fn farewell(&self) -> Vec<Work> {
+        let mut items = Vec::new();
+        for program in self.programs.farewells() {
+            for table in self.tables[program.class as usize].iter().flatten() {
+                for channel in 0..table.channels {
+                    items.push(Work {
+                        steps: program.steps,
+                        nsteps: program.nsteps,
+                        links: table.at + u64::from(channel * table.links) * size_of::<LinkEnd>() as u64,
+                        nlinks: table.links,
+                        hi: 1,
+                        ..Work::default()
+                    });
+                }
+            }
+        }
+        items
+    }
+
     /// Slots that a message of some bytes takes on its way to a peer.
     pub fn slots_of(&self, bytes: u64) -> u64 {
         let slot = self.tables[LinkClass::Peer as usize][Proto::Simple as usize].map_or(1, |table| u64::from(table.slot_bytes));

@@ -159,12 +159,17 @@ impl Comm {
     pub(super) fn kernel_failure(&self) -> Option<Error> {
         let parts = self.parts.get()?;
         let report = parts.flag.error();
-        if matches!(report[0], kernel_error::NONE | kernel_error::ABORTED) {
+        let trouble = parts.board.as_ref().is_some_and(Board::trouble);
+        if matches!(report[0], kernel_error::NONE | kernel_error::ABORTED) && !trouble {
             return None;
         }
         let [code, peer, serial, ..] = report;
         let known = parts.board.as_ref().and_then(Board::disagreement).map(Error::InvalidUsage);
         Some(match (code, known) {
+            (kernel_error::NONE | kernel_error::ABORTED, Some(error)) => error,
+            (kernel_error::NONE | kernel_error::ABORTED, None) => {
+                Error::InvalidUsage("ranks have made calls that do not match".to_string())
+            }
             (kernel_error::MISMATCH | kernel_error::PEER_LEFT, Some(error)) => error,
             (kernel_error::MISMATCH, None) => {
                 Error::InvalidUsage(format!("rank {peer} made another call than this rank's collective {serial}"))

@@ -116,6 +116,11 @@ impl Context {
         self.driver.check("cuStreamSynchronize", unsafe { (self.driver.table.stream_sync)(self.setup) })
     }
 
+    /// The context's own stream, which waits for no other.
+    pub fn setup_stream(&self) -> Stream {
+        Stream(self.setup as usize)
+    }
+
     /// The device's ordinal in this process.
     pub fn device(&self) -> i32 {
         self.device

@@ -247,6 +247,8 @@ impl HostFlag {
     pub const ERROR_OFFSET: u64 = 64;
     /// Words of 32 bits of an error report, as kernels know it.
     pub const ERROR_WORDS: usize = 8;
+    /// The word of a report that its writer claims first.
+    pub const ERROR_CLAIM: usize = 7;
     const BYTES: usize = 128;
 
     /// Allocates all words as zero.
@@ -279,6 +281,16 @@ impl HostFlag {
             (1..HostFlag::ERROR_WORDS).for_each(|place| words[place] = self.word(first + place).load(Ordering::Relaxed));
         }
         words
+    }
+
+    /// Leaves a report as a kernel would: kernels of this rank leave on it. The first report stays.
+    pub fn report(&self, code: u32, serial: u32) {
+        let first = HostFlag::ERROR_OFFSET as usize / 4;
+        let claim = self.word(first + HostFlag::ERROR_CLAIM);
+        if claim.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.word(first + 2).store(serial, Ordering::Relaxed);
+            self.word(first).store(code, Ordering::Release);
+        }
     }
 
     /// The device address of the flag; the error report follows at [`HostFlag::ERROR_OFFSET`].

@@ -16,6 +16,8 @@ pub const PART_BYTES: usize = 8192;
 const PART: usize = PART_BYTES / size_of::<u64>();
 /// The word of a part that counts the changes of the records of memory, which follow it; on a cache line of its own.
 const CHANGES: usize = (CALLS * WORDS).next_multiple_of(8);
+/// The word of the first part that says that ranks do not agree on a call.
+const TROUBLE: usize = CHANGES + 1;
 /// The first word of the records of memory.
 const MEMORY: usize = CHANGES + 8;
 const _: () = assert!(MEMORY + REGISTRATIONS * registered::WORDS <= PART);
@@ -41,10 +43,28 @@ impl Board {
         &self.memory.words()[place * PART..(place + 1) * PART]
     }
 
-    /// Writes a call down. A rank does so from one thread at a time.
-    pub fn note(&self, record: Record) {
+    /// Writes a call down, and says whether it is what the others have called, as far as they have. Of ranks that do
+    /// not agree at least one learns of it here; the others by [`Board::trouble`]. A rank does so from one thread at a
+    /// time.
+    pub fn note(&self, record: Record) -> bool {
         let place = (record.serial % CALLS as u64) as usize * WORDS;
         write(&self.part(self.mine)[place..place + WORDS], &record.to_words());
+        // Each rank writes, then reads: whoever is later sees the other's.
+        fence(Ordering::SeqCst);
+        let differs = |other: usize| {
+            let theirs = Record::from_words(read(&self.part(other)[place..place + WORDS]));
+            theirs.is_some_and(|theirs| theirs.serial == record.serial && theirs != record)
+        };
+        let agree = !(0..self.ranks.len()).any(differs);
+        if !agree {
+            self.part(0)[TROUBLE].store(1, Ordering::Release);
+        }
+        agree
+    }
+
+    /// Whether any rank has found that ranks do not agree.
+    pub fn trouble(&self) -> bool {
+        self.part(0)[TROUBLE].load(Ordering::Acquire) != 0
     }
 
     /// Says which memory has a number among this rank's registrations, if any. A rank does so from one thread at a time.
@@ -146,16 +166,19 @@ mod tests {
         board.publish(63, None);
         assert_eq!((found(&board)[3], found(&board)[63]), (Some(of(3, 6)), None));
         assert_ne!(board.changes(0), before);
-        board.note(record(31, 1));
+        assert!(board.note(record(31, 1)));
         assert_eq!(found(&board)[0], Some(of(0, 5)));
     }
 
     #[test]
     fn the_last_calls_are_kept() {
         let mut board = board(2);
-        (0..100).for_each(|serial| board.note(record(serial, 1)));
+        assert!((0..100).all(|serial| board.note(record(serial, 1))));
         board.mine = 1;
-        (0..100).for_each(|serial| board.note(record(serial, if serial == 90 { 2 } else { 1 })));
+        assert!(!board.trouble());
+        let agree: Vec<bool> = (0..100).map(|serial| board.note(record(serial, if serial == 90 { 2 } else { 1 }))).collect();
+        assert!(board.trouble());
+        assert!(agree.iter().enumerate().all(|(serial, agree)| *agree == (serial != 90)));
         let text = board.disagreement().expect("a difference");
         assert!(text.contains("collective 90 ") && text.contains("rank 1 called AllReduce of 2"), "{text}");
         assert_eq!(board.records(0).len(), CALLS);

@@ -12,6 +12,7 @@ use crate::comm::{self, Captured, Comm, Parts};
 use crate::device::{Capture, Stream};
 use crate::error::Error;
 use crate::log::lines::CallLine;
+use crate::plan::layout::kernel_error;
 
 pub use call::Call;
 use plan::{Launch, Plan};
@@ -33,8 +34,12 @@ pub fn run_one(comm: &Arc<Comm>, call: &Call) -> Result<(), Error> {
 /// the calls of later communicators are not launched.
 pub fn run_group(calls: &[(Arc<Comm>, Call)]) -> Result<(), Error> {
     let comms = communicators(calls);
-    let captures = check_all(&comms, calls)?;
-    let each = comms.into_iter().zip(&captures);
+    launch_all(&comms, calls).inspect_err(|_| comms.iter().for_each(|comm| farewell_if_due(comm)))
+}
+
+fn launch_all(comms: &[&Arc<Comm>], calls: &[(Arc<Comm>, Call)]) -> Result<(), Error> {
+    let captures = check_all(comms, calls)?;
+    let each = comms.iter().zip(&captures);
     let prepared: Result<Vec<_>, Error> =
         each.map(|(comm, capture)| prepare(comm, calls_of(comm, calls), capture.as_ref())).collect();
     prepared?.into_iter().try_for_each(Prepared::launch)
@@ -137,7 +142,11 @@ fn prepare<'a, 'c>(
     let stream = calls.clone().map(|call| Stream(call.stream)).last();
     let others = stream.map(|stream| other_streams(calls.clone(), stream)).unwrap_or_default();
     let completion = completion_events(calls.clone()).next();
-    let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, note(comm, parts, call))).collect();
+    let mut agree = true;
+    let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, note(comm, parts, call, &mut agree))).collect();
+    if !agree {
+        return Err(part(comm, parts));
+    }
     let actions = match comm.nranks() {
         1 => alone(comm, parts, &numbered)?,
         _ => {
@@ -213,15 +222,40 @@ fn other_streams<'a>(calls: impl Iterator<Item = &'a Call>, last: Stream) -> Vec
     others
 }
 
+/// What a rank does that has found that its call is not what the others have called: it fails, and leaves.
+fn part(comm: &Comm, parts: &Parts) -> Error {
+    parts.flag.report(kernel_error::MISMATCH, comm.count_collective() as u32);
+    let error = comm.check_ready().err().unwrap_or_else(|| Error::InvalidUsage("calls do not match".to_string()));
+    farewell_if_due(comm);
+    error
+}
+
+/// Where a communicator has failed because ranks are out of step: marks all links of this rank, once, so that whoever
+/// waits for it leaves, too.
+pub fn farewell_if_due(comm: &Comm) {
+    if !comm.take_farewell() {
+        return;
+    }
+    let told = comm.parts().and_then(|parts| {
+        let _entered = comm.context().enter()?;
+        let launches = Plan::farewell(comm, parts)?;
+        launches.into_iter().try_for_each(|launch| launch.go(parts, comm.context().setup_stream(), None))
+    });
+    if let Err(why) = told {
+        log::info!(target: "COLL", "rank {} could not tell its peers that it leaves: {why}", comm.rank());
+    }
+}
+
 /// Counts a call, logs it, and writes a collective on the board; returns a collective's number in the communicator.
-fn note(comm: &Comm, parts: &Parts, call: &Call) -> u32 {
+/// `agree` becomes false where other ranks have called something else.
+fn note(comm: &Comm, parts: &Parts, call: &Call, agree: &mut bool) -> u32 {
     log_call(comm, call);
     if call.func.has_peer() {
         return 0;
     }
     let serial = comm.count_collective();
     if let Some(board) = &parts.board {
-        board.note(call.record(serial));
+        *agree &= board.note(call.record(serial));
     }
     serial as u32
 }

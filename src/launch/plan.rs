@@ -132,6 +132,13 @@ impl<'a> Plan<'a> {
         plan.launch(kernel, &[vec![work]])
     }
 
+    /// Launches that only leave, and say so on all links; each fits its argument.
+    pub(super) fn farewell(comm: &'a Comm, parts: &'a Parts) -> Result<Vec<Launch>, Error> {
+        let plan = Plan { comm, parts, items: Vec::new() };
+        let kernel = kernel_number(Proto::Simple, DataType::Int8);
+        parts.schedules.farewell().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
+    }
+
     /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
     /// launches, since all have the same collectives; items of one block keep their order.
     pub(super) fn launches(self) -> Result<Vec<Launch>, Error> {

@@ -119,7 +119,6 @@ fn several_communicators() {
 
 /// More streams than hardware queues: what one rank launches first must not stand behind what it launches second.
 #[test]
-#[ignore = "a group launches in the order of first calls, which hangs where streams share a hardware queue"]
 fn several_communicators_in_any_order() {
     communicators("groups::several_communicators_in_any_order", true);
 }

@@ -147,7 +147,6 @@ fn each_rank_aborts(me: &launch::Place, work: impl Fn(&mut Member) + Sync) {
 }
 
 #[test]
-#[ignore = "signatures are being built"]
 fn every_rank_hears_of_it() {
     if let Some(me) = launch::child() {
         let text = std::env::var(ROW).expect("the test says which row");
