@@ -181,7 +181,7 @@ pub(super) fn kernel_names(software: bool) -> Vec<String> {
         .collect()
 }
 
-/// The place of a kernel in [`kernel_names`], for [`crate::device::Kernels::launch`].
+/// The number of a kernel, for [`crate::device::Kernels::launch`]: by protocol, then by type.
 pub fn kernel_number(proto: Proto, datatype: DataType) -> usize {
     proto as usize * DataType::ALL.len() + datatype as usize
 }
