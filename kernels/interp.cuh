@@ -70,9 +70,12 @@ template<Type T> FN u64 scalarAt(const char* p) {
 
 // Puts the cursor on the first item from `item` on that has something to do; false: there is none, or the block leaves.
 template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 item) {
-  item = nextItem(a, item);
-  if (item >= a.nwork) return false;
-  s.work = a.items ? a.items[item] : a.work[item];
+  for (;; item += a.nchannels) {
+    item = nextItem(a, item);
+    if (item >= a.nwork) return false;
+    s.work = a.items ? a.items[item] : a.work[item];
+    if (!P::COUNTED || !(s.work.flags & WORK_OFFER) || asks(s.work)) break;
+  }
   bool bad = s.work.type != T || s.work.proto != P::ID || s.work.op >= NOPS || !s.work.piece || s.work.nlinks > MAX_LINKS;
   // What is agreed on happens once, so the item must be one piece.
   bad |= (s.work.flags & WORK_OFFER) && (!P::COUNTED || s.work.piece < s.work.hi - s.work.lo);
@@ -112,6 +115,7 @@ template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s) {
   if (offered) {
     // The item behind does the same by slots.
     takeBack(s.work);
+    remember(s.work, goes_on);
     return openWork<T, P>(a, s, s.at.item + (goes_on ? 2 : 1) * a.nchannels);
   }
   // Not `offset += piece < hi`: near the end of the 64 bits that would wrap.

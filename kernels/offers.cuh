@@ -53,6 +53,30 @@ FN bool agreed(const Agreement& all, const Work& w, const Step& step) {
   return !(step.flags & STEP_VERDICT) || !loadFlag(&all.unable);
 }
 
+// Asking in vain costs a signal, so after REFUSALS refusals in a row only one of SKIPPED + 1 calls asks. Each rank remembers
+// for itself, by classes of like signs, in bytes that its ends of the item's links have to spare: how often it was refused (3
+// bits), and how many calls are left that do not ask (5 bits). As all have asked the same and heard the same, all
+// remember the same.
+constexpr u32 REFUSALS = 7, SKIPPED = 15;
+
+FN u32& memoryOf(const Work& w) { return w.links[w.sign / 8 % w.nlinks].begin; }
+FN u32 memoryShift(const Work& w) { return w.sign / 2 % 4 * 8; }
+
+FN bool asks(const Work& w) {
+  if (!w.nlinks) return true;
+  u32& memory = memoryOf(w);
+  const u32 at = memoryShift(w);
+  if (!(memory >> at & 0xf8)) return true;
+  memory -= 8u << at;
+  return false;
+}
+FN void remember(const Work& w, bool agreed) {
+  u32& memory = memoryOf(w);
+  const u32 at = memoryShift(w), before = memory >> at & 7, now = before < REFUSALS ? before + 1 : REFUSALS;
+  memory &= ~(0xffu << at);
+  if (!agreed) memory |= (now | (now == REFUSALS ? SKIPPED << 3 : 0)) << at;
+}
+
 // Links carry slots again.
 FN void takeBack(const Work& w) {
   for (u32 i = 0; i < w.nlinks; i++) w.links[i].direct = nullptr;

@@ -107,7 +107,7 @@ struct alignas(64) LinkEnd {
   u64 seen;              // the other side's counter when it was last read
   u32 slot_bytes;        // a multiple of 64
   u32 peer;              // the rank at the other end, for reports
-  u32 begin;             // LL: low half of `pos` where the last work item began
+  u32 begin;             // LL: low half of `pos` where the last work item began; SIMPLE: what came of offers (offers.cuh)
   u32 left;              // nonzero: this end was left for good after an error
 };
 

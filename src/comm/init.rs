@@ -195,6 +195,7 @@ impl Comm {
             post: post.name(),
             p2p_disabled: settings.p2p_disabled,
             shm_disabled: settings.shm_disabled,
+            registers: settings.registers,
             channels: settings.channels(&self.config, self.context.driver().is_software()),
             slot_bytes: settings.slot_bytes,
             ways: settings.usable_ways(self.facts.capability, self.context.driver().is_software()),

@@ -43,6 +43,7 @@ pub(super) struct Settings {
     pub host_id: Option<String>,
     pub p2p_disabled: bool,
     pub shm_disabled: bool,
+    pub registers: bool,
     pub multi_rank_device: bool,
     pub slot_bytes: u32,
     /// By place in [`filter::FUNCTIONS`].
@@ -68,7 +69,7 @@ pub struct Agreed {
     pub ways: [Ways; filter::FUNCTIONS.len()],
     /// The most ranks for each processor on any host.
     pub crowd: u32,
-    /// Every rank can map the buffers of every other one.
+    /// Every rank can map the registered buffers of every other one, and may.
     pub maps_buffers: bool,
 }
 
@@ -106,6 +107,7 @@ impl Settings {
             host_id: params.text(params::HOSTID).map(str::to_string),
             p2p_disabled: params.flag(params::P2P_DISABLE),
             shm_disabled: params.flag(params::SHM_DISABLE),
+            registers: params.flag(params::LOCAL_REGISTER),
             multi_rank_device: params.flag(params::MULTI_RANK_GPU_ENABLE),
             ways: ways(&params)?,
             slot_bytes: (slot.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(4096),
@@ -289,7 +291,7 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
         slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES as u32),
         ways,
         crowd: peers.iter().map(|peer| crowd(peers, peer)).max().unwrap_or(1),
-        maps_buffers: all_pairs(peers, transport::maps_buffers),
+        maps_buffers: peers.iter().all(|peer| peer.registers) && all_pairs(peers, transport::maps_buffers),
     };
     if agreed.protos() & 1 << Proto::Ll128 as u8 != 0 && !all_pairs(peers, transport::keeps_lines_whole) {
         without_whole_lines(&mut agreed);
@@ -349,6 +351,7 @@ mod tests {
             post: [rank as u8; 16],
             p2p_disabled: false,
             shm_disabled: false,
+            registers: true,
             channels: 2 + rank,
             slot_bytes: 8192 >> rank,
             ways: vec![(!0, protos); filter::FUNCTIONS.len()],
@@ -368,6 +371,19 @@ mod tests {
         assert_eq!(agree(&mixed).protos(), SIMPLE);
         mixed[1].ways = Vec::new();
         assert_eq!(agree(&mixed).protos(), SIMPLE);
+    }
+
+    #[test]
+    fn buffers_are_mapped_where_all_may() {
+        let agreed = |change: fn(&mut PeerFacts)| {
+            let mut all = peers(SIMPLE);
+            change(&mut all[1]);
+            agree(&all).maps_buffers
+        };
+        assert!(agreed(|peer| peer.linked.clear()));
+        assert!(!agreed(|peer| peer.registers = false));
+        assert!(!agreed(|peer| peer.p2p_disabled = true));
+        assert!(!agreed(|peer| peer.host.boot_id = "c".into()));
     }
 
     #[test]

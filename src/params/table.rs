@@ -176,6 +176,8 @@ const USED: &[Param] = &[
     // Transports and sizes.
     flag("NCCL_P2P_DISABLE", false, "devices do not read or write each other's memory").fresh(),
     flag("NCCL_P2P_DIRECT_DISABLE", false, "no plain pointers between ranks of one process").fresh(),
+    flag("NCCL_LOCAL_REGISTER", true, "registered memory is used in place of the library's own, where all ranks allow it")
+        .fresh(),
     flag("NCCL_SHM_DISABLE", false, "no shared host memory between ranks of one host").fresh(),
     choice("NCCL_CUMEM_ENABLE", -2, -2, 1, "allocate through the driver's virtual memory API; -2 = where it works"),
     int("NCCL_BUFFSIZE", -2, 1024, 1 << 30, "bytes of a link's slots; -2 = the library decides"),
@@ -322,6 +324,8 @@ pub const MULTI_RANK_GPU_ENABLE: Key = key("NCCL_MULTI_RANK_GPU_ENABLE");
 pub const P2P_DISABLE: Key = key("NCCL_P2P_DISABLE");
 /// `NCCL_P2P_DIRECT_DISABLE`.
 pub const P2P_DIRECT_DISABLE: Key = key("NCCL_P2P_DIRECT_DISABLE");
+/// `NCCL_LOCAL_REGISTER`.
+pub const LOCAL_REGISTER: Key = key("NCCL_LOCAL_REGISTER");
 /// `NCCL_SHM_DISABLE`.
 pub const SHM_DISABLE: Key = key("NCCL_SHM_DISABLE");
 /// `NCCL_CUMEM_ENABLE`.

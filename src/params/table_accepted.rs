@@ -144,7 +144,6 @@ pub(super) const ACCEPTED: &[Param] = &[
     number("NCCL_NVB_PRECONNECT", 1, "pre-connect those"),
     number("NCCL_CUMEM_HOST_ENABLE", -1, "VMM host allocations (auto by default)"),
     number("NCCL_LEGACY_CUDA_REGISTER", 0, "register cudaMalloc buffers"),
-    number("NCCL_LOCAL_REGISTER", 1, "honour ncclCommRegister"),
     number("NCCL_GRAPH_REGISTER", 1, "auto-register in graphs"),
     number("NCCL_MULTI_SEGMENT_REGISTER", 1, "register multi-segment ranges"),
     number("NCCL_ELASTIC_BUFFER_REGISTER", 1, "windows over host-backed segments"),

@@ -240,7 +240,7 @@ pub struct LinkEnd {
     pub slot_bytes: u32,
     /// The rank at the other end, for reports.
     pub peer: u32,
-    /// LL: low half of `pos` where the last work item began; kernels write it.
+    /// LL: low half of `pos` where the last work item began. Simple: what came of offers. Kernels write it.
     pub begin: u32,
     /// Nonzero once this end was left for good after an error; kernels write it.
     pub left: u32,

@@ -56,6 +56,8 @@ pub struct PeerFacts {
     pub p2p_disabled: bool,
     /// `NCCL_SHM_DISABLE`.
     pub shm_disabled: bool,
+    /// `NCCL_LOCAL_REGISTER`: whether peers may map what is registered.
+    pub registers: bool,
     /// The number of channels that it would like.
     pub channels: u32,
     /// The size of a slot that it would like, in bytes.

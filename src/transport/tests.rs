@@ -21,6 +21,7 @@ fn facts(rank: u32) -> PeerFacts {
         post: [rank as u8; 16],
         p2p_disabled: false,
         shm_disabled: false,
+        registers: true,
         channels: 1,
         slot_bytes: 4096,
         ways: Vec::new(),

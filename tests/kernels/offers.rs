@@ -147,6 +147,12 @@ impl Call {
         }
     }
 
+    /// Calls that are to be agreed on are not in a class with others, for they shall ask.
+    fn sign(&self) -> u32 {
+        let classes = 4 * 2 * (self.users.len() as u32 - 1);
+        1 + 2 * (classes * (1 + self.serial) + if self.is_free() { 0 } else { 1 + self.serial % 7 })
+    }
+
     /// The items of a rank: each channel's two, one of which cannot run.
     fn items(&self, world: &World, rank: u32) -> (Vec<Work>, u32) {
         let (input, output) = self.buffers(rank);
@@ -158,7 +164,7 @@ impl Call {
         let operator = Operator::builtin(Op::Sum, TYPE, world.config.n);
         let work = |collective, channel, geometry: &Geometry, buffers| {
             let work = world.work(rank, collective, channel, geometry, TYPE, &operator, buffers);
-            Work { sign: self.serial | 1 << 30, serial: self.serial, ..work }
+            Work { sign: self.sign(), serial: self.serial, ..work }
         };
         let (mut offered, mut plain) = (Vec::new(), Vec::new());
         for channel in 0..direct.nchannels {
@@ -215,6 +221,48 @@ fn ranks_agree() {
             }
             call.check(n);
         }
+    }
+}
+
+/// After some refusals ranks seldom ask, all at the same calls; what is registered later is used all the same.
+#[test]
+fn ranks_that_are_refused_ask_seldom() {
+    for n in [2, 3] {
+        let kinds = kinds(n);
+        let world = world(config(n, 1, 1), &kinds);
+        let mut asked = Vec::new();
+        for turn in 0..100u32 {
+            // Not free, so that the items by slots are sound; but what is mapped is right from the 60th call on.
+            let mut call = all_reduce(n, Way::Missing(1), 5);
+            let launches: Vec<_> = (0..n)
+                .map(|rank| {
+                    let (mut items, channels) = call.items(&world, rank);
+                    if turn >= 60 {
+                        call.way = Way::Free;
+                        let (input, output) = call.buffers(rank);
+                        (items[0].offers, items[0].input, items[0].output) = (call.offers(rank), input, output);
+                        call.way = Way::Missing(1);
+                    }
+                    let mut launch = world.launch_items(world::images()[0], rank, TYPE, items, channels);
+                    launch.args().peers = call.tables[rank as usize].as_ptr() as u64;
+                    launch
+                })
+                .collect();
+            let before = world.mesh_turns();
+            world.run(&launches);
+            assert_eq!(world.error(), 0);
+            call.check(n);
+            asked.push(world.mesh_turns() - before);
+        }
+        // Refused, not asked, agreed.
+        let kinds = [asked[0], asked[7], asked[99]];
+        let want = |turn: usize| match turn {
+            0..7 | 22 | 38 | 54 => kinds[0],
+            0..70 => kinds[1],
+            _ => kinds[2],
+        };
+        assert!(kinds[0] > kinds[1] && kinds[1] > kinds[2], "{asked:?}");
+        assert_eq!(asked, (0..100).map(want).collect::<Vec<_>>(), "{n} ranks");
     }
 }
 

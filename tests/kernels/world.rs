@@ -358,6 +358,11 @@ impl World {
         self.counters.iter().any(|counters| counters.words().skip(2).step_by(size_of::<Counter>() / 4).any(|word| word != 0))
     }
 
+    /// Turns of all links between rank 0 and others so far.
+    pub fn mesh_turns(&self) -> u64 {
+        self.ranks[0].ends[0].iter().map(|end| end.pos).sum()
+    }
+
     /// Where a rank's first link stands.
     pub fn position(&self, rank: usize) -> u64 {
         self.ranks[rank].ends[0][0].pos
