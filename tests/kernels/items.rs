@@ -169,7 +169,7 @@ fn mixed_launch(world: &World, kinds: &[Kind], random: &mut SmallRng, serial: &m
 fn lists_of_mixed_calls_are_right() {
     let launches = if std::env::var_os("OXCCL_LONG").is_some() { 500 } else { 15 };
     let mut random = SmallRng::seed_from_u64(4);
-    for (proto, n) in Proto::ALL.into_iter().flat_map(|proto| [2, 3, 4, 5].map(|n| (proto, n))) {
+    for (proto, n) in Proto::HOST.into_iter().flat_map(|proto| [2, 3, 4, 5].map(|n| (proto, n))) {
         let threads = if n == 3 { 3 } else { 1 };
         let config = Config { n, channels: 2, slot_bytes: SLOT_BYTES, proto, threads, start: u64::from(u32::MAX) - 300 };
         let kinds = collectives::all(n);
@@ -185,7 +185,7 @@ fn lists_of_mixed_calls_are_right() {
 #[test]
 fn scalars_are_read_by_address() {
     for (proto, datatype) in
-        Proto::ALL.into_iter().flat_map(|p| [DataType::Float32, DataType::Float64, DataType::Uint8].map(|t| (p, t)))
+        Proto::HOST.into_iter().flat_map(|p| [DataType::Float32, DataType::Float64, DataType::Uint8].map(|t| (p, t)))
     {
         let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto, threads: 1, start: 0 };
         let world = direct_world(config);
@@ -236,7 +236,7 @@ fn copies_in_place_write_nothing() {
         steps.into_iter().for_each(|step| s.push(step).expect("a sound step"));
         s
     };
-    for proto in Proto::ALL {
+    for proto in Proto::HOST {
         let config = Config { n: 2, channels: 1, slot_bytes: SLOT_BYTES, proto, threads: 2, start: 0 };
         let world = World::with(config, &[&give]);
         let target = Memory::new(4096);

@@ -75,6 +75,7 @@ fn facts(case: &Case, rank: u32, context: &Context, post: &FdPost) -> PeerFacts 
         capability: device.capability,
         reachable: context.reachable().expect("devices"),
         linked: Vec::new(),
+        registers: false,
         post: post.name(),
         p2p_disabled: (case.no_peer_memory)(rank),
         shm_disabled: false,
