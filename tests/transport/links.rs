@@ -79,7 +79,6 @@ fn facts(case: &Case, rank: u32, context: &Context, post: &FdPost) -> PeerFacts 
         post: post.name(),
         p2p_disabled: (case.no_peer_memory)(rank),
         shm_disabled: false,
-        registers: true,
         channels: 2,
         slot_bytes: 65536,
         ways: Vec::new(),
