@@ -90,7 +90,7 @@ for ranks in 2 4; do
     export NCCL_PROTO=$proto
     if step "$ranks ranks as threads, $proto" 60 \
       "$bin/perf" all_reduce -n $ranks -t -b 8 -e 1M -f 32 -i 10 -w 2 --timeout 20 --device $device &&
-      ! grep -q "links carry $proto in" "$logs/out"; then
+      ! grep -q "/$proto, " "$logs/out"; then
       result "  protocol" FAILED "was not $proto"
       failed=1
     fi
