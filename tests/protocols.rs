@@ -22,9 +22,7 @@ fn printed(outcome: &Outcome) -> String {
 
 #[test]
 fn ll_is_used_where_it_is_chosen() {
-    for (proto, carried) in
-        [("LL", "links carry LL"), ("simple;allreduce:^Simple", "links carry LL"), ("^LL", "links carry Simple")]
-    {
+    for (proto, carried) in [("LL", "/LL, "), ("simple;allreduce:^Simple", "/LL, "), ("^LL", "/Simple, ")] {
         let Some(outcome) = perf(proto, "all_reduce -n 4 -b 4 -e 1M -f 64 -i 3 -w 1") else { return };
         outcome.assert_ok();
         assert!(printed(&outcome).contains(carried), "{proto}: {outcome}");
@@ -49,5 +47,5 @@ fn what_leaves_nothing_is_told_and_unknown_words_are_refused() {
     );
     let Some(outcome) = perf("LL,fast", "all_reduce -n 2 -b 1K -e 1K -i 2 -w 1") else { return };
     assert_eq!(outcome.ranks[0].status.code(), Some(FAILED), "{outcome}");
-    assert!(printed(&outcome).contains("\"fast\" is no protocol"), "{outcome}");
+    assert!(printed(&outcome).contains("\"fast\" is not known"), "{outcome}");
 }
