@@ -8,16 +8,7 @@ use nccl::plan::shape::{Shape, shape};
 
 use crate::oracle;
 
-const FUNCS: [Func; 8] = [
-    Func::AllReduce,
-    Func::Broadcast,
-    Func::Reduce,
-    Func::AllGather,
-    Func::ReduceScatter,
-    Func::AlltoAll,
-    Func::Gather,
-    Func::Scatter,
-];
+const FUNCS: [Func; 8] = Func::COLLECTIVES;
 
 /// All that `n` ranks can call, roots being the first and the last.
 pub fn all(n: u32) -> Vec<Kind> {

@@ -1,16 +1,7 @@
 use super::super::exec::{self, Call, Direct, Outcome, Setting};
 use super::*;
 
-const FUNCS: [Func; 8] = [
-    Func::AllReduce,
-    Func::Broadcast,
-    Func::Reduce,
-    Func::AllGather,
-    Func::ReduceScatter,
-    Func::AlltoAll,
-    Func::Gather,
-    Func::Scatter,
-];
+const FUNCS: [Func; 8] = Func::COLLECTIVES;
 
 /// The whole of every sweep, which takes minutes.
 fn long() -> bool {

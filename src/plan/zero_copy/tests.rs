@@ -4,16 +4,7 @@ use super::*;
 use crate::plan::layout::Step;
 use crate::plan::schedule::LinkId;
 
-const FUNCS: [Func; 8] = [
-    Func::AllReduce,
-    Func::Broadcast,
-    Func::Reduce,
-    Func::AllGather,
-    Func::ReduceScatter,
-    Func::AlltoAll,
-    Func::Gather,
-    Func::Scatter,
-];
+const FUNCS: [Func; 8] = Func::COLLECTIVES;
 
 fn setting(func: Func, slots: u32, in_place: bool) -> Setting {
     let Reach { input, output } = reach(func);
