@@ -194,7 +194,7 @@ impl Registrations {
             word.store(0, Ordering::Relaxed);
             retired.extend(mapped.take().and_then(|old| old.buffer));
             if let Some(record) = record.filter(|_| retired.len() < RETIRED_MAX) {
-                let buffer = self.open(peer.rank, &record).filter(|_| !peer.same_process);
+                let buffer = if peer.same_process { None } else { self.open(peer.rank, &record) };
                 let address = if peer.same_process { Some(record.base) } else { buffer.as_ref().map(PeerBuffer::address) };
                 word.store(address.and_then(|address| record.tag.place(address)).unwrap_or(0), Ordering::Release);
                 *mapped = Some(Mapped { tag: record.tag, buffer });

@@ -10,11 +10,12 @@ use super::programs::{Program, Programs};
 use super::settings::Agreed;
 use crate::device::{Context, DeviceMemory, HostFlag};
 use crate::error::Error;
-use crate::plan::algorithm::Algo;
+use crate::plan::algorithm::{Algo, MAX_MESH};
 use crate::plan::call::{DataType, Func};
 use crate::plan::cost::{Choice, Choices, Machine, Ways};
-use crate::plan::layout::{LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag};
+use crate::plan::layout::{ERROR_CLAIM, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag};
 use crate::plan::operator::Operator;
+use crate::plan::point_to_point::send_distance;
 use crate::plan::shape::{Shape, shape};
 use crate::plan::wiring::{self, LinkNeed, LinkSet, Wiring};
 use crate::plan::work::{Geometry, Request};
@@ -38,6 +39,9 @@ const OFFER_BYTES: u64 = 128 << 10;
 const OFFER_CHANNELS: u32 = (MAX_WORK / 2) as u32;
 /// Bytes of a slot of an LL link on a GPU: it carries small messages.
 const LL_SLOT_BYTES: u32 = 16 << 10;
+
+// Kernels and the host's flag are told of an error report by each its own side.
+const _: () = assert!(HostFlag::ERROR_WORDS == ERROR_WORDS && HostFlag::ERROR_CLAIM == ERROR_CLAIM);
 
 /// How a waiting host-image kernel spends its time; a GPU ignores it.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +67,7 @@ impl WaitPolicy {
 /// What the cost model is told of a machine.
 fn machine(software: bool, crowd: u32) -> Machine {
     let mut machine = match software {
-        // Measured on two cores of a virtual machine; see ARCHITECTURE.md.
+        // Of the order that two cores of a virtual machine show; where choices change is not measured.
         true => Machine { launch: 0.5, hop: [0.5; Proto::ALL.len()], speed: [8000.0; Proto::ALL.len()], crowd: 1.0 },
         // Not measured: what NCCL's own model assumes of NVLink (internals).
         false => Machine { launch: 4.0, hop: [5.0; Proto::ALL.len()], speed: [20_000.0; Proto::ALL.len()], crowd: 1.0 },
@@ -89,6 +93,18 @@ struct Table {
     links: u32,
     channels: u32,
     slot_bytes: u32,
+}
+
+impl Table {
+    /// The address of a channel's first end.
+    fn channel(&self, channel: u32) -> u64 {
+        self.end(channel * self.links)
+    }
+
+    /// The address of an end.
+    fn end(&self, place: u32) -> u64 {
+        self.at + u64::from(place) * size_of::<LinkEnd>() as u64
+    }
 }
 
 /// By class and protocol; none where there is no such set.
@@ -135,7 +151,7 @@ impl Cut {
             flags: work.flags | self.flags,
             steps: self.program.steps,
             nsteps: self.program.nsteps,
-            links: self.table.at + u64::from(channel * self.table.links) * size_of::<LinkEnd>() as u64,
+            links: self.table.channel(channel),
             nlinks: self.table.links,
             ..work
         }
@@ -194,7 +210,7 @@ pub(super) fn wiring(nranks: u32, agreed: &Agreed, software: bool) -> Result<Wir
         let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
         let set = |class, slot_bytes: u32| LinkSet { class, proto, channels: agreed.channels, slot_bytes: slot_bytes.min(most) };
         sets.push(set(LinkClass::Ring, agreed.slot_bytes));
-        if nranks <= wiring::MESH_MAX {
+        if nranks <= MAX_MESH {
             sets.push(set(LinkClass::Mesh, small));
         }
     }
@@ -232,13 +248,16 @@ impl Schedules {
             options: if nranks > 1 { options(&machine, nranks, &agreed) } else { Vec::new() },
             machine,
             programs: image.at(memory.address()),
-            tables: tables(wired.map(|(wiring, _)| wiring), me.rank, memory.address() + links_at as u64),
+            tables: tables(
+                wired.map(|(wiring, _)| wiring.sets()).unwrap_or_default(),
+                &links,
+                memory.address() + links_at as u64,
+            ),
             _memory: memory,
         })
     }
 
-    /// Chooses how a collective is carried out, and cuts it into channels and pieces. `bytes` are those of the call's
-    /// larger buffer; `mask` restricts the algorithms where it leaves any.
+    /// Chooses how a collective is carried out, and cuts it into channels and pieces.
     pub fn cut(&self, ask: &Ask) -> Result<Cut, Error> {
         let choice = self.choose(ask)?;
         let program = self.programs.collective(ask.func, choice.algo, ask.root);
@@ -283,15 +302,15 @@ impl Schedules {
         let choice = Choice { algo: Algo::Direct, proto: Proto::Simple, us: 0.0 };
         let mut cut = self.cut_as(choice, self.programs.half(half), &ask, u32::MAX)?;
         // The one link of the schedule is the one to, or from, the peer.
-        cut.table.at += self.link_place(half) * size_of::<LinkEnd>() as u64;
+        cut.table.at = cut.table.end(self.link_place(half));
         cut.table.links = u32::from(half != Half::Copy);
         Ok(cut)
     }
 
     /// The place of a half's link among this rank's links for messages: to each peer from the next one on, then
     /// from it (see [`Wiring::links`]).
-    fn link_place(&self, half: Half) -> u64 {
-        let after = |peer: u32| u64::from((peer + self.nranks - self.rank - 1) % self.nranks);
+    fn link_place(&self, half: Half) -> u32 {
+        let after = |peer: u32| send_distance(self.rank, peer, self.nranks) - 1;
         match half {
             Half::Send(peer) => 2 * after(peer),
             Half::Receive(peer) => 2 * after(peer) + 1,
@@ -370,7 +389,7 @@ impl Schedules {
                     items.push(Work {
                         steps: program.steps,
                         nsteps: program.nsteps,
-                        links: table.at + u64::from(channel * table.links) * size_of::<LinkEnd>() as u64,
+                        links: table.channel(channel),
                         nlinks: table.links,
                         hi: 1,
                         ..Work::default()
@@ -450,11 +469,10 @@ fn options(machine: &Machine, nranks: u32, agreed: &Agreed) -> Vec<Option<Option
 }
 
 /// Where the ends of each set's links are, when the first one is at `address`.
-fn tables(wiring: Option<&Wiring>, rank: u32, address: u64) -> Tables {
+fn tables(sets: &[LinkSet], all: &[LinkNeed], address: u64) -> Tables {
     let mut tables = Tables::default();
     let mut at = address;
-    for set in wiring.map(Wiring::sets).unwrap_or_default() {
-        let all = wiring.map(|wiring| wiring.links(rank)).unwrap_or_default();
+    for set in sets {
         let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto)).count() as u32;
         let links = of_set / set.channels;
         tables[set.class as usize][set.proto as usize] =

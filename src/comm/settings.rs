@@ -48,6 +48,8 @@ pub(super) struct Settings {
     pub slot_bytes: u32,
     /// By place in [`filter::FUNCTIONS`].
     pub ways: [Ways; filter::FUNCTIONS.len()],
+    /// `NCCL_PROTO` says something.
+    asks_protos: bool,
     pub agreement: Vec<(String, String)>,
     channels: Range,
 }
@@ -110,6 +112,7 @@ impl Settings {
             registers: params.flag(params::LOCAL_REGISTER),
             multi_rank_device: params.flag(params::MULTI_RANK_GPU_ENABLE),
             ways: ways(&params)?,
+            asks_protos: !params.text(params::PROTO).unwrap_or("").trim().is_empty(),
             slot_bytes: (slot.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(4096),
             agreement: AGREE
                 .iter()
@@ -121,7 +124,7 @@ impl Settings {
 
     /// What this rank's filters leave, for [`PeerFacts::ways`].
     pub(super) fn usable_ways(&self, capability: i32, software: bool) -> Vec<(u8, u8)> {
-        usable(self.ways, capability, software).iter().map(|ways| (ways.algos, ways.protos)).collect()
+        usable(self.ways, self.asks_protos, capability, software).iter().map(|ways| (ways.algos, ways.protos)).collect()
     }
 
     /// The number of channels that this rank would like.
@@ -159,10 +162,13 @@ fn ways(params: &Snapshot) -> Result<[Ways; filter::FUNCTIONS.len()], Error> {
 /// What a device can do of what the words leave. The software device has no LL128: a host's stores to a line of 128 bytes
 /// are several; and so are those of GPUs before compute capability 7.0. Where nobody asks, LL128 is not used at all,
 /// and LL not on the software device, where it gains nothing.
-fn usable(mut ways: [Ways; filter::FUNCTIONS.len()], capability: i32, software: bool) -> [Ways; filter::FUNCTIONS.len()] {
+fn usable(
+    mut ways: [Ways; filter::FUNCTIONS.len()],
+    asked: bool,
+    capability: i32,
+    software: bool,
+) -> [Ways; filter::FUNCTIONS.len()] {
     let (simple, ll, ll128) = (1 << Proto::Simple as u8, 1 << Proto::Ll as u8, 1 << Proto::Ll128 as u8);
-    let params = params::snapshot();
-    let asked = !params.text(params::PROTO).unwrap_or("").trim().is_empty();
     for ways in &mut ways {
         match (asked, software) {
             (false, true) => ways.protos = simple,

@@ -12,7 +12,6 @@ use crate::comm::{self, Captured, Comm, Parts};
 use crate::device::{Capture, Stream};
 use crate::error::Error;
 use crate::log::lines::CallLine;
-use crate::plan::layout::kernel_error;
 
 pub use call::Call;
 use plan::{Launch, Plan};
@@ -145,7 +144,9 @@ fn prepare<'a, 'c>(
     let mut agree = true;
     let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, note(comm, parts, call, &mut agree))).collect();
     if !agree {
-        return Err(part(comm, parts));
+        // The board says so by now, so the communicator has failed.
+        comm.check_ready()?;
+        return Err(Error::InvalidUsage("calls do not match".to_string()));
     }
     let actions = match comm.nranks() {
         1 => alone(comm, parts, &numbered)?,
@@ -220,14 +221,6 @@ fn other_streams<'a>(calls: impl Iterator<Item = &'a Call>, last: Stream) -> Vec
         }
     }
     others
-}
-
-/// What a rank does that has found that its call is not what the others have called: it fails, and leaves.
-fn part(comm: &Comm, parts: &Parts) -> Error {
-    parts.flag.report(kernel_error::MISMATCH, comm.count_collective() as u32);
-    let error = comm.check_ready().err().unwrap_or_else(|| Error::InvalidUsage("calls do not match".to_string()));
-    farewell_if_due(comm);
-    error
 }
 
 /// Where a communicator has failed because ranks are out of step: marks all links of this rank, once, so that whoever

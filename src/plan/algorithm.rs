@@ -41,7 +41,8 @@ use super::schedule::Schedule;
 use super::{direct, pat, ring, tree};
 use crate::error::Error;
 
-/// Ranks up to which there are links between any two.
+/// The most ranks that are linked with one another for collectives: beyond, other ways are faster and slots take
+/// too much memory.
 pub const MAX_MESH: u32 = 64;
 
 /// How a collective is carried out.

@@ -1,5 +1,6 @@
 //! Which links a communicator has: every rank knows the links of every other one without being told.
 
+use super::algorithm::MAX_MESH;
 use super::layout::{Proto, SLOTS};
 use super::schedule::{LinkClass, LinkId};
 use crate::error::Error;
@@ -13,9 +14,6 @@ const PAIRS_BYTES: u64 = 4 << 20;
 const PAIR_SLOT_RANGE: (u64, u64) = (8 << 10, 64 << 10);
 /// Slots between any two ranks are whole pages.
 const PAIR_SLOT_UNIT: u64 = 4 << 10;
-/// The most ranks that are linked with one another for collectives: beyond, other ways are faster and slots take
-/// too much memory.
-pub const MESH_MAX: u32 = 64;
 /// Slots are a multiple of this many bytes: kernels rely on it.
 pub const SLOT_UNIT: u32 = 64;
 
@@ -88,7 +86,7 @@ impl Wiring {
         let small = pair_slot_bytes(nranks, channels);
         let set = |class, slot_bytes| LinkSet { class, proto, channels, slot_bytes };
         let mut sets = vec![set(LinkClass::Ring, ring_slot_bytes)];
-        if nranks <= MESH_MAX {
+        if nranks <= MAX_MESH {
             sets.push(set(LinkClass::Mesh, small));
         }
         sets.push(set(LinkClass::Peer, small));
