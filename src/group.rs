@@ -107,6 +107,8 @@ fn carry_out(group: Group) -> Result<Outcome, Error> {
     let error = error.or_else(|| mixed(&jobs));
     if let Some(error) = error {
         jobs.into_iter().for_each(|job| job.drop_for(&error));
+        // Who polls a communicator must see that its calls were dropped (spec §4.2).
+        calls.iter().for_each(|(comm, _)| comm.fail_call(&error));
         return Err(error);
     }
     if jobs.is_empty() || jobs.iter().any(|job| job.is_blocking() || job.is_end()) {

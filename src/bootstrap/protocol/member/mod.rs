@@ -189,6 +189,11 @@ impl Member {
         self.root.is_some() || self.phase != Phase::Root
     }
 
+    /// The library's version code that this rank came with.
+    pub fn version(&self) -> u32 {
+        self.config.version
+    }
+
     /// The first error, if there was one.
     pub fn error(&self) -> Option<&Error> {
         self.failure.as_ref()
