@@ -199,7 +199,8 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
         Ok(()) => Ok(comms.iter().map(|comm| comm.handle()).collect()),
         Err(error) => {
             // Those that have failed themselves are gone already.
-            comms.iter().for_each(|comm| drop(comm.abort()));
+            comms.into_iter().for_each(|comm| drop(comm.abort()));
+            comm::free_ended();
             Err(error)
         }
     }

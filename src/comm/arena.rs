@@ -69,6 +69,13 @@ pub(super) fn all() -> Vec<Arc<Comm>> {
     HANDLES.get().map_or_else(Vec::new, |cells| cells.table.read().cells.iter().flatten().cloned().collect())
 }
 
+/// Looks at all live communicators; none can be added or taken away meanwhile, and none is kept alive.
+pub(super) fn each(mut look: impl FnMut(&Comm)) {
+    if let Some(cells) = HANDLES.get() {
+        cells.table.read().cells.iter().flatten().for_each(|comm| look(comm));
+    }
+}
+
 /// Takes a handle back. The second call for a handle finds nothing.
 pub(super) fn remove(handle: usize) -> Option<Arc<Comm>> {
     let cells = HANDLES.get()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Background, Comm};
+use super::{Background, Comm, free_ended};
 use crate::bootstrap::UniqueId;
 use crate::error::Error;
 
@@ -54,12 +54,17 @@ impl Job {
     /// # Errors
     /// What the work gives.
     pub fn run(self) -> Result<(), Error> {
-        let comm = self.comm.clone();
-        catch_unwind(AssertUnwindSafe(|| self.carry_out())).unwrap_or_else(|_| {
+        let (comm, ends) = (self.comm.clone(), self.is_end());
+        let result = catch_unwind(AssertUnwindSafe(|| self.carry_out())).unwrap_or_else(|_| {
             let error = Error::Internal("a job of a communicator panicked".to_string());
             comm.fail(&error);
             Err(error)
-        })
+        });
+        drop(comm);
+        if ends {
+            free_ended();
+        }
+        result
     }
 
     fn carry_out(self) -> Result<(), Error> {
