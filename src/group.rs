@@ -211,6 +211,9 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
 /// # Errors
 /// [`Error::InvalidArgument`] for the second call.
 pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    if comm.is_inherited() {
+        return Ok(Outcome::Done);
+    }
     comm.check_unfinalized()?;
     let blocking = comm.is_blocking();
     submit_job(Job::new(comm, Task::Finalize, blocking))

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::Comm;
 use crate::error::Error;
-use crate::sys::AddressRange;
+use crate::sys::{self, AddressRange};
 
 /// Bytes between handles; the alignment tells most garbage from a handle.
 const CELL: usize = 64;
@@ -21,6 +21,15 @@ const CELLS: usize = 1 << 20;
 struct Cells {
     range: AddressRange,
     table: RwLock<Table>,
+    /// How often the process had been forked when it was made.
+    forks: u32,
+}
+
+impl Cells {
+    /// To look things up. In a forked child nothing, where another thread of the parent was changing the table.
+    fn look(&self) -> Option<RwLockReadGuard<'_, Table>> {
+        if self.forks == sys::forks() { Some(self.table.read()) } else { self.table.try_read() }
+    }
 }
 
 #[derive(Default)]
@@ -37,7 +46,7 @@ fn cells() -> Result<&'static Cells, Error> {
     if let Some(cells) = HANDLES.get() {
         return Ok(cells);
     }
-    let fresh = Cells { range: AddressRange::reserve(CELL * CELLS)?, table: RwLock::default() };
+    let fresh = Cells { range: AddressRange::reserve(CELL * CELLS)?, table: RwLock::default(), forks: sys::forks() };
     Ok(HANDLES.get_or_init(|| fresh))
 }
 
@@ -61,7 +70,7 @@ pub(super) fn insert(comm: Arc<Comm>) -> Result<usize, Error> {
 /// The communicator of a handle; none for anything that is not the handle of a live one.
 pub(super) fn get(handle: usize) -> Option<Arc<Comm>> {
     let cells = HANDLES.get()?;
-    cells.table.read().cells.get(index_of(cells, handle)?)?.clone()
+    cells.look()?.cells.get(index_of(cells, handle)?)?.clone()
 }
 
 /// All live communicators.

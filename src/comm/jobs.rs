@@ -54,6 +54,9 @@ impl Job {
     /// # Errors
     /// What the work gives.
     pub fn run(self) -> Result<(), Error> {
+        if self.comm.is_inherited() {
+            return self.decline();
+        }
         let (comm, ends) = (self.comm.clone(), self.is_end());
         let result = catch_unwind(AssertUnwindSafe(|| self.carry_out())).unwrap_or_else(|_| {
             let error = Error::Internal("a job of a communicator panicked".to_string());
@@ -64,6 +67,16 @@ impl Job {
         if ends {
             free_ended();
         }
+        result
+    }
+
+    /// In a forked child: what belongs to the parent is left alone, even by its destructors. To end it is no error.
+    fn decline(self) -> Result<(), Error> {
+        let result = match self.task {
+            Task::Finalize | Task::Destroy | Task::Abort => Ok(()),
+            _ => self.comm.check_ready(),
+        };
+        std::mem::forget(self);
         result
     }
 

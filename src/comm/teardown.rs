@@ -150,7 +150,7 @@ impl Comm {
 
     /// Whether no launch is under way; errors of the driver count as none.
     fn is_idle(&self) -> bool {
-        let Some(parts) = self.parts.get() else { return true };
+        let Some(parts) = self.parts.get().filter(|_| !self.is_inherited()) else { return true };
         let Ok(_entered) = self.context.enter() else { return true };
         // Held means that something is being launched; the driver may keep that waiting for room.
         parts.order.try_lock().is_some_and(|order| order.is_idle().unwrap_or(true))
@@ -222,7 +222,7 @@ pub fn free_ended() {
     let mut busy: Vec<i32> = ended.iter().filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
     arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device)));
     // Without a handle nobody can come by it anew.
-    let unused = |comm: &Arc<Comm>| Arc::strong_count(comm) == 1 && !busy.contains(&comm.device);
+    let unused = |comm: &Arc<Comm>| Arc::strong_count(comm) == 1 && !comm.is_inherited() && !busy.contains(&comm.device);
     let (free, keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(unused);
     ENDED.lock().extend(keep);
     drop(free);

@@ -6,6 +6,6 @@ mod host;
 mod shared;
 
 pub use fdpass::{FdPost, FdPostName};
-pub use fork::forks;
+pub use fork::{ClosedInChild, forks};
 pub use host::{HostFacts, allowed_cpus};
 pub use shared::{AddressRange, SharedFile, SharedMemory};
