@@ -290,7 +290,13 @@ enum Coming {
 }
 
 /// See [`Bootstrap::report_failure`]; `limit` is how long it may take.
-fn report(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error, (coming, limit): (Coming, Duration)) -> Result<(), Error> {
+fn report(
+    config: &NetConfig,
+    id: &UniqueId,
+    join: Join,
+    failure: &Error,
+    (coming, limit): (Coming, Duration),
+) -> Result<(), Error> {
     let (driver, settings) = prepare(config, id, join, coming)?;
     let (rank, nranks) = (settings.rank, settings.nranks);
     let member = Member::reporting(settings, failure, driver.now());

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::items::Lent;
 use super::Comm;
+use super::items::Lent;
 use crate::device::{Capture, Event, Kept};
 use crate::error::Error;
 

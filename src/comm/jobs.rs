@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Background, Comm, free_ended};
+use super::{Comm, background, free_ended};
 use crate::bootstrap::UniqueId;
 use crate::error::Error;
 
@@ -144,27 +144,6 @@ pub fn run_all(mut jobs: Vec<Job>) -> Result<(), Error> {
 /// # Errors
 /// [`Error::System`] when there is no thread; the communicators have then failed.
 pub fn in_background(jobs: Vec<Job>, work: impl FnOnce(Vec<Job>) -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
-    let comms: Vec<Arc<Comm>> = jobs.iter().map(|job| job.comm.clone()).collect();
-    let background = Arc::new(Background::default());
-    comms.iter().for_each(|comm| comm.enter_background(&background));
-    let (ours, theirs) = (comms.clone(), background.clone());
-    let run = move || {
-        let result = catch_unwind(AssertUnwindSafe(|| work(jobs)));
-        let result = result.unwrap_or_else(|_| Err(Error::Internal("the end of a group panicked".to_string())));
-        if let Err(error) = result {
-            ours.iter().for_each(|comm| comm.fail(&error));
-        }
-        // What belongs to the communicators goes before somebody learns that the thread is done with them.
-        drop(ours);
-        theirs.finish();
-    };
-    match std::thread::Builder::new().name("oxccl-init".to_string()).spawn(run) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let error = Error::system("pthread_create", "a thread for non-blocking communicators", &error);
-            comms.iter().for_each(|comm| comm.fail(&error));
-            background.finish();
-            Err(error)
-        }
-    }
+    let comms = jobs.iter().map(|job| job.comm.clone()).collect();
+    background::start(comms, move || work(jobs))
 }

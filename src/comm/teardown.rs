@@ -111,7 +111,9 @@ impl Comm {
         let left = self.leave_background(deadline);
         if !(refused && self.leave_kernels(deadline)) {
             let comm = self.handle();
-            log::warn!("comm {comm:#x}: a kernel did not leave within {ABORT_LIMIT:?} of the abort; its memory is freed when it has");
+            log::warn!(
+                "comm {comm:#x}: a kernel did not leave within {ABORT_LIMIT:?} of the abort; its memory is freed when it has"
+            );
         } else if !left {
             log::info!(target: "INIT,DESTROY", "comm {:#x}: what was under way goes on for a while after the abort", self.handle());
         }

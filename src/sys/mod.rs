@@ -4,6 +4,7 @@ mod fdpass;
 mod fork;
 mod host;
 mod shared;
+pub mod sync;
 
 pub use fdpass::{FdPost, FdPostName};
 pub use fork::{ClosedInChild, forks};

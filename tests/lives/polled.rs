@@ -55,7 +55,11 @@ fn life_of_a_rank(me: &Place, times: &Times, how: &dyn Fn(&str)) {
     api.cuda.use_device(me.rank).expect("a device");
     let place = (me.nranks, me.rank);
     let late = me.rank + 1 == me.nranks;
-    let wait_if_late = |what: &str| if late { how(what) };
+    let wait_if_late = |what: &str| {
+        if late {
+            how(what)
+        }
+    };
     let empty = Member::new(Comm::NULL, place);
     empty.fill();
     for round in 0..ROUNDS {

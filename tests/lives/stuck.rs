@@ -48,8 +48,7 @@ enum Busy {
 }
 
 impl Busy {
-    const ALL: [Busy; 7] =
-        [Busy::Idle, Busy::Call, Busy::Waited, Busy::Destroyed, Busy::Graph, Busy::Replay, Busy::Mixed];
+    const ALL: [Busy; 7] = [Busy::Idle, Busy::Call, Busy::Waited, Busy::Destroyed, Busy::Graph, Busy::Replay, Busy::Mixed];
 
     fn has_graph(self) -> bool {
         matches!(self, Busy::Graph | Busy::Replay | Busy::Mixed)
