@@ -21,7 +21,7 @@ pub const COLUMNS: [(&str, &str); 6] = [
     ("fds", "fds"),
     ("threads", "threads"),
     ("shm_mapped", "shm map KiB"),
-    ("shm_used", "shm used KiB"),
+    ("shm_used", "touched KiB"),
     ("device", "device KiB"),
     ("rss", "RSS KiB"),
 ];
@@ -51,8 +51,8 @@ fn holdings(libraries: &Libraries) -> [f64; 6] {
     ]
 }
 
-/// KiB of host memory that the library has mapped and shares with others: their size, and this process's part of what is
-/// used of it.
+/// KiB of host memory that the library has mapped and shares with others: their size, of which each rank reserves its part,
+/// and this process's part of the pages that somebody has touched.
 fn shared_memory() -> (f64, f64) {
     let (mut ours, mut mapped, mut used) = (false, 0.0, 0.0);
     let number = |rest: &str| rest.split_whitespace().next().and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);

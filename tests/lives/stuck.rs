@@ -31,6 +31,8 @@ enum Peer {
 /// What a communicator is doing when it is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Busy {
+    /// It is being made, and waits for the peer.
+    Creation,
     /// Nothing.
     Idle,
     /// A call waits for the peer.
@@ -48,7 +50,17 @@ enum Busy {
 }
 
 impl Busy {
-    const ALL: [Busy; 7] = [Busy::Idle, Busy::Call, Busy::Waited, Busy::Destroyed, Busy::Graph, Busy::Replay, Busy::Mixed];
+    const ALL: [Busy; 8] =
+        [Busy::Creation, Busy::Idle, Busy::Call, Busy::Waited, Busy::Destroyed, Busy::Graph, Busy::Replay, Busy::Mixed];
+
+    /// The survivor's communicator; the peer makes its own, where it takes part.
+    fn make(self, me: &Place, name: &str) -> Comm {
+        let api = Api::load();
+        match self {
+            Busy::Creation => api.begin((2, 0), api.nccl.unique_id().expect("an id")),
+            _ => api.init((2, me.rank), api.meet(me, name)),
+        }
+    }
 
     fn has_graph(self) -> bool {
         matches!(self, Busy::Graph | Busy::Replay | Busy::Mixed)
@@ -80,7 +92,7 @@ impl Stuck {
         let replay = || self.graph.iter().for_each(|exec| self.member.api.graphs.launch(*exec, self.member.stream));
         let call = || self.member.call().expect("a call");
         match self.busy {
-            Busy::Idle | Busy::Graph => {}
+            Busy::Creation | Busy::Idle | Busy::Graph => {}
             Busy::Call | Busy::Waited | Busy::Destroyed => call(),
             Busy::Replay => replay(),
             Busy::Mixed => (0..3).for_each(|_| {
@@ -135,7 +147,7 @@ fn survivor(me: &Place, kinds: &[Busy]) {
     let api = Api::load();
     let make = |round: &str| -> Vec<Stuck> {
         let one = |(number, busy): (usize, &Busy)| {
-            let comm = api.init((2, me.rank), api.meet(me, &format!("{round} {number}")));
+            let comm = busy.make(me, &format!("{round} {number}"));
             Stuck::new(Member::new(comm, (2, me.rank)), *busy)
         };
         kinds.iter().enumerate().map(one).collect()
@@ -166,8 +178,8 @@ fn peer(me: &Place, kinds: &[Busy]) {
     let api = Api::load();
     api.cuda.use_device(1).expect("a device");
     for round in ["first", "second"] {
-        let init = |number| api.init((2, 1), api.meet(me, &format!("{round} {number}")));
-        let comms: Vec<Comm> = (0..kinds.len()).map(init).collect();
+        let with = kinds.iter().enumerate().filter(|(_, busy)| **busy != Busy::Creation);
+        let comms: Vec<Comm> = with.map(|(number, busy)| busy.make(me, &format!("{round} {number}"))).collect();
         me.await_published(&format!("out of reach {round}"));
         comms.into_iter().for_each(|comm| abort(api, comm));
     }
@@ -239,14 +251,15 @@ fn the_same_on_a_strict_device() {
 }
 
 /// Some that are stuck, and one that is not, in several orders by one thread: each must return although others are stuck.
-fn in_turn(name: &str, me: &Place, kinds: [Busy; 4]) {
+fn in_turn(name: &str, me: &Place, kinds: [Busy; 5]) {
     let api = Api::load();
     api.cuda.use_device(me.rank).expect("a device");
     let (mut dice, mut before) = (dice(name), None);
     for round in 0..if need::long() { 60 } else { 8 } {
-        let init = |number| api.init((2, me.rank), api.meet(me, &format!("{round} {number}")));
+        let init = |number: usize| kinds[number].make(me, &format!("{round} {number}"));
         if me.rank == 1 {
-            let comms: Vec<Comm> = (0..kinds.len()).map(init).collect();
+            let with = (0..kinds.len()).filter(|number| kinds[*number] != Busy::Creation);
+            let comms: Vec<Comm> = with.map(init).collect();
             me.await_published(&format!("over {round}"));
             comms.into_iter().for_each(|comm| abort(api, comm));
             continue;
@@ -268,7 +281,7 @@ fn in_turn(name: &str, me: &Place, kinds: [Busy; 4]) {
 fn in_any_order() {
     const NAME: &str = "stuck::in_any_order";
     match launch::child() {
-        Some(me) => in_turn(NAME, &me, [Busy::Call, Busy::Replay, Busy::Idle, Busy::Mixed]),
+        Some(me) => in_turn(NAME, &me, [Busy::Call, Busy::Replay, Busy::Idle, Busy::Mixed, Busy::Creation]),
         None => Job::this_test(NAME, 2).allow_any_warning().run().assert_ok(),
     }
 }
@@ -278,7 +291,7 @@ fn in_any_order() {
 fn where_graphs_do_not_mix() {
     const NAME: &str = "stuck::where_graphs_do_not_mix";
     match launch::child() {
-        Some(me) => in_turn(NAME, &me, [Busy::Call, Busy::Replay, Busy::Idle, Busy::Replay]),
+        Some(me) => in_turn(NAME, &me, [Busy::Call, Busy::Replay, Busy::Idle, Busy::Replay, Busy::Creation]),
         None => {
             let job = Job::this_test(NAME, 2).env("NCCL_GRAPH_MIXING_SUPPORT", "0");
             job.allow_any_warning().run().assert_ok();
