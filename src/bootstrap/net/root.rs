@@ -19,11 +19,20 @@ use crate::error::Error;
 const FIXED_BIND: Duration = Duration::from_secs(5);
 const FIXED_BIND_PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts the thread of a root that listens on `listener`.
+/// How long a root that is stopped stays to tell ranks that are on their way.
+const STOPPED_STAY: Duration = Duration::from_secs(1);
+
+/// Starts the thread of a root that listens on `listener`; `stop` ends it before its time.
 ///
 /// # Errors
 /// `System` if the thread or its descriptors cannot be made.
-pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed: bool) -> Result<(), Error> {
+pub fn start(
+    config: &NetConfig,
+    listener: Socket,
+    (magic, token): (u64, u64),
+    fixed: bool,
+    stop: Option<Cancel>,
+) -> Result<(), Error> {
     let settings = RootConfig {
         magic,
         token,
@@ -35,10 +44,19 @@ pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed
         linger: config.failed_linger,
     };
     let mut driver = Driver::new(Some(listener), None, Buffers::from(config))?;
+    driver.watch(stop)?;
     let run = move || {
         let mut root = Root::new(settings, driver.now());
-        if let Err(Stop::System(error)) = driver.run(&mut root, None, |root| root.finished()) {
-            root.fail(driver.now(), Failure::remote(None, format!("the root has failed: {error}")));
+        let failure = match driver.run(&mut root, None, |root| root.finished()) {
+            Err(Stop::System(error)) => Some(format!("the root has failed: {error}")),
+            Err(Stop::Cancelled) => Some("the rank that made the id of this communicator has given up".to_string()),
+            _ => None,
+        };
+        if let Some(text) = failure {
+            let _ = driver.watch(None);
+            root.fail(driver.now(), Failure::remote(None, text));
+            let limit = driver.now() + STOPPED_STAY;
+            let _ = driver.run(&mut root, Some(limit), |root| root.finished());
         }
         driver.farewell(&mut root);
     };
