@@ -90,7 +90,7 @@ impl Bootstrap {
     /// The first rank's part.
     fn lead(&mut self, others: &[u32], own: Word<Vec<u8>>) -> Result<Vec<Vec<u8>>, Error> {
         let mut blocks = own.map(|block| vec![block]);
-        let mut fail = |error: &mut Word<Vec<Vec<u8>>>, blame: Blame| {
+        let fail = |error: &mut Word<Vec<Vec<u8>>>, blame: Blame| {
             if error.is_ok() {
                 *error = Err(blame);
             }

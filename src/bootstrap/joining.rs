@@ -10,7 +10,7 @@ use super::net::interface::{self, Wish};
 use super::net::{root, socket};
 use super::protocol::member::Member;
 use super::protocol::wire::{Encoder, Kind, Preamble, Service};
-use super::{Bootstrap, Join, NetConfig, Timings, log_interface, prepare};
+use super::{Bootstrap, Coming, Join, NetConfig, Timings, abandon, log_interface, prepare};
 use crate::error::Error;
 
 /// How long it may take to tell a root that it is not needed, for each step.
@@ -29,13 +29,19 @@ impl Joining {
     /// As [`Bootstrap::join`], as far as they show by then.
     pub fn begin(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Joining, Error> {
         let clock = Instant::now();
-        let (driver, settings) = prepare(config, id, join, true)?;
+        let (driver, settings) = prepare(config, id, join, Coming::ToJoin)?;
         let create = clock.elapsed();
-        let place = (settings.rank, settings.nranks);
+        let (place, version) = ((settings.rank, settings.nranks), settings.version);
         let member = Member::new(settings, driver.now());
         let mut bootstrap = Bootstrap::new(driver, member, place, Timings { create, join: Duration::ZERO });
         let begun = Instant::now();
-        bootstrap.run(|member| member.checked_in())?;
+        if let Err(error) = bootstrap.run(|member| member.checked_in()) {
+            if error == Error::Aborted && place.1 > 1 && !bootstrap.member.checked_in() {
+                drop(bootstrap);
+                abandon(config, id, place, version);
+            }
+            return Err(error);
+        }
         Ok(Joining { bootstrap, begun })
     }
 

@@ -8,7 +8,7 @@
 //! `complete`, every failure of a rank (an error that it reports by [`Bootstrap::fail`], or its death)
 //! ends the waits of all others with an error that names it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::Error;
 
@@ -40,6 +40,8 @@ use protocol::{MAX_FACTS, MAX_RANKS};
 const NO_PORT: u16 = 9;
 /// How long a rank that has failed tries to tell the root, before it returns its own error.
 pub const REPORT: Duration = Duration::from_secs(5);
+/// How long a rank that was aborted before the root knew it tries to tell the root: whoever aborts it waits meanwhile.
+const ABANDON: Duration = Duration::from_millis(500);
 
 /// What a rank brings to the rendezvous.
 #[derive(Clone, Debug)]
@@ -129,20 +131,7 @@ impl Bootstrap {
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
     pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
-        // Nobody will connect to this rank, and descriptors may be what it lacks.
-        let (driver, settings) = prepare(config, id, join, false)?;
-        let (rank, nranks) = (settings.rank, settings.nranks);
-        let member = Member::reporting(settings, failure, driver.now());
-        let mut bootstrap = Bootstrap::new(driver, member, (rank, nranks), Timings::default());
-        let limit = bootstrap.driver.now() + REPORT;
-        let outcome = bootstrap.driver.run(&mut bootstrap.member, Some(limit), |member| member.error().is_some());
-        match (outcome, bootstrap.member.error()) {
-            // The root has sent the news to all: this rank hears it too.
-            (Ok(()), Some(Error::Remote { rank: Some(culprit), .. })) if *culprit == rank => Ok(()),
-            (Ok(()), Some(error)) => Err(error.clone()),
-            (Err(Stop::System(error)), _) => Err(error),
-            _ => Err(Error::Timeout(format!("the root did not answer within {} s", REPORT.as_secs()))),
-        }
+        report(config, id, join, failure, (Coming::ToReport, REPORT))
     }
 
     fn log_timings(&self) {
@@ -302,9 +291,51 @@ impl Drop for Bootstrap {
     }
 }
 
+/// What brings a rank to the root.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Coming {
+    /// It joins, and listens for other ranks.
+    ToJoin,
+    /// It has failed, and nobody will connect to it: descriptors may be what it lacks.
+    ToReport,
+    /// The same, after it had tried to join.
+    ToReportAgain,
+}
+
+/// See [`Bootstrap::report_failure`]; `limit` is how long it may take.
+fn report(
+    config: &NetConfig,
+    id: &UniqueId,
+    join: Join,
+    failure: &Error,
+    (coming, limit): (Coming, Duration),
+) -> Result<(), Error> {
+    let (driver, settings) = prepare(config, id, join, coming)?;
+    let (rank, nranks) = (settings.rank, settings.nranks);
+    let member = Member::reporting(settings, failure, driver.now());
+    let mut bootstrap = Bootstrap::new(driver, member, (rank, nranks), Timings::default());
+    let until = bootstrap.driver.now() + limit;
+    let outcome = bootstrap.driver.run(&mut bootstrap.member, Some(until), |member| member.error().is_some());
+    match (outcome, bootstrap.member.error()) {
+        // The root has sent the news to all: this rank hears it too.
+        (Ok(()), Some(Error::Remote { rank: Some(culprit), .. })) if *culprit == rank => Ok(()),
+        (Ok(()), Some(error)) => Err(error.clone()),
+        (Err(Stop::System(error)), _) => Err(error),
+        _ => Err(Error::Timeout(format!("the root did not answer within {limit:?}"))),
+    }
+}
+
+/// A rank was aborted before the root knew of it: the others would wait for it for good.
+fn abandon(config: &NetConfig, id: &UniqueId, (rank, nranks): (u32, u32), version: u32) {
+    let join = Join { rank, nranks, version, settings: Vec::new(), facts: Vec::new(), cancel: None };
+    if let Err(why) = report(config, id, join, &Error::Aborted, (Coming::ToReportAgain, ABANDON)) {
+        log::info!(target: "BOOTSTRAP", "rank {rank} was aborted and could not tell the other ranks: {why}");
+    }
+}
+
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
-/// A rank that does not `listen` comes only to report a failure.
-fn prepare(config: &NetConfig, id: &UniqueId, join: Join, listen: bool) -> Result<(Driver, MemberConfig), Error> {
+fn prepare(config: &NetConfig, id: &UniqueId, join: Join, coming: Coming) -> Result<(Driver, MemberConfig), Error> {
+    let listen = coming == Coming::ToJoin;
     check(&join, listen)?;
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
@@ -312,7 +343,7 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, listen: bool) -> Resul
     let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
     let interface = interface::choose(&interface::list()?, wish)?;
     log_interface(&interface);
-    if parts.fixed && join.rank == 0 {
+    if parts.fixed && join.rank == 0 && coming != Coming::ToReportAgain {
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
         net::root::start(config, listener, (parts.magic, rand::random()), true, None)?;
     }

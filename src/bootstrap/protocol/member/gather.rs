@@ -220,7 +220,7 @@ impl Member {
         self.check_exchange()?;
         if let Some((rank, why, bye)) = self.absent_neighbour() {
             let failure = self.absence(rank, &why, bye);
-            self.fail_with(&failure);
+            self.bad_news(&failure);
             return Err(failure.error());
         }
         self.limit = self.config.timeout.map(|timeout| now + timeout);

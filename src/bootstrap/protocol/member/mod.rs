@@ -349,6 +349,8 @@ impl Member {
     fn frame(&mut self, now: Duration, conn: Conn, role: Role, frame: Frame) {
         let payload = frame.payload;
         let outcome = match (role, frame.kind) {
+            // On its way when exchanges ended.
+            (_, Kind::Up | Kind::Down | Kind::Ring) if self.broken.is_some() => Ok(()),
             (_, Kind::Fail) => Failure::decode(&payload).map(|failure| self.bad_news(&failure)),
             (Role::In(_, Purpose::Tree) | Role::Out(_, Purpose::Tree, _), Kind::Refuse) => self.refusal(conn, &payload),
             (Role::Root(_), Kind::Welcome) if self.phase == Phase::Root => {

@@ -43,7 +43,7 @@ impl Member {
         self.gather.pass_refused().map_or(Ok(()), |failure| Err(failure.error()))
     }
 
-    /// Another rank says that the communicator has a failure.
+    /// The communicator has a failure, whatever this rank does at the moment.
     pub(super) fn bad_news(&mut self, failure: &Failure) {
         if self.complete {
             return self.break_exchanges(failure, failure.error());
@@ -84,9 +84,7 @@ impl Member {
         let needed = match purpose {
             Purpose::Tree => true,
             Purpose::Ring => self.gather.next_lost(why, false),
-            Purpose::Messages => {
-                self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank))
-            }
+            Purpose::Messages => self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank)),
         };
         self.messages.gone(rank, why, false);
         if needed {

@@ -137,6 +137,11 @@ impl Root {
         matches!(self.phase, Phase::Finished)
     }
 
+    /// It has failed, and is there only to say so to ranks that come late.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.phase, Phase::Failed { .. })
+    }
+
     /// Ends the rendezvous with an error for all: for instance the system refuses more descriptors.
     pub fn fail(&mut self, now: Duration, failure: Failure) {
         if matches!(self.phase, Phase::Failed { .. } | Phase::Finished) {

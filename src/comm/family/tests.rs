@@ -1,0 +1,1 @@
+//! Who belongs together, and where a grow meets.
