@@ -16,7 +16,8 @@ use crate::error::Error;
 /// How long it may take to tell a root that it is not needed, for each step.
 const DISMISSAL: Duration = Duration::from_secs(2);
 
-/// A rank that the root knows, so that its death or its leaving ends the initialisation of all. Dropping it leaves.
+/// A rank that the root knows, so that its death ends the initialisation of all. One that does not go on must say so
+/// ([`Joining::fail`]).
 pub struct Joining {
     bootstrap: Bootstrap,
     begun: Instant,
@@ -43,6 +44,11 @@ impl Joining {
             return Err(error);
         }
         Ok(Joining { bootstrap, begun })
+    }
+
+    /// This rank does not go on: the others' initialisation ends with an error that names it.
+    pub fn fail(mut self, error: &Error) {
+        self.bootstrap.fail(error);
     }
 
     /// Waits until all ranks have joined and this one is connected with its neighbours.

@@ -294,7 +294,8 @@ impl Derivation {
             Ok(made) => made,
             Err(error) => return rounds.arrive(&members, Err(&error)),
         };
-        child.come_to_life(false, || child.build(&id, |outcome| rounds.arrive(&members, outcome)))?;
+        let build = || child.build(&id, |outcome| rounds.arrive(&members, outcome));
+        child.come_to_life(false, || build().map_err(|error| self.of_child(error, members[0])))?;
         root.into_iter().for_each(RootHandle::release);
         if self.shares() {
             parent.adopt(&child);
@@ -361,6 +362,17 @@ impl Derivation {
         };
         let name = [&self.parent.hash().to_le_bytes()[..], &count.to_le_bytes(), &color.to_le_bytes(), &[kind]].concat();
         Origin { hash: fnv1a(&name), line: OriginLine { parent: self.parent.handle(), count, color, key } }
+    }
+
+    /// An error of the new communicator, in which ranks have other numbers; its root is on a rank of the parent.
+    fn of_child(&self, error: Error, root: u32) -> Error {
+        match error {
+            Error::Remote { rank: None, text } => {
+                let text = format!("{} : {text}; that was rank {root} of the parent", self.function());
+                Error::Remote { rank: Some(root), text }
+            }
+            other => other,
+        }
     }
 
     /// Whether parent and child end together when one of them is aborted.

@@ -112,7 +112,10 @@ impl Comm {
         log::info!(target: "INIT", "{}", self.line().init_start());
         let mut timings = Timings::begin();
         let entered = self.check_in(id, &mut timings);
-        arrived(entered.as_ref().map(drop))?;
+        if let Err(error) = arrived(entered.as_ref().map(drop)) {
+            entered.into_iter().for_each(|entered| entered.joining.fail(&error));
+            return Err(error);
+        }
         let Entered { settings, kernels, mut post, joining } = entered?;
         let mut bootstrap = joining.finish().inspect_err(|error| self.excuse_lack(&settings.net, id, error))?;
         timings.bootstrap = timings.lap();

@@ -376,9 +376,10 @@ impl Comm {
     }
 
     /// The failure of a data call: it is for good where results are polled for (spec §4.3), but not
-    /// while the communicator is busy, which the call has merely come too early for.
+    /// while the communicator is busy, which the call has merely come too early for, nor where there are no data calls at
+    /// all any more, and others are allowed.
     pub fn fail_call(&self, error: &Error) {
-        if !self.is_blocking() && *self.state.lock() == State::Ready {
+        if !self.is_blocking() && !self.is_halted() && *self.state.lock() == State::Ready {
             self.fail(error);
         }
     }

@@ -285,7 +285,7 @@ impl Member {
         // In an exchange that this rank has passed up already, the child is at the next one: it has had the result before us.
         let passed = matches!(self.gather.stage, Stage::Ring { .. } | Stage::Tree { sent: true, .. });
         let expected = self.gather.sequence + u64::from(passed);
-        if sequence < self.gather.sequence && self.complete {
+        if sequence < self.gather.sequence {
             // The child did not know yet that this exchange was refused.
             return Ok(());
         }

@@ -98,7 +98,7 @@ impl Member {
         let number = decoder.u64()?;
         let failure = Failure::decode(decoder.0)?;
         let current = self.gather.number();
-        if !self.complete || number > current + MAX_REFUSALS {
+        if number > current + MAX_REFUSALS {
             return Err(Malformed(format!("a refusal of exchange {number} in exchange {current}")));
         }
         if number >= current && !self.gather.is_refused(number) {
