@@ -200,7 +200,8 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
         Ok(()) => Ok(comms.iter().map(|comm| comm.handle()).collect()),
         Err(error) => {
             // Those that have failed themselves are gone already.
-            comms.iter().for_each(|comm| drop(comm.abort()));
+            comms.into_iter().for_each(|comm| drop(comm.abort()));
+            comm::free_ended();
             Err(error)
         }
     }
@@ -211,6 +212,9 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
 /// # Errors
 /// [`Error::InvalidArgument`] for the second call.
 pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    if comm.is_inherited() {
+        return Ok(Outcome::Done);
+    }
     comm.check_unfinalized()?;
     let blocking = comm.is_blocking();
     submit_job(Job::new(comm, Task::Finalize, blocking))

@@ -20,7 +20,7 @@ use crate::sys::{self, FdPost, HostFacts};
 use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
 
 /// The `graphUsageMode` for several graphs of a communicator, and for calls besides.
-const MIXED_GRAPHS: i32 = 2;
+pub(super) const MIXED_GRAPHS: i32 = 2;
 
 /// How long each phase took, for the log.
 struct Timings {

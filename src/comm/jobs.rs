@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::family::Derivation;
-use super::{Background, Comm, teardown};
+use super::{Comm, background, free_ended};
 use crate::bootstrap::{self, Cancel, UniqueId};
 use crate::error::Error;
 use crate::log::Place;
@@ -79,12 +79,30 @@ impl Job {
     /// # Errors
     /// What the work gives.
     pub fn run(self) -> Result<(), Error> {
-        let comm = self.comm.clone();
-        catch_unwind(AssertUnwindSafe(|| self.carry_out())).unwrap_or_else(|_| {
+        if self.comm.is_inherited() {
+            return self.decline();
+        }
+        let (comm, ends) = (self.comm.clone(), self.is_end());
+        let result = catch_unwind(AssertUnwindSafe(|| self.carry_out())).unwrap_or_else(|_| {
             let error = Error::Internal("a job of a communicator panicked".to_string());
             comm.fail(&error);
             Err(error)
-        })
+        });
+        drop(comm);
+        if ends {
+            free_ended();
+        }
+        result
+    }
+
+    /// In a forked child: what belongs to the parent is left alone, even by its destructors. To end it is no error.
+    fn decline(self) -> Result<(), Error> {
+        let result = match self.task {
+            Task::Finalize | Task::Destroy | Task::Abort => Ok(()),
+            _ => self.comm.check_ready(),
+        };
+        std::mem::forget(self);
+        result
     }
 
     fn carry_out(self) -> Result<(), Error> {
@@ -162,11 +180,8 @@ pub fn run_all(jobs: Vec<Job>) -> Result<(), Error> {
         1 => run_lane(lanes.remove(0)),
         _ => run_lanes(lanes),
     };
-    for comm in comms {
-        if result.is_ok() {
-            comm.leave_busy();
-        }
-        teardown::let_go(comm);
+    if result.is_ok() {
+        comms.iter().for_each(|comm| comm.leave_busy());
     }
     result
 }
@@ -231,27 +246,6 @@ fn run_lanes(lanes: Vec<Vec<Job>>) -> Result<(), Error> {
 /// # Errors
 /// [`Error::System`] when there is no thread; the communicators have then failed.
 pub fn in_background(jobs: Vec<Job>, work: impl FnOnce(Vec<Job>) -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
-    let comms: Vec<Arc<Comm>> = jobs.iter().map(|job| job.comm.clone()).collect();
-    let background = Arc::new(Background::default());
-    comms.iter().for_each(|comm| comm.enter_background(&background));
-    let (ours, theirs) = (comms.clone(), background.clone());
-    let run = move || {
-        let result = catch_unwind(AssertUnwindSafe(|| work(jobs)));
-        let result = result.unwrap_or_else(|_| Err(Error::Internal("the end of a group panicked".to_string())));
-        if let Err(error) = result {
-            ours.iter().for_each(|comm| comm.fail(&error));
-        }
-        // What belongs to the communicators goes before somebody learns that the thread is done with them.
-        drop(ours);
-        theirs.finish();
-    };
-    match std::thread::Builder::new().name("oxccl-init".to_string()).spawn(run) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let error = Error::system("pthread_create", "a thread for non-blocking communicators", &error);
-            comms.iter().for_each(|comm| comm.fail(&error));
-            background.finish();
-            Err(error)
-        }
-    }
+    let comms = jobs.iter().map(|job| job.comm.clone()).collect();
+    background::start(comms, move || work(jobs))
 }

@@ -114,7 +114,6 @@ impl Comm {
                 member.fail(&Error::InvalidUsage(text.clone()));
                 member.stop();
             }
-            super::teardown::let_go(member);
         }
     }
 }

@@ -50,6 +50,7 @@ pub use order::Order;
 pub use registration::{Registrations, memory_freed};
 pub use schedules::{Ask, Cut, Half, Offered, Schedules, WaitPolicy, kernel_number};
 pub use settings::{check_device_list, first_devices, unique_id};
+pub use teardown::free_ended;
 
 /// How a call of the C interface went, other than by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +187,7 @@ impl Comm {
     /// at, spec §3.2), [`Error::InvalidArgument`] for a rank out of range.
     pub fn create(request: InitRequest) -> Result<Arc<Comm>, Error> {
         check_cuda()?;
-        teardown::free_ended();
+        free_ended();
         let device = match request.device {
             Some(device) => device,
             None => device::current_device()?,

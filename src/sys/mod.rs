@@ -4,8 +4,9 @@ mod fdpass;
 mod fork;
 mod host;
 mod shared;
+pub mod sync;
 
 pub use fdpass::{FdPost, FdPostName};
-pub use fork::forks;
+pub use fork::{ClosedInChild, forks};
 pub use host::{HostFacts, allowed_cpus};
 pub use shared::{AddressRange, SharedFile, SharedMemory};

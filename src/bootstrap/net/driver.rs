@@ -16,6 +16,7 @@ use super::cancel::Cancel;
 use super::socket::{self, Buffers};
 use crate::bootstrap::protocol::{Action, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
+use crate::sys::ClosedInChild;
 
 /// Marks of the two descriptors that are no connection.
 const LISTENER: u64 = u64::MAX;
@@ -34,6 +35,8 @@ const EVENTS: usize = 256;
 const FAREWELL: Duration = Duration::from_secs(1);
 
 struct Io {
+    /// Before the socket, so that it goes first.
+    _closed_in_child: ClosedInChild,
     socket: Socket,
     queue: VecDeque<Arc<[u8]>>,
     /// Bytes of the first queued block that are sent.
@@ -47,10 +50,17 @@ struct Io {
     wants_write: bool,
 }
 
+/// Where connections come in.
+struct Listener {
+    /// Before the socket, so that it goes first.
+    _closed_in_child: ClosedInChild,
+    socket: Socket,
+}
+
 /// Owns the sockets of one machine.
 pub struct Driver {
     epoll: OwnedFd,
-    listener: Option<Socket>,
+    listener: Option<Listener>,
     cancel: Option<Cancel>,
     /// Ends the operation in progress only.
     also: Option<Cancel>,
@@ -97,7 +107,7 @@ impl Driver {
         }
         Ok(Driver {
             epoll,
-            listener,
+            listener: listener.map(|socket| Listener { _closed_in_child: ClosedInChild::new(socket.as_fd()), socket }),
             cancel,
             also: None,
             buffers,
@@ -219,7 +229,7 @@ impl Driver {
             let Some(listener) = &self.listener else {
                 return Ok(());
             };
-            match socket::accept(listener, self.buffers) {
+            match socket::accept(&listener.socket, self.buffers) {
                 Ok(None) => {
                     self.accept_failing = None;
                     return Ok(());
@@ -265,7 +275,7 @@ impl Driver {
 
     fn watch_listener(&self, flags: EventFlags) {
         if let Some(listener) = &self.listener {
-            let _ = epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags);
+            let _ = epoll::modify(&self.epoll, &listener.socket, EventData::new_u64(LISTENER), flags);
         }
     }
 
@@ -276,8 +286,16 @@ impl Driver {
             let now = self.now();
             return machine.closed(now, conn, Some(text));
         }
-        let io =
-            Io { socket, queue: VecDeque::new(), sent: 0, connecting, closing: false, broken: false, wants_write: connecting };
+        let io = Io {
+            _closed_in_child: ClosedInChild::new(socket.as_fd()),
+            socket,
+            queue: VecDeque::new(),
+            sent: 0,
+            connecting,
+            closing: false,
+            broken: false,
+            wants_write: connecting,
+        };
         self.conns.insert(conn, io);
     }
 
