@@ -30,6 +30,14 @@ SWITCHES = {
     "efficient attention": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
 }
 
+# Operators whose CUDA kernels do more than the CPU's.
+SPECIAL = {
+    "_softmax": kernels.softmax,
+    "_log_softmax": kernels.softmax,
+    "_softmax_backward_data": kernels.softmax_backward,
+    "_log_softmax_backward_data": kernels.softmax_backward,
+}
+
 _library = None
 _before = {}
 
@@ -92,8 +100,8 @@ def table():
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
         if name in KEPT or name in ("copy_", "zero_") or gives_view(op):
             continue
-        if name in ("_softmax", "_log_softmax"):
-            yield op, kernels.softmax(op)
+        if name in SPECIAL:
+            yield op, SPECIAL[name](op)
         elif torch._C._dispatch_has_computed_kernel_for_dispatch_key(full, "CPU"):
             yield op, kernels.generic(op)
         else:

@@ -6,7 +6,6 @@ tensors over the same memory. Later work of any stream therefore sees its result
 import contextlib
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from .memory import alias, dense, same_layout, to_device
 from .random import generator_for, lent_default
@@ -44,6 +43,15 @@ def tensors_in(values):
             yield from tensors_in(value)
 
 
+def mapped(value, change):
+    """A value with its tensors changed, also those in lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([mapped(one, change) for one in value])
+    return value
+
+
 def generic(op):
     """A kernel for any operator whose schema says what it writes."""
     schema = op._schema
@@ -55,10 +63,10 @@ def generic(op):
 
     def kernel(*args, **kwargs):
         call = {a: args[at] for a, at in arguments.items() if at < len(args)} | kwargs
-        device = devices_of(name, tensors_in(call.values())) or wanted_device(call)
+        device = devices_of(name, list(tensors_in(call.values()))) or wanted_device(call)
         refuse_capture(f"aten::{name}")
         torch.cuda.current_stream(device).synchronize()
-        on_cpu = to_cpu(call, device)
+        on_cpu = to_cpu(call, device, seeded and "generator" in arguments)
         fresh = {out: torch.empty(0, dtype=call[out].dtype) for out in outs if grows(call.get(out))}
         on_cpu |= fresh
         lent = lent_default(device) if seeded and "generator" not in arguments else contextlib.nullcontext()
@@ -69,7 +77,7 @@ def generic(op):
             alias(call[out]).copy_(tensor)
         if written:
             return returned(schema, call, written)
-        return tree_map_only(torch.Tensor, lambda tensor: to_device(tensor, device), result)
+        return mapped(result, lambda tensor: to_device(tensor, device))
 
     return kernel
 
@@ -86,14 +94,14 @@ def grows(out):
     return isinstance(out, torch.Tensor) and out.numel() == 0
 
 
-def to_cpu(call, device):
+def to_cpu(call, device, generator):
     """The arguments of a call on a device, for a call on the CPU."""
-    on_cpu = tree_map_only(torch.Tensor, alias, call)
+    on_cpu = {name: mapped(value, alias) for name, value in call.items()}
     if "device" in on_cpu:
         on_cpu["device"] = torch.device("cpu")
     if on_cpu.get("pin_memory"):
         on_cpu["pin_memory"] = False
-    if "generator" in on_cpu or isinstance(call.get("generator"), torch.Generator):
+    if generator:
         on_cpu["generator"] = generator_for(call.get("generator"), device)
     return on_cpu
 
@@ -142,6 +150,16 @@ def softmax(op):
 
     def kernel(tensor, dim, half_to_float):
         return inner(tensor.float() if half_to_float else tensor, dim, False)
+
+    return kernel
+
+
+def softmax_backward(op):
+    """Their gradients, which are converted back."""
+    inner = generic(op)
+
+    def kernel(grad_output, output, dim, input_dtype):
+        return inner(grad_output, output, dim, grad_output.dtype).to(input_dtype)
 
     return kernel
 
