@@ -1,4 +1,5 @@
-//! Programs that people have, run as they are over this library and the software device: PyTorch.
+//! Programs that people have, run as they are over this library and the software device: PyTorch, CuPy, nccl4py, and
+//! vLLM's binding.
 //!
 //! The scripts are in `tests/clients/`; a person can run each alone (its first lines say how). Their last line is
 //! `N passed, N failed`. What differs from test to test is the environment: PyTorch's old and new backend, when it
@@ -6,7 +7,9 @@
 
 mod common;
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use common::launch::{Job, Outcome};
@@ -16,8 +19,9 @@ use common::need;
 const SCRIPT_DEADLINE: Duration = Duration::from_secs(240);
 /// What a script may need beyond [`SCRIPT_DEADLINE`]: PyTorch starts, and torchrun ends its ranks.
 const SLACK: Duration = Duration::from_secs(60);
-/// The cases that a script may leave out, by what it says.
+/// The cases that a script may leave out, by what it says, and what the library says when it is asked.
 const SKIPS: [&str; 1] = ["this library has no ncclCommSplit yet"];
+const SPLIT: &str = "ncclCommSplit is not supported";
 
 /// The backend that PyTorch had before 2.15.
 const LEGACY: (&str, &str) = ("TORCH_DIST_USE_NCCL2", "0");
@@ -42,8 +46,12 @@ fn script(name: &str) -> PathBuf {
 
 /// PyTorch's Python with its libraries found and its helpers bounded; arguments follow.
 fn python(torch: &Path) -> Job {
-    Job::program(torch.join("bin/python"), 1)
-        .env("LD_LIBRARY_PATH", libraries(torch))
+    interpreter(torch).env("LD_LIBRARY_PATH", libraries(torch))
+}
+
+/// The Python of a folder that a script in `scripts/` filled.
+fn interpreter(home: &Path) -> Job {
+    Job::program(home.join("bin/python"), 1)
         .env("SOFTCUDA_DEVICES", "4")
         .env("OMP_NUM_THREADS", "1")
         .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -96,7 +104,7 @@ fn last_lines_are_read() {
 /// The environment of a test of `torch_collectives.py`, its ranks, and its arguments.
 fn collectives(ranks: usize, env: &[(&str, &str)], args: &[&str]) {
     let Some(torch) = torch() else { return };
-    let outcome = with(torchrun(&torch, ranks, "torch_collectives.py").args(args), env).run();
+    let outcome = with(torchrun(&torch, ranks, "torch_collectives.py").args(args), env).allow_warning(SPLIT).run();
     judge(&outcome, 130 * ranks);
 }
 
@@ -164,6 +172,29 @@ fn torch_has_our_libraries_loaded() {
     judge(&python(&torch).args([script("torch_maps.py"), profile.clone(), profile.join("softcuda")]).run(), 8);
 }
 
+/// `LD_PRELOAD` wins over whatever the loader would find: here, empty libraries of the same names.
+#[test]
+fn torch_with_preloaded_libraries() {
+    let (Some(torch), Some(cc)) = (torch(), need::tool("cc")) else { return };
+    let decoys = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("clients-decoys-{}", std::process::id()));
+    fs::create_dir_all(&decoys).expect("the target folder can be written");
+    let profile = common::profile_dir();
+    let ours = [profile.clone(), profile.join("softcuda")];
+    let names = [(0, "libnccl.so.2"), (1, "libcudart.so.13"), (1, "libcuda.so.1")];
+    for (_, name) in names {
+        let mut link = Command::new(&cc);
+        link.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(decoys.join(name)).arg(format!("-Wl,-soname,{name}"));
+        assert!(link.status().expect("cc starts").success(), "{link:?}");
+    }
+    let preload = names.map(|(folder, name)| ours[folder].join(name).display().to_string()).join(":");
+    let job = interpreter(&torch)
+        .env("LD_LIBRARY_PATH", std::env::join_paths([&decoys, &torch.join("stubs")]).expect("no colon in the paths"))
+        .env("LD_PRELOAD", preload);
+    let outcome = job.args([script("torch_maps.py")]).args(ours).run();
+    let _ = fs::remove_dir_all(&decoys);
+    judge(&outcome, 8);
+}
+
 fn training(ranks: usize, env: &[(&str, &str)], args: &[&str]) {
     let Some(torch) = torch() else { return };
     judge(&with(torchrun(&torch, ranks, "torch_train.py").args(args), env).run(), 12 * ranks);
@@ -189,4 +220,27 @@ fn cpu_operators_for_torch() {
     let Some(torch) = torch() else { return };
     let tests = common::root().join("softcuda/python/test_softcuda_torch.py");
     judge(&python(&torch).args([tests]).run(), 20);
+}
+
+/// A client that needs no PyTorch, with the Python of `scripts/install-python-clients.sh`.
+fn python_client(name: &str, least: usize, warning: &str) {
+    let how = "scripts/install-python-clients.sh DIR installs CuPy and nccl4py and prints it";
+    let Some(home) = need::path_in("OXCCL_PYTHON_CLIENTS", how) else { return };
+    let job = interpreter(&home).args([script(name)]).allow_warning(warning).allow_warning(SPLIT);
+    judge(&job.run(), least);
+}
+
+#[test]
+fn cupy() {
+    python_client("cupy_nccl.py", 40, SPLIT);
+}
+
+#[test]
+fn nccl4py() {
+    python_client("nccl4py.py", 33, SPLIT);
+}
+
+#[test]
+fn vllm() {
+    python_client("ctypes_vllm.py", 36, "invalid type 99");
 }

@@ -5,7 +5,9 @@ line of a script is `N passed, N failed`, over all its processes, and it ends wi
 """
 import ctypes
 import faulthandler
+import multiprocessing
 import os
+import queue
 import sys
 import traceback
 
@@ -69,6 +71,42 @@ class Report:
             os.write(1, f"{self.passed} passed, {self.failed} failed\n".encode())
         faulthandler.cancel_dump_traceback_later()
         return 1 if self.failed else 0
+
+
+def ranks(report, function, size, *args):
+    """Runs function(rank, size, check, *args) in `size` fresh processes; what they check is counted here."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=_rank, args=(function, rank, size, results, *args)) for rank in range(size)]
+    for process in processes:
+        process.start()
+    ended = 0
+    while ended < size:
+        try:
+            result = results.get(timeout=1)
+        except queue.Empty:
+            if any(process.exitcode for process in processes):
+                break
+            continue
+        if result is None:
+            ended += 1
+        else:
+            report.check(*result)
+    for rank, process in enumerate(processes):
+        process.join(10)
+        if process.exitcode != 0:
+            process.kill()
+            report.fail(function.__name__, f"rank {rank} ended with {process.exitcode}")
+
+
+def _rank(function, rank, size, results, *args):
+    faulthandler.dump_traceback_later(float(os.environ.get("CLIENT_DEADLINE_S", DEADLINE_S)), exit=True)
+
+    def check(name, got, want):
+        results.put((f"{name} (rank {rank})", got, want))
+
+    function(rank, size, check, *args)
+    results.put(None)
 
 
 def main(report, function, *args):
