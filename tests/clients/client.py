@@ -5,9 +5,8 @@ line of a script is `N passed, N failed`, over all its processes, and it ends wi
 """
 import ctypes
 import faulthandler
-import multiprocessing
 import os
-import queue
+import subprocess
 import sys
 import traceback
 
@@ -73,40 +72,36 @@ class Report:
         return 1 if self.failed else 0
 
 
-def ranks(report, function, size, *args):
-    """Runs function(rank, size, check, *args) in `size` fresh processes; what they check is counted here."""
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    processes = [context.Process(target=_rank, args=(function, rank, size, results, *args)) for rank in range(size)]
-    for process in processes:
-        process.start()
-    ended = 0
-    while ended < size:
-        try:
-            result = results.get(timeout=1)
-        except queue.Empty:
-            if any(process.exitcode for process in processes):
-                break
-            continue
-        if result is None:
-            ended += 1
-        else:
-            report.check(*result)
+def job(size, begin, work):
+    """A script whose ranks are processes of its own: begin(report) gives the bytes that all ranks get (an id), and
+    work(rank, size, check, those) runs in each, where check counts whether two values are equal.
+    """
+    if sys.argv[1:2] == ["--rank"]:
+        rank, size, given = int(sys.argv[2]), int(sys.argv[3]), bytes.fromhex(sys.argv[4])
+        report = Report(rank, size)
+        report.step(f"rank {rank}", work, rank, size, report.check, given)
+        report.say(f"counted {report.passed} {report.failed}")
+        sys.exit(0)
+    os.environ.setdefault("SOFTCUDA_DEVICES", str(size))
+    report = Report()
+    main(report, _start, report, size, begin)
+
+
+def _start(report, size, begin):
+    given = begin(report).hex()
+    commands = [[sys.executable, sys.argv[0], "--rank", str(rank), str(size), given] for rank in range(size)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     for rank, process in enumerate(processes):
-        process.join(10)
-        if process.exitcode != 0:
-            process.kill()
-            report.fail(function.__name__, f"rank {rank} ended with {process.exitcode}")
-
-
-def _rank(function, rank, size, results, *args):
-    faulthandler.dump_traceback_later(float(os.environ.get("CLIENT_DEADLINE_S", DEADLINE_S)), exit=True)
-
-    def check(name, got, want):
-        results.put((f"{name} (rank {rank})", got, want))
-
-    function(rank, size, check, *args)
-    results.put(None)
+        counted = None
+        for line in process.stdout:
+            if line.startswith("counted "):
+                counted = [int(word) for word in line.split()[1:3]]
+            else:
+                os.write(1, line.encode())
+        if process.wait() != 0 or counted is None:
+            report.fail(f"rank {rank}", f"it ended with {process.returncode}")
+        else:
+            report.passed, report.failed = report.passed + counted[0], report.failed + counted[1]
 
 
 def main(report, function, *args):

@@ -11,7 +11,7 @@ import os
 
 import numpy
 
-from client import Report, main, ranks
+from client import job
 from cuda_array import Array, Stream, set_device
 
 RANKS = 2
@@ -146,15 +146,12 @@ def windows(nccl, comm, check):
     check("a window is registered and taken back", True, True)
 
 
-def vllm():
+def begin(report):
     nccl, unique_id = Nccl(), UniqueId()
-    REPORT.check("version", nccl.version(), 23203)
-    REPORT.check("functions", len(FUNCTIONS), 21)
+    report.check("version", nccl.version(), 23203)
+    report.check("functions", len(FUNCTIONS), 21)
     nccl("ncclGetUniqueId", ctypes.byref(unique_id))
-    ranks(REPORT, work, RANKS, bytes(unique_id))
+    return bytes(unique_id)
 
 
-if __name__ == "__main__":
-    os.environ.setdefault("SOFTCUDA_DEVICES", str(RANKS))
-    REPORT = Report()
-    main(REPORT, vllm)
+job(RANKS, begin, work)

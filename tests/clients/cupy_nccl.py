@@ -5,11 +5,9 @@
 
 CuPy's arrays do not work on the software device: cupy.cuda.runtime has NVIDIA's runtime linked in.
 """
-import os
-
 import numpy
 
-from client import Report, can_split, main, ranks
+from client import can_split, job
 from cuda_array import Array, set_device
 
 RANKS = 2
@@ -70,15 +68,12 @@ def messages(comm, nccl, rank, size, check):
     check("send and recv", out.tolist(), inputs((rank - 1) % size).tolist())
 
 
-def cupy():
+def begin(report):
     from cupy.cuda import nccl
 
-    REPORT.check("available", nccl.available, True)
-    REPORT.check("version", nccl.get_version(), 23203)
-    ranks(REPORT, work, RANKS, nccl.get_unique_id())
+    report.check("available", nccl.available, True)
+    report.check("version", nccl.get_version(), 23203)
+    return nccl.get_unique_id()
 
 
-if __name__ == "__main__":
-    os.environ.setdefault("SOFTCUDA_DEVICES", str(RANKS))
-    REPORT = Report()
-    main(REPORT, cupy)
+job(RANKS, begin, work)

@@ -5,11 +5,9 @@
 
 cuda.core's Device.sync does not work on the software device: it has NVIDIA's runtime linked in. Its streams do.
 """
-import os
-
 import numpy
 
-from client import Report, can_split, main, ranks
+from client import can_split, job
 from cuda_array import Array
 
 RANKS = 2
@@ -25,7 +23,7 @@ def work(rank, size, check, unique_id):
 
     device = Device(rank)
     device.set_current()
-    comm = nccl.Communicator.init(size, rank, unique_id, nccl.NCCLConfig(blocking=True))
+    comm = nccl.Communicator.init(size, rank, nccl.UniqueId.from_bytes(unique_id), nccl.NCCLConfig(blocking=True))
     check("rank, nranks, device", (comm.rank, comm.nranks, comm.device.device_id, comm.cuda_dev), (rank, size, rank, rank))
     properties = comm.properties
     check("properties", (properties.rank, properties.n_ranks, properties.cuda_dev), (rank, size, rank))
@@ -86,15 +84,12 @@ def life(nccl, comm, check):
     check("is_valid", comm.is_valid, False)
 
 
-def nccl4py():
+def begin(report):
     import nccl.core as nccl
 
     library = nccl.get_version().libnccl
-    REPORT.check("version", (str(library.version), str(library.cuda_variant)), ("2.32.3", "13.0"))
-    ranks(REPORT, work, RANKS, nccl.get_unique_id())
+    report.check("version", (str(library.version), str(library.cuda_variant)), ("2.32.3", "13.0"))
+    return bytes(nccl.get_unique_id())
 
 
-if __name__ == "__main__":
-    os.environ.setdefault("SOFTCUDA_DEVICES", str(RANKS))
-    REPORT = Report()
-    main(REPORT, nccl4py)
+job(RANKS, begin, work)
