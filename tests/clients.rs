@@ -197,7 +197,7 @@ fn torch_with_preloaded_libraries() {
 
 fn training(ranks: usize, env: &[(&str, &str)], args: &[&str]) {
     let Some(torch) = torch() else { return };
-    judge(&with(torchrun(&torch, ranks, "torch_train.py").args(args), env).run(), 12 * ranks);
+    judge(&with(torchrun(&torch, ranks, "torch_train.py").args(args), env).run(), 17 * ranks);
 }
 
 #[test]

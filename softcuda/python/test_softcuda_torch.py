@@ -211,6 +211,21 @@ class Gradients(Case):
         for got, want in zip(run(DEVICE), run("cpu")):
             torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
 
+    def test_recurrent_layers(self):
+        for kind in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN):
+            for bias in (True, False):
+
+                def run(device):
+                    torch.manual_seed(3)
+                    layer = kind(4, 6, num_layers=2, bias=bias).to(device)
+                    x = numbers(5, 3, 4).to(device).requires_grad_()
+                    out, state = layer(x)
+                    (out.square().sum() + sum(s.sum() for s in (state if isinstance(state, tuple) else [state]))).backward()
+                    return [out, x.grad] + [p.grad for p in layer.parameters()]
+
+                for got, want in zip(run(DEVICE), run("cpu")):
+                    torch.testing.assert_close(got.cpu(), want)
+
     def test_optimizers(self):
         for make in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop):
             for options in ({}, {"foreach": True}, {"fused": True}):

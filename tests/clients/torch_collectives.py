@@ -108,9 +108,7 @@ def refusals():
     for name in ("BAND", "BOR", "BXOR"):
         op = getattr(dist.ReduceOp, name)
         REPORT.refused(f"all_reduce {name}", lambda: dist.all_reduce(JOB.tensor([1], torch.int32), op=op), Exception)
-    strided = JOB.empty(4, 4).t()
-    REPORT.refused("all_reduce of a transposed tensor", lambda: dist.broadcast(JOB.empty(4, 4)[:, 1], 0), Exception)
-    del strided
+    REPORT.refused("broadcast of a column", lambda: dist.broadcast(JOB.empty(4, 4)[:, 1], 0), Exception)
     x = JOB.tensor([1.0])
     dist.all_reduce(x)
     JOB.check("all_reduce after refused calls", x, [float(SIZE)])
@@ -471,9 +469,10 @@ def with_cpu_operators():
 
 def collectives():
     JOB.start()
-    steps = [all_reduce_types, all_reduce_sizes, all_reduce_complex, premul_sum, refusals, asynchronous, side_streams, broadcast, reduce,
-             all_gather, reduce_scatter, all_to_all, gather_and_scatter, messages, coalesced, functional_collectives, nothing, barriers, mesh,
-             memory_pool]
+    steps = [
+        all_reduce_types, all_reduce_sizes, all_reduce_complex, premul_sum, refusals, asynchronous, side_streams, broadcast, reduce, all_gather,
+        reduce_scatter, all_to_all, gather_and_scatter, messages, coalesced, functional_collectives, nothing, barriers, mesh, memory_pool,
+    ]  # fmt: skip
     for step in steps:
         REPORT.step(step.__name__, step)
     lazily = JOB.legacy and not JOB.options.device_id  # then groups are made from ids of their own

@@ -19,7 +19,7 @@ from client import Report, main
 # After this long a process group gives up.
 TIMEOUT_S = 3
 # After this long every rank must have ended by itself.
-DEADLINE_S = 45
+DEADLINE_S = 60
 # A rank that stays away is alive, but silent, until rank 0 has ended and the judge ends it, at most this long.
 AWAY_S = 60
 OLD = {"TORCH_DIST_USE_NCCL2": "0"}
@@ -35,13 +35,14 @@ def start(folder, rank, size):
     import torch.distributed as dist
 
     torch.cuda.set_device(rank)
-    timeout = datetime.timedelta(seconds=TIMEOUT_S)
-    dist.init_process_group(
-        "nccl", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=timeout, device_id=torch.device("cuda", rank)
-    )
+    device, store = torch.device("cuda", rank), f"file://{folder}/store"
+    patience = datetime.timedelta(seconds=DEADLINE_S)
+    dist.init_process_group("nccl", init_method=store, rank=rank, world_size=size, timeout=patience, device_id=device)
     x = torch.tensor([1.0]).cuda()
     dist.all_reduce(x)
     print("first", x.cpu().item(), flush=True)
+    # From here on: machines can be slow while ranks start.
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=TIMEOUT_S))
     return torch, dist, x
 
 

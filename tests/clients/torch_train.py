@@ -3,9 +3,10 @@
 
     torchrun --nproc_per_node 2 torch_train.py [--device-id] [--quick]
 
-DistributedDataParallel, FullyShardedDataParallel and fully_shard: the loss falls, all ranks end with the same parameters, and
-these are the ones that DistributedDataParallel over Gloo comes to. With two ranks bit for bit: a sum of two has one order, and
-the mean's divisor is a power of two. With more, libraries add in different orders: then within BOUND of the largest parameter.
+DistributedDataParallel, FullyShardedDataParallel and fully_shard: the loss falls, all ranks end with the same parameters, and these
+are the ones that DistributedDataParallel over Gloo comes to. With two ranks bit for bit: a sum of two has one order, and the mean's
+divisor is a power of two. With more, libraries add in different orders: then within BOUND of the largest parameter.
+SyncBatchNorm, and layers that DTensor cuts up: what one process computes.
 """
 import functools
 import os
@@ -13,8 +14,10 @@ import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from client import main
@@ -127,6 +130,38 @@ def sharded(optimizer):
     return flat(p.full_tensor() for p in wrapped.parameters()), losses
 
 
+def batch_norm():
+    """SyncBatchNorm's ranks together do what BatchNorm does with their batches in one."""
+    whole = [torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(rank)) for rank in range(SIZE)]
+    alone = torch.nn.BatchNorm1d(3)
+    together = torch.nn.SyncBatchNorm(3).to(JOB.device)
+    x, y = torch.cat(whole).requires_grad_(), whole[RANK].to(JOB.device).requires_grad_()
+    (alone(x) ** 3).sum().backward()
+    (together(y) ** 3).sum().backward()
+    mine = slice(4 * RANK, 4 * RANK + 4)
+    for name, got, want in [
+        ("gradient of the input", y.grad, x.grad[mine]),
+        ("running mean", together.running_mean, alone.running_mean),
+        ("running variance", together.running_var, alone.running_var),
+    ]:
+        REPORT.check(f"SyncBatchNorm: {name}", torch.allclose(got.cpu(), want, rtol=1e-4, atol=1e-4), True)
+
+
+def tensor_parallel():
+    """Layers cut into columns and rows (DTensor): what one process computes with the whole."""
+    whole, x = model(), batch(0, 0)[0]
+    parts = model().to(JOB.device)
+    mesh = init_device_mesh("cuda", (SIZE,))
+    for block in (parts[1], parts[2]):
+        parallelize_module(block, mesh, {"inner": ColwiseParallel(), "outer": RowwiseParallel()})
+    got, want = parts(x.to(JOB.device)), whole(x)
+    got.square().sum().backward()
+    want.square().sum().backward()
+    REPORT.check("tensor parallel: the result", torch.allclose(got.cpu(), want, rtol=1e-4, atol=1e-5), True)
+    grad = parts[2].inner.weight.grad.full_tensor().cpu()
+    REPORT.check("tensor parallel: a gradient", torch.allclose(grad, whole[2].inner.weight.grad, rtol=1e-4, atol=1e-5), True)
+
+
 def training():
     softcuda_torch.install()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -140,6 +175,8 @@ def training():
     }
     for name, (trained, optimizer, options) in cases.items():
         REPORT.step(name, lambda: judge(name, *trained(optimizer, **options), optimizer))
+    REPORT.step("SyncBatchNorm", batch_norm)
+    REPORT.step("tensor parallel", tensor_parallel)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -9,7 +9,7 @@ import ctypes
 
 import torch
 
-from . import kernels
+from . import composed, kernels
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -102,6 +102,8 @@ def table():
             continue
         if name in SPECIAL:
             yield op, SPECIAL[name](op)
+        elif name in composed.TABLE:
+            yield op, torch.no_grad()(composed.TABLE[name])
         elif torch._C._dispatch_has_computed_kernel_for_dispatch_key(full, "CPU"):
             yield op, kernels.generic(op)
         else:
