@@ -205,3 +205,52 @@ fn a_grid_under_open_mpi() {
     let Some(home) = need::path_in("OXCCL_OPENMPI_HOME", how) else { return };
     mpi_grid(&home, &["--oversubscribe", "-x", "LD_LIBRARY_PATH"]);
 }
+
+/// What `ldd` says that a program needs, as files.
+fn needed_by(program: &Path, library_path: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(program).env("LD_LIBRARY_PATH", library_path).output().expect("ldd starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+}
+
+/// Copies a file to a place below another root.
+fn put(root: &Path, file: &Path, at: &str) {
+    let to = root.join(at.trim_start_matches('/'));
+    fs::create_dir_all(to.parent().expect("a folder")).expect("a folder of the root");
+    fs::copy(file, &to).unwrap_or_else(|e| panic!("{} to {}: {e}", file.display(), to.display()));
+}
+
+#[test]
+fn in_a_root_of_its_own_with_the_file_replaced() {
+    let Some(unshare) = need::tool("unshare") else { return };
+    let text = fs::read_to_string(common::root().join("examples/container/Dockerfile")).expect("the Dockerfile");
+    let target = text.lines().find_map(|line| line.strip_prefix("ARG TARGET=")).expect("where the Dockerfile puts the file");
+    let folder = Folder::new("container");
+    let Some(program) = build("c++", "devices.cc", &folder, &ours()) else { return };
+    let softcuda = common::profile_dir().join("softcuda");
+    let root = folder.join("root");
+    // An image with a program, what it needs, and a library that does nothing.
+    put(&root, &program, "/program");
+    let mut absent =
+        compile(&need::tool("cc").expect("a C compiler"), "absent.c", &root.join(target.trim_start_matches('/')), &ours());
+    absent.args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"]);
+    fs::create_dir_all(root.join(target.trim_start_matches('/')).parent().expect("a folder")).expect("a folder");
+    run(absent);
+    let needed =
+        needed_by(&program, &softcuda).into_iter().chain(needed_by(&common::profile_dir().join("libnccl.so.2"), &softcuda));
+    for file in needed.filter(|file| !file.to_string_lossy().contains("libnccl")) {
+        put(&root, &file, &file.display().to_string());
+    }
+    for name in ["libcudart.so.13", "libcuda.so.1"] {
+        put(&root, &softcuda.join(name), &format!("/cuda/{name}"));
+    }
+    let start = || {
+        let at = Path::new(target).parent().expect("a folder").display().to_string();
+        // As root of a user namespace, so that anybody can run this.
+        let args = ["--user", "--map-root-user", "--root", &root.display().to_string(), "/program"].map(str::to_string);
+        Job::program(&unshare, 1).args(args).env("LD_LIBRARY_PATH", format!("/cuda:{at}")).allow_any_warning().run()
+    };
+    assert_ne!(start().ranks[0].status.code(), Some(0));
+    put(&root, &common::profile_dir().join("libnccl.so.2"), target);
+    assert_says(&start(), "3 devices: 0 sums are wrong");
+}
