@@ -152,6 +152,16 @@ fn torch_graphs_on_a_strict_device() {
 }
 
 #[test]
+fn torch_shrinks() {
+    let Some(torch) = torch() else { return };
+    for (env, args) in [(&[][..], &["--device-id", "--abort"][..]), (&[LEGACY][..], &["--device-id"][..])] {
+        let job = with(torchrun(&torch, 3, "torch_shrink.py").args(args), env);
+        // An aborted call has something to say.
+        judge(&job.allow_any_warning().run(), 3);
+    }
+}
+
+#[test]
 fn torch_timeouts() {
     let Some(torch) = torch() else { return };
     // A rank that is aborted or killed has something to say.
