@@ -11,7 +11,7 @@ use super::config::VERSION;
 use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
 use super::{Comm, ItemStore, Order, Parts, Registrations, State, arena, board};
-use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
+use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
 use crate::device::{self, HostFlag, Kernels};
 use crate::error::Error;
 use crate::log::{Place, lines};
@@ -30,6 +30,14 @@ struct Timings {
     bootstrap: Duration,
     allgathers: Duration,
     connections: Duration,
+}
+
+/// A rank that the root knows.
+struct Entered {
+    settings: Settings,
+    kernels: Arc<Kernels>,
+    post: FdPost,
+    joining: Joining,
 }
 
 impl Timings {
@@ -51,7 +59,16 @@ impl Comm {
     /// there; on failure the others are told. The handle is taken back then, unless it is `published`: one
     /// that the user has already is polled, and no call returns the error.
     pub fn init(self: &Arc<Comm>, id: &UniqueId, published: bool) -> Result<(), Error> {
-        let result = self.build(id);
+        self.come_to_life(published, || self.build(id, |outcome| self.tell_root(id, outcome)))
+    }
+
+    /// The same by whatever `build` does.
+    pub(super) fn come_to_life(
+        self: &Arc<Comm>,
+        published: bool,
+        build: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let result = build();
         self.begin_life(&result, published);
         if result.is_err() && !published {
             arena::remove(self.handle());
@@ -83,26 +100,24 @@ impl Comm {
         self.cancel.fire();
     }
 
-    fn build(self: &Arc<Comm>, id: &UniqueId) -> Result<(), Error> {
+    /// Builds what operations need. `arrived` is called once the root knows this rank, or with the reason why not; its
+    /// error ends it.
+    pub(super) fn build(
+        self: &Arc<Comm>,
+        id: &UniqueId,
+        arrived: impl FnOnce(Result<(), &Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         // A job of a group or of a non-blocking creation runs on a thread of its own.
         crate::log::set_thread_device(self.device);
         log::info!(target: "INIT", "{}", self.line().init_start());
         let mut timings = Timings::begin();
-        let settings = Settings::read()?;
-        let prepared = self.prepare(&settings).inspect_err(|error| tell(&settings.net, id, self.nranks, self.rank, error));
-        let (kernels, mut post, join) = prepared?;
-        timings.kernels = timings.lap();
-        let mut bootstrap = match Bootstrap::join(&settings.net, id, join) {
-            Ok(bootstrap) => bootstrap,
-            Err(error) => {
-                drop(post);
-                // Where the system has refused something, the root may not know of this rank.
-                if matches!(error, Error::System { .. } | Error::Resource(_)) {
-                    tell(&settings.net, id, self.nranks, self.rank, &error);
-                }
-                return Err(error);
-            }
-        };
+        let entered = self.check_in(id, &mut timings);
+        if let Err(error) = arrived(entered.as_ref().map(drop)) {
+            entered.into_iter().for_each(|entered| entered.joining.fail(&error));
+            return Err(error);
+        }
+        let Entered { settings, kernels, mut post, joining } = entered?;
+        let mut bootstrap = joining.finish().inspect_err(|error| self.excuse_lack(&settings.net, id, error))?;
         timings.bootstrap = timings.lap();
         match self.build_joined(&settings, &mut bootstrap, &mut post, kernels, &mut timings) {
             Ok(mut parts) => {
@@ -115,6 +130,32 @@ impl Comm {
                 bootstrap.fail(&error);
                 Err(error)
             }
+        }
+    }
+
+    /// Everything until the root knows this rank.
+    fn check_in(&self, id: &UniqueId, timings: &mut Timings) -> Result<Entered, Error> {
+        let settings = Settings::read()?;
+        let (kernels, post, join) = self.prepare(&settings)?;
+        timings.kernels = timings.lap();
+        let joining = Joining::begin(&settings.net, id, join)?;
+        Ok(Entered { settings, kernels, post, joining })
+    }
+
+    /// A rank that the root does not know, because of something that others cannot see, tells it.
+    fn tell_root(&self, id: &UniqueId, outcome: Result<(), &Error>) -> Result<(), Error> {
+        let Err(error) = outcome else { return Ok(()) };
+        use Error::{Aborted, InvalidArgument, InvalidUsage, Remote, Timeout};
+        if !matches!(error, InvalidArgument(_) | InvalidUsage(_) | Remote { .. } | Timeout(_) | Aborted) {
+            excuse(id, self.nranks(), self.rank(), error);
+        }
+        Err(error.clone())
+    }
+
+    /// Where the system has refused something, the root may not know of this rank.
+    fn excuse_lack(&self, net: &NetConfig, id: &UniqueId, error: &Error) {
+        if matches!(error, Error::System { .. } | Error::Resource(_)) {
+            tell(net, id, self.nranks, self.rank, error);
         }
     }
 
@@ -136,11 +177,16 @@ impl Comm {
     /// Gives a communicator up whose creation was never begun, because a group has failed: the other ranks
     /// are told, and the handle is taken back where nobody has it.
     pub fn give_up(&self, id: &UniqueId, published: bool, error: &Error) {
+        self.drop_unmade(!published, error);
+        excuse(id, self.nranks(), self.rank(), error);
+    }
+
+    /// The same where the other ranks are told otherwise.
+    pub(super) fn drop_unmade(&self, unpublished: bool, error: &Error) {
         self.fail(error);
-        if !published {
+        if unpublished {
             arena::remove(self.handle());
         }
-        excuse(id, self.nranks(), self.rank(), error);
     }
 
     fn build_joined(
@@ -158,7 +204,7 @@ impl Comm {
         let me = &peers[self.rank as usize];
         let links = wired.as_ref().map(|(wiring, connections)| (wiring, connections));
         let schedules = Schedules::upload(&self.context, me, &peers, agreed, links)?;
-        let board = board::share(me, &peers, post, self.hash, self.cancel.as_fd());
+        let board = board::share(me, &peers, post, self.hash(), self.cancel.as_fd());
         let mappable = board.as_ref().filter(|_| schedules.offers());
         let registrations = mappable.map(|board| Registrations::new(&self.context, &peers, board)).transpose()?;
         let parts = Parts {

@@ -13,7 +13,7 @@ use crate::health::Board;
 use crate::plan::layout::kernel_error;
 
 /// How long an abort waits for running kernels to see the flag. They look at it many times a second.
-const ABORT_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two looks at the stream during an abort.
 const ABORT_NAP: Duration = Duration::from_micros(200);
 
@@ -42,6 +42,9 @@ impl Comm {
     /// # Errors
     /// [`Error::InvalidArgument`] where there was one.
     pub fn check_unfinalized(&self) -> Result<(), Error> {
+        if self.is_revoked() {
+            return Err(Error::InvalidArgument("ncclCommFinalize: the communicator was revoked".to_string()));
+        }
         if !self.finalized.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -82,16 +85,24 @@ impl Comm {
             return;
         }
         log::info!(target: "DESTROY", "{}", self.line().abort_start());
+        self.aborted.store(true, Ordering::Release);
+        self.stop();
+        self.leave_graphs();
+        self.stop_family();
+    }
+
+    /// Ends waits and kernels.
+    pub(super) fn stop(&self) {
         self.cancel.fire();
+        self.kin.stop_deriving();
         if let Some(parts) = self.parts.get() {
             parts.flag.raise();
         }
-        self.leave_graphs();
     }
 
-    /// Whether kernels have been told to leave.
+    /// Whether its user has aborted it.
     pub(super) fn is_aborted(&self) -> bool {
-        self.parts.get().is_some_and(|parts| parts.flag.is_raised())
+        self.aborted.load(Ordering::Acquire)
     }
 
     /// Ends a communicator whatever its peers do; [`free_ended`] frees it.
@@ -122,7 +133,7 @@ impl Comm {
     }
 
     /// Whether all launches have ended within the limit. Errors of the driver count as the end.
-    fn leave_kernels(&self, deadline: Instant) -> bool {
+    pub(super) fn leave_kernels(&self, deadline: Instant) -> bool {
         let Some(parts) = self.parts.get() else { return true };
         // Creation may have ended after the abort had looked for the flag.
         parts.flag.raise();
@@ -203,6 +214,7 @@ impl Comm {
     }
 
     fn end(self: &Arc<Comm>, what: &str) {
+        self.kin.stop_deriving();
         // Sockets close now even if another thread still holds the communicator.
         let bootstrap = self.parts.get().and_then(|parts| parts.bootstrap.lock().take());
         drop(bootstrap);

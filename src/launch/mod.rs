@@ -183,6 +183,7 @@ impl Prepared<'_> {
         let _entered = comm.context().enter_for_launch()?;
         let mut order = parts.order.lock();
         // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
+        comm.check_running("the launch")?;
         comm.check_ready()?;
         order.before(stream, captured)?;
         others.iter().try_for_each(|other| order.join(*other, stream))?;

@@ -62,6 +62,8 @@ pub struct Driver {
     epoll: OwnedFd,
     listener: Option<Listener>,
     cancel: Option<Cancel>,
+    /// Ends the operation in progress only.
+    also: Option<Cancel>,
     buffers: Buffers,
     conns: BTreeMap<Conn, Io>,
     /// Connections with bytes that the system has not taken.
@@ -107,6 +109,7 @@ impl Driver {
             epoll,
             listener: listener.map(|socket| Listener { _closed_in_child: ClosedInChild::new(socket.as_fd()), socket }),
             cancel,
+            also: None,
             buffers,
             conns: BTreeMap::new(),
             unsent: 0,
@@ -120,6 +123,27 @@ impl Driver {
     /// The machine's clock.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// A second event that ends waits, until it is taken away again.
+    ///
+    /// # Errors
+    /// `System` if the system refuses.
+    pub fn watch(&mut self, also: Option<Cancel>) -> Result<(), Error> {
+        if let Some(old) = self.also.take() {
+            let _ = epoll::delete(&self.epoll, &old);
+        }
+        if let Some(new) = &also {
+            epoll::add(&self.epoll, new, EventData::new_u64(CANCEL), EventFlags::IN)
+                .map_err(|errno| Error::system("epoll_ctl", "bootstrap", &errno.into()))?;
+        }
+        self.also = also;
+        Ok(())
+    }
+
+    /// Whether waits are over for good.
+    pub fn cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(Cancel::fired)
     }
 
     /// Whether everything that the machine has sent is with the system.
@@ -139,7 +163,7 @@ impl Driver {
     ) -> Result<(), Stop> {
         loop {
             self.carry_out(machine);
-            if self.cancel.as_ref().is_some_and(Cancel::fired) {
+            if self.cancelled() || self.also.as_ref().is_some_and(Cancel::fired) {
                 return Err(Stop::Cancelled);
             }
             if done(machine) && self.flushed() {
@@ -164,6 +188,7 @@ impl Driver {
         if let Some(cancel) = self.cancel.take() {
             let _ = epoll::delete(&self.epoll, &cancel);
         }
+        let _ = self.watch(None);
         let _ = self.run(machine, Some(limit), |_| true);
         self.conns.clear();
     }

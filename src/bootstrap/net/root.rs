@@ -21,6 +21,9 @@ use crate::error::Error;
 const FIXED_BIND: Duration = Duration::from_secs(5);
 const FIXED_BIND_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a root that is stopped stays to tell ranks that are on their way.
+const STOPPED_STAY: Duration = Duration::from_secs(1);
+
 /// Most roots of a process that have failed and stay for ranks that come late, each with a thread and three descriptors.
 const LATE_ROOTS: usize = 8;
 /// Those roots, the oldest first. They outlive the calls and communicators that they were made for, and have no other owner.
@@ -34,11 +37,17 @@ fn stay(cancel: &Cancel) {
     late.drain(..over).for_each(|oldest| oldest.fire());
 }
 
-/// Starts the thread of a root that listens on `listener`.
+/// Starts the thread of a root that listens on `listener`; `stop` ends it before its time.
 ///
 /// # Errors
 /// `System` if the thread or its descriptors cannot be made.
-pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed: bool) -> Result<(), Error> {
+pub fn start(
+    config: &NetConfig,
+    listener: Socket,
+    (magic, token): (u64, u64),
+    fixed: bool,
+    stop: Option<Cancel>,
+) -> Result<(), Error> {
     let settings = RootConfig {
         magic,
         token,
@@ -51,6 +60,7 @@ pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed
     };
     let cancel = Cancel::new()?;
     let mut driver = Driver::new(Some(listener), Some(cancel.clone()), Buffers::from(config))?;
+    driver.watch(stop)?;
     let run = move || {
         let mut root = Root::new(settings, driver.now());
         let mut stays = false;
@@ -60,8 +70,18 @@ pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed
             }
             root.finished()
         });
-        if let Err(Stop::System(error)) = outcome {
-            root.fail(driver.now(), Failure::remote(None, format!("the root has failed: {error}")));
+        let text = match outcome {
+            Err(Stop::System(error)) => Some(format!("the root has failed: {error}")),
+            Err(Stop::Cancelled) if !driver.cancelled() => {
+                Some("the rank that made the id of this communicator has given up".to_string())
+            }
+            _ => None,
+        };
+        if let Some(text) = text {
+            let _ = driver.watch(None);
+            root.fail(driver.now(), Failure::remote(None, text));
+            let limit = driver.now() + STOPPED_STAY;
+            let _ = driver.run(&mut root, Some(limit), |root| root.finished());
         }
         LATE.lock().retain(|late| !late.is(&cancel));
         driver.farewell(&mut root);

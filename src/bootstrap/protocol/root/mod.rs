@@ -301,6 +301,7 @@ impl Root {
                 Ok(record) => self.check_in(now, conn, record),
                 Err(bad) => self.drop_visit(conn, &format!("its check-in is malformed: {bad}")),
             },
+            (Some(State::Greeted(_)), Kind::Dismiss) if payload == self.config.token.to_le_bytes() => self.dismissed(conn),
             (Some(State::Seated(rank)), Kind::Done) => {
                 let rank = *rank;
                 self.done(now, conn, rank);
@@ -313,6 +314,23 @@ impl Root {
             }
             _ => self.broken(now, conn, &format!("it sent an unexpected {kind:?}")),
         }
+    }
+
+    /// Somebody who has the id says that nobody will come: the ranks meet elsewhere. Of no account once a rank has come.
+    fn dismissed(&mut self, conn: Conn) {
+        if !matches!(self.phase, Phase::Collecting) || self.first.is_some() {
+            return self.drop_visit(conn, "it came to say that nobody will come");
+        }
+        self.log(Level::Info, "Bootstrap: this ncclUniqueId is not needed, its root ends".to_string());
+        self.actions.push_back(Action::StopListening);
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        self.phase = Phase::Finished;
+        self.pending.clear();
+        let open = std::mem::take(&mut self.visits);
+        self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
     }
 
     fn done(&mut self, now: Duration, conn: Conn, rank: u32) {
@@ -477,10 +495,7 @@ impl Root {
             }
             _ => return,
         }
-        self.phase = Phase::Finished;
-        self.pending.clear();
-        let open = std::mem::take(&mut self.visits);
-        self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
+        self.finish();
     }
 
     /// Ranks may still come only if not all had joined.
