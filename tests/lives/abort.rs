@@ -64,7 +64,7 @@ fn play(api: &Api, part: Part, place: (usize, usize), id: UniqueId) {
     }
     // It fails when the others have left, or has succeeded before they did.
     match api.settle(comm) {
-        SUCCESS if place.1 % 2 == 0 => api.nccl.destroy(comm).expect("destroy"),
+        SUCCESS if place.1.is_multiple_of(2) => api.nccl.destroy(comm).expect("destroy"),
         _ => abort(api, comm),
     }
 }

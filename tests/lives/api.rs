@@ -51,7 +51,6 @@ pub struct Api {
     grow: unsafe extern "C" fn(Comm, c_int, *const UniqueId, c_int, *mut Comm, *const c_void) -> c_int,
     growth_id: unsafe extern "C" fn(Comm, *mut UniqueId) -> c_int,
     mem_info: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
-    host_func: unsafe extern "C" fn(Stream, extern "C" fn(*mut c_void), *mut c_void) -> c_int,
 }
 
 impl Api {
@@ -76,7 +75,6 @@ impl Api {
                     grow: symbol(nccl, "ncclCommGrow").expect(missing),
                     growth_id: symbol(nccl, "ncclCommGetUniqueId").expect(missing),
                     mem_info: symbol(cuda, "cuMemGetInfo_v2").expect(missing),
-                    host_func: symbol(cuda, "cuLaunchHostFunc").expect(missing),
                 }
             }
         })
@@ -179,12 +177,6 @@ impl Api {
         // SAFETY: the pointers are to live integers.
         assert_eq!(unsafe { (self.mem_info)(&mut free, &mut total) }, 0);
         total - free
-    }
-
-    /// Queues a call of a host function.
-    pub fn host(&self, stream: Stream, function: extern "C" fn(*mut c_void)) {
-        // SAFETY: the function takes no data.
-        assert_eq!(unsafe { (self.host_func)(stream, function, std::ptr::null_mut()) }, 0);
     }
 }
 
