@@ -26,9 +26,6 @@ use crate::log::lines::OriginLine;
 #[cfg(test)]
 mod tests;
 
-#[cfg(test)]
-mod tests;
-
 /// Where a derived communicator comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
