@@ -215,6 +215,19 @@ int main(int argc, char **argv) {
     usleep(20 * 1000);
     return CODE;
   }
+#ifdef LOADED
+  if (is(how, "close_thread")) {
+    // Nothing of the thread that has used it keeps the library, but its kernel still runs.
+    std::thread([] {
+      use();
+      hang();
+    }).join();
+    CHECK(dlclose(api.library));
+    usleep(50 * 1000);
+    if (!dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_NOW)) fail("the library is gone: dlopen", 1);
+    return CODE;
+  }
+#endif
   use();
   return unload(how);
 }

@@ -87,6 +87,7 @@ fn of_a_program_that_loads_the_library() {
         ("close_live", None),
         ("close_and_use", None),
         ("close_hang", None),
+        ("close_thread", None),
         ("close_creation", None),
         ("atexit", FINE),
         ("static", FINE),
