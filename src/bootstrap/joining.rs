@@ -30,7 +30,7 @@ impl Joining {
     /// As [`Bootstrap::join`], as far as they show by then.
     pub fn begin(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Joining, Error> {
         let clock = Instant::now();
-        let (driver, settings) = prepare(config, id, join, Coming::ToJoin)?;
+        let (driver, settings) = prepare(config, id, join, Coming::Joining)?;
         let create = clock.elapsed();
         let (place, version) = ((settings.rank, settings.nranks), settings.version);
         let member = Member::new(settings, driver.now());

@@ -131,7 +131,7 @@ impl Bootstrap {
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
     pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
-        report(config, id, join, failure, (Coming::ToReport, REPORT))
+        report(config, id, join, failure, (Coming::Failed, REPORT))
     }
 
     fn log_timings(&self) {
@@ -295,11 +295,11 @@ impl Drop for Bootstrap {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Coming {
     /// It joins, and listens for other ranks.
-    ToJoin,
+    Joining,
     /// It has failed, and nobody will connect to it: descriptors may be what it lacks.
-    ToReport,
+    Failed,
     /// The same, after it had tried to join.
-    ToReportAgain,
+    Aborted,
 }
 
 /// See [`Bootstrap::report_failure`]; `limit` is how long it may take.
@@ -328,14 +328,14 @@ fn report(
 /// A rank was aborted before the root knew of it: the others would wait for it for good.
 fn abandon(config: &NetConfig, id: &UniqueId, (rank, nranks): (u32, u32), version: u32) {
     let join = Join { rank, nranks, version, settings: Vec::new(), facts: Vec::new(), cancel: None };
-    if let Err(why) = report(config, id, join, &Error::Aborted, (Coming::ToReportAgain, ABANDON)) {
+    if let Err(why) = report(config, id, join, &Error::Aborted, (Coming::Aborted, ABANDON)) {
         log::info!(target: "BOOTSTRAP", "rank {rank} was aborted and could not tell the other ranks: {why}");
     }
 }
 
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
 fn prepare(config: &NetConfig, id: &UniqueId, join: Join, coming: Coming) -> Result<(Driver, MemberConfig), Error> {
-    let listen = coming == Coming::ToJoin;
+    let listen = coming == Coming::Joining;
     check(&join, listen)?;
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
@@ -343,7 +343,7 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, coming: Coming) -> Res
     let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
     let interface = interface::choose(&interface::list()?, wish)?;
     log_interface(&interface);
-    if parts.fixed && join.rank == 0 && coming != Coming::ToReportAgain {
+    if parts.fixed && join.rank == 0 && coming != Coming::Aborted {
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
         net::root::start(config, listener, (parts.magic, rand::random()), true, None)?;
     }

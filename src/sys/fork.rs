@@ -50,17 +50,17 @@ impl Shelf {
 
 /// As long as it lives, a forked child closes a descriptor first of all. It must be dropped before the descriptor is closed.
 /// What owns the descriptor is never dropped in a child.
-pub struct ClosedInChild(&'static AtomicI32);
+pub struct ChildCloses(&'static AtomicI32);
 
-impl ClosedInChild {
+impl ChildCloses {
     /// For a connection whose other end must see when this process is gone.
-    pub fn new(fd: BorrowedFd<'_>) -> ClosedInChild {
+    pub fn of(fd: BorrowedFd<'_>) -> ChildCloses {
         forks();
-        ClosedInChild(CLOSED.put(fd.as_raw_fd()))
+        ChildCloses(CLOSED.put(fd.as_raw_fd()))
     }
 }
 
-impl Drop for ClosedInChild {
+impl Drop for ChildCloses {
     fn drop(&mut self) {
         self.0.store(NONE, Ordering::Release);
     }

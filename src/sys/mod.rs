@@ -7,6 +7,6 @@ mod shared;
 pub mod sync;
 
 pub use fdpass::{FdPost, FdPostName};
-pub use fork::{ClosedInChild, forks};
+pub use fork::{ChildCloses, forks};
 pub use host::{HostFacts, allowed_cpus};
 pub use shared::{AddressRange, SharedFile, SharedMemory};

@@ -46,6 +46,10 @@ pub struct Api {
     count: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
     device: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
     rank: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    split: unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *const c_void) -> c_int,
+    shrink: unsafe extern "C" fn(Comm, *mut c_int, c_int, *mut Comm, *const c_void, c_int) -> c_int,
+    grow: unsafe extern "C" fn(Comm, c_int, *const UniqueId, c_int, *mut Comm, *const c_void) -> c_int,
+    growth_id: unsafe extern "C" fn(Comm, *mut UniqueId) -> c_int,
     mem_info: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
     host_func: unsafe extern "C" fn(Stream, extern "C" fn(*mut c_void), *mut c_void) -> c_int,
 }
@@ -67,6 +71,10 @@ impl Api {
                     count: symbol(nccl, "ncclCommCount").expect(missing),
                     device: symbol(nccl, "ncclCommCuDevice").expect(missing),
                     rank: symbol(nccl, "ncclCommUserRank").expect(missing),
+                    split: symbol(nccl, "ncclCommSplit").expect(missing),
+                    shrink: symbol(nccl, "ncclCommShrink").expect(missing),
+                    grow: symbol(nccl, "ncclCommGrow").expect(missing),
+                    growth_id: symbol(nccl, "ncclCommGetUniqueId").expect(missing),
                     mem_info: symbol(cuda, "cuMemGetInfo_v2").expect(missing),
                     host_func: symbol(cuda, "cuLaunchHostFunc").expect(missing),
                 }
@@ -128,6 +136,35 @@ impl Api {
         all.map(|(name, ask)| (name, unsafe { ask(comm, &mut value) }))
     }
 
+    /// `ncclCommSplit` with one colour, into a place that outlives it: without blocking, the handle comes later.
+    pub fn split(&self, comm: Comm, key: i32) -> (i32, &'static mut Comm) {
+        let made = Box::leak(Box::new(Comm::NULL));
+        // SAFETY: the place is never freed; NULL stands for the parent's configuration.
+        (unsafe { (self.split)(comm, 0, key, made, std::ptr::null()) }, made)
+    }
+
+    /// `ncclCommShrink` without a rank.
+    pub fn shrink(&self, comm: Comm, without: usize) -> (i32, Comm) {
+        let (mut list, mut made) = ([without as c_int], Comm::NULL);
+        // SAFETY: the list has one rank; the communicator blocks, so that the handle is written before the return.
+        (unsafe { (self.shrink)(comm, list.as_mut_ptr(), 1, &mut made, std::ptr::null(), 0) }, made)
+    }
+
+    /// `ncclCommGrow`: without a communicator for a rank that is new.
+    pub fn grow(&self, comm: Comm, (nranks, rank): (usize, i32), id: &UniqueId) -> (i32, Comm) {
+        let mut made = Comm::NULL;
+        // SAFETY: the id is alive; it blocks, so that the handle is written before the return.
+        (unsafe { (self.grow)(comm, nranks as c_int, id, rank, &mut made, std::ptr::null()) }, made)
+    }
+
+    /// `ncclCommGetUniqueId`.
+    pub fn growth_id(&self, comm: Comm) -> UniqueId {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the pointer is to a live id.
+        assert_eq!(unsafe { (self.growth_id)(comm, &mut id) }, 0, "{}", self.nccl.last_error());
+        id
+    }
+
     /// The way of processes to meet: rank 0 publishes an id under a name that is used once.
     pub fn meet(&self, me: &Place, name: &str) -> UniqueId {
         if me.rank == 0 {
@@ -177,9 +214,14 @@ impl Member {
         Member::new(api.init((me.nranks, me.rank), api.meet(me, id)), (me.nranks, me.rank))
     }
 
-    /// The same communicator life with another communicator.
+    /// The same stream and memory with another communicator.
     pub fn with(self, comm: Comm) -> Member {
         Member { comm, ..self }
+    }
+
+    /// The same as another rank.
+    pub fn at(self, (nranks, rank): (usize, usize)) -> Member {
+        Member { nranks, rank, ..self }
     }
 
     /// Fills the input: element `i` of rank `r` is `(r + 1) * (i + 1)`.

@@ -23,6 +23,8 @@ struct Cycles<'a> {
     api: &'static Api,
     /// A stream and memory, for all of its communicators.
     bench: Member,
+    /// What communicators are derived from: all ranks, and this rank alone.
+    parents: [Comm; 2],
 }
 
 impl Cycles<'_> {
@@ -48,8 +50,7 @@ struct Kind {
     live: fn(&Cycles, usize),
 }
 
-/// To be extended by what creates communicators.
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 11] = [
     Kind { name: "destroy", ranks: 2, share: 1, live: destroy },
     Kind { name: "finalize", ranks: 2, share: 2, live: finalize },
     Kind { name: "abort", ranks: 2, share: 1, live: abort },
@@ -58,6 +59,9 @@ const KINDS: [Kind; 8] = [
     Kind { name: "bad_rank", ranks: 1, share: 1, live: bad_rank },
     Kind { name: "missing_peer", ranks: 1, share: 1, live: missing_peer },
     Kind { name: "init_all", ranks: 1, share: 2, live: init_all },
+    Kind { name: "split", ranks: 2, share: 1, live: split },
+    Kind { name: "shrink", ranks: 3, share: 2, live: shrink },
+    Kind { name: "grow", ranks: 2, share: 1, live: grow },
 ];
 
 fn member(cycles: &Cycles, comm: Comm) -> Member {
@@ -125,11 +129,53 @@ fn init_all(cycles: &Cycles, _: usize) {
     api.cuda.release_device(0).expect("the device");
 }
 
+fn split(cycles: &Cycles, number: usize) {
+    let api = cycles.api;
+    // In the order of ranks, and the other way round.
+    let (n, rank) = cycles.place();
+    let place = if number.is_multiple_of(2) { rank } else { n - 1 - rank };
+    let (code, made) = api.split(cycles.parents[0], place as i32);
+    assert_eq!(code, SUCCESS, "{}", api.nccl.last_error());
+    member(cycles, *made).at((n, place)).sum();
+    api.nccl.destroy(*made).expect("destroy");
+}
+
+fn shrink(cycles: &Cycles, number: usize) {
+    let (api, (n, rank)) = (cycles.api, cycles.place());
+    let without = number % n;
+    if rank == without {
+        return;
+    }
+    let (code, made) = api.shrink(cycles.parents[0], without);
+    assert_eq!(code, SUCCESS, "{}", api.nccl.last_error());
+    member(cycles, made).at((n - 1, rank - usize::from(rank > without))).sum();
+    api.nccl.destroy(made).expect("destroy");
+}
+
+/// One rank alone takes another one in.
+fn grow(cycles: &Cycles, number: usize) {
+    let (api, me, name) = (cycles.api, cycles.me, format!("grow {number}"));
+    let (code, made) = if me.rank == 0 {
+        let id = api.growth_id(cycles.parents[1]);
+        me.publish(&name, &id.0);
+        api.grow(cycles.parents[1], (2, -1), &id)
+    } else {
+        let id = UniqueId(me.await_published(&name).try_into().expect("an id has 128 bytes"));
+        api.grow(Comm::NULL, (2, 1), &id)
+    };
+    assert_eq!(code, SUCCESS, "{}", api.nccl.last_error());
+    member(cycles, made).sum();
+    api.nccl.destroy(made).expect("destroy");
+}
+
 /// Many cycles of a kind.
 fn run(me: &Place, kind: &Kind) {
     let api = Api::load();
     api.cuda.use_device(me.rank).expect("a device");
-    let cycles = Cycles { me, api, bench: Member::new(Comm::NULL, (me.nranks, me.rank)) };
+    let place = (me.nranks, me.rank);
+    let alone = api.init((1, 0), api.nccl.unique_id().expect("an id"));
+    let parents = [api.init(place, api.meet(me, "parents")), alone];
+    let cycles = Cycles { me, api, bench: Member::new(Comm::NULL, place), parents };
     let count = if need::long() { MANY } else { FEW } / kind.share;
     let warm = 10.min(count / 10);
     (0..warm).for_each(|number| (kind.live)(&cycles, number));
@@ -143,6 +189,7 @@ fn run(me: &Place, kind: &Kind) {
     let took = start.elapsed();
     me.barrier("end");
     before.assert_same();
+    parents.into_iter().for_each(|comm| api.nccl.destroy(comm).expect("destroy"));
     let mean = |part: &[u64]| part.iter().sum::<u64>() / part.len().max(1) as u64;
     let (early, late) = (mean(&memory[count / 4..count / 2]), mean(&memory[count * 3 / 4..]));
     println!(
@@ -210,4 +257,19 @@ fn missing_peer_cycles() {
 #[test]
 fn init_all_cycles() {
     test("init_all");
+}
+
+#[test]
+fn split_cycles() {
+    test("split");
+}
+
+#[test]
+fn shrink_cycles() {
+    test("shrink");
+}
+
+#[test]
+fn grow_cycles() {
+    test("grow");
 }

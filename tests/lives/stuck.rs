@@ -11,7 +11,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use rustix::process::Signal;
 
-use crate::api::{Api, Holdings, Member, abort, dice};
+use crate::api::{Api, Holdings, IN_PROGRESS, Member, SUCCESS, abort, dice};
 use crate::common::graph::{CaptureMode, Exec};
 use crate::common::launch::{self, Job, Place, Running};
 use crate::common::nccl::Comm;
@@ -33,6 +33,8 @@ enum Peer {
 enum Busy {
     /// It is being made, and waits for the peer.
     Creation,
+    /// It is split, which the peer takes no part in.
+    Split,
     /// Nothing.
     Idle,
     /// A call waits for the peer.
@@ -50,14 +52,28 @@ enum Busy {
 }
 
 impl Busy {
-    const ALL: [Busy; 8] =
-        [Busy::Creation, Busy::Idle, Busy::Call, Busy::Waited, Busy::Destroyed, Busy::Graph, Busy::Replay, Busy::Mixed];
+    const ALL: [Busy; 9] = [
+        Busy::Creation,
+        Busy::Split,
+        Busy::Idle,
+        Busy::Call,
+        Busy::Waited,
+        Busy::Destroyed,
+        Busy::Graph,
+        Busy::Replay,
+        Busy::Mixed,
+    ];
 
     /// The survivor's communicator; the peer makes its own, where it takes part.
     fn make(self, me: &Place, name: &str) -> Comm {
         let api = Api::load();
         match self {
             Busy::Creation => api.begin((2, 0), api.nccl.unique_id().expect("an id")),
+            Busy::Split => {
+                let comm = api.begin((2, me.rank), api.meet(me, name));
+                assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
+                comm
+            }
             _ => api.init((2, me.rank), api.meet(me, name)),
         }
     }
@@ -93,6 +109,10 @@ impl Stuck {
         let call = || self.member.call().expect("a call");
         match self.busy {
             Busy::Creation | Busy::Idle | Busy::Graph => {}
+            Busy::Split => {
+                let (code, _) = self.member.api.split(self.member.comm, 0);
+                assert!(matches!(code, SUCCESS | IN_PROGRESS), "{}", self.member.api.nccl.last_error());
+            }
             Busy::Call | Busy::Waited | Busy::Destroyed => call(),
             Busy::Replay => replay(),
             Busy::Mixed => (0..3).for_each(|_| {
@@ -281,7 +301,7 @@ fn in_turn(name: &str, me: &Place, kinds: [Busy; 5]) {
 fn in_any_order() {
     const NAME: &str = "stuck::in_any_order";
     match launch::child() {
-        Some(me) => in_turn(NAME, &me, [Busy::Call, Busy::Replay, Busy::Idle, Busy::Mixed, Busy::Creation]),
+        Some(me) => in_turn(NAME, &me, [Busy::Call, Busy::Replay, Busy::Idle, Busy::Mixed, Busy::Split]),
         None => Job::this_test(NAME, 2).allow_any_warning().run().assert_ok(),
     }
 }

@@ -16,7 +16,7 @@ use super::cancel::Cancel;
 use super::socket::{self, Buffers};
 use crate::bootstrap::protocol::{Action, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
-use crate::sys::ClosedInChild;
+use crate::sys::ChildCloses;
 
 /// Marks of the two descriptors that are no connection.
 const LISTENER: u64 = u64::MAX;
@@ -36,7 +36,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 struct Io {
     /// Before the socket, so that it goes first.
-    _closed_in_child: ClosedInChild,
+    _child_closes: ChildCloses,
     socket: Socket,
     queue: VecDeque<Arc<[u8]>>,
     /// Bytes of the first queued block that are sent.
@@ -53,7 +53,7 @@ struct Io {
 /// Where connections come in.
 struct Listener {
     /// Before the socket, so that it goes first.
-    _closed_in_child: ClosedInChild,
+    _child_closes: ChildCloses,
     socket: Socket,
 }
 
@@ -107,7 +107,7 @@ impl Driver {
         }
         Ok(Driver {
             epoll,
-            listener: listener.map(|socket| Listener { _closed_in_child: ClosedInChild::new(socket.as_fd()), socket }),
+            listener: listener.map(|socket| Listener { _child_closes: ChildCloses::of(socket.as_fd()), socket }),
             cancel,
             also: None,
             buffers,
@@ -287,7 +287,7 @@ impl Driver {
             return machine.closed(now, conn, Some(text));
         }
         let io = Io {
-            _closed_in_child: ClosedInChild::new(socket.as_fd()),
+            _child_closes: ChildCloses::of(socket.as_fd()),
             socket,
             queue: VecDeque::new(),
             sent: 0,
