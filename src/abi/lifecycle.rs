@@ -287,11 +287,11 @@ unsafe fn grow(
         // SAFETY: the caller keeps the C contract.
         true => unsafe { grow_new(nranks, given, rank, newcomm, config) },
         // SAFETY: as above.
-        false => noted(comm_of(NAME, comm).and_then(|comm| unsafe { grow_old(&comm, nranks, given, rank, newcomm, config) })),
+        false => unsafe { grow_old(&comm_of(NAME, comm)?, nranks, given, rank, newcomm, config) },
     }
 }
 
-/// The part of a rank that joins.
+/// The part of a rank that joins. As by NCCL, a group does not remember that an argument was wrong.
 unsafe fn grow_new(
     nranks: c_int,
     id: Option<bootstrap::UniqueId>,
@@ -300,28 +300,25 @@ unsafe fn grow_new(
     config: *const Config,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommGrow";
-    noted((|| {
-        // SAFETY: NULL or valid for writing by the C contract.
-        unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
-        if nranks <= 0 {
-            return Err(invalid(format!("{NAME} : invalid nRanks {nranks}")));
-        }
-        if rank < 0 || rank >= nranks {
-            return Err(invalid(format!("{NAME} : invalid rank {rank}/{nranks}")));
-        }
-        let id = id.ok_or_else(|| null(NAME, "uniqueId"))?;
-        if bootstrap::growth(&id)?.is_none() {
-            return Err(invalid(format!("{NAME} : the id was not made by ncclCommGetUniqueId")));
-        }
-        prepare();
-        let excuse = |error: &Error| comm::excuse(&id, nranks, rank, error);
-        // SAFETY: NULL or an ncclConfig_t by the C contract.
-        let config = unsafe { read::config(config) }.inspect_err(excuse)?;
-        log::banner(rank, library_path);
-        // SAFETY: it is not NULL, and stays valid as for every creation.
-        let publish = unsafe { publish_to(newcomm) };
-        group::init_rank(InitRequest::new(NAME, (nranks, rank), id, config), id, Vec::new(), publish).map(drop)
-    })())
+    // SAFETY: NULL or valid for writing by the C contract.
+    unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
+    if nranks <= 0 {
+        return Err(invalid(format!("{NAME} : invalid nRanks {nranks}")));
+    }
+    if rank < 0 || rank >= nranks {
+        return Err(invalid(format!("{NAME} : invalid rank {rank}/{nranks}")));
+    }
+    let id = id.ok_or_else(|| null(NAME, "uniqueId"))?;
+    if bootstrap::growth(&id)?.is_none() {
+        return Err(invalid(format!("{NAME} : the id was not made by ncclCommGetUniqueId")));
+    }
+    prepare();
+    // SAFETY: NULL or an ncclConfig_t by the C contract.
+    let config = unsafe { read::config(config) }.inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
+    log::banner(rank, library_path);
+    // SAFETY: it is not NULL, and stays valid as for every creation.
+    let publish = unsafe { publish_to(newcomm) };
+    noted(group::init_rank(InitRequest::new(NAME, (nranks, rank), id, config), id, Vec::new(), publish)).map(drop)
 }
 
 /// The part of a rank that exists.
@@ -345,7 +342,7 @@ unsafe fn grow_old(
     let config = admit().inspect_err(|error| parent.refuse_call(&plan, error))?;
     // SAFETY: it is not NULL, and stays valid as for every creation.
     let publish = unsafe { publish_to(newcomm) };
-    group::grow(parent, plan, config, publish).map(drop)
+    noted(group::grow(parent, plan, config, publish)).map(drop)
 }
 
 /// What a rank that exists may ask of a grow.

@@ -1,9 +1,8 @@
 """What the scripts of this folder share: checks are counted, a hang ends, ranks of a job add up what they found.
 
-A checked value prints `OK name`, or `FAILED name: why`; what cannot be checked here prints `SKIPPED name: why`. The last
-line of a script is `N passed, N failed`, over all its processes, and it ends with 1 if anything failed.
+A checked value prints `OK name`, or `FAILED name: why`. The last line of a script is `N passed, N failed`, over all its
+processes, and it ends with 1 if anything failed.
 """
-import ctypes
 import faulthandler
 import os
 import subprocess
@@ -37,9 +36,6 @@ class Report:
     def fail(self, name, why):
         self.failed += 1
         self.say(f"FAILED {name}: {why}")
-
-    def skip(self, name, why):
-        self.say(f"SKIPPED {name}: {why}")
 
     def step(self, name, function, *args):
         """Runs a function; an exception is a failure, and the script goes on."""
@@ -109,15 +105,3 @@ def main(report, function, *args):
     report.step(function.__name__, function, *args)
     sys.stdout.flush()
     sys.exit(report.close())
-
-
-def can_split(device):
-    """Whether the library that this process uses can make a communicator out of another (ncclCommSplit)."""
-    nccl = ctypes.CDLL("libnccl.so.2")
-    device, parent, child = ctypes.c_int(device), ctypes.c_void_p(), ctypes.c_void_p()
-    if nccl.ncclCommInitAll(ctypes.byref(parent), 1, ctypes.byref(device)) != 0:
-        return False
-    made = nccl.ncclCommSplit(parent, 0, 0, ctypes.byref(child), None) == 0
-    for comm in [child, parent] if made else [parent]:
-        nccl.ncclCommDestroy(comm)
-    return made

@@ -7,7 +7,7 @@ CuPy's arrays do not work on the software device: cupy.cuda.runtime has NVIDIA's
 """
 import numpy
 
-from client import can_split, job
+from client import job
 from cuda_array import Array, set_device
 
 RANKS = 2
@@ -51,10 +51,9 @@ def work(rank, size, check, unique_id):
     comm.reduceScatter(out.pointer.value, part.pointer.value, 5, nccl.NCCL_FLOAT32, nccl.NCCL_SUM, 0)
     check("reduceScatter", part.tolist(), [size * v for v in everybody[rank]])
     messages(comm, nccl, rank, size, check)
-    if can_split(rank):
-        half = comm.commSplit(rank % 2, -rank)
-        check("commSplit", (half.size(), half.rank_id()), ((size + 1 - rank % 2) // 2, 0))
-        half.destroy()
+    half = comm.commSplit(rank % 2, -rank)
+    check("commSplit", (half.size(), half.rank_id()), ((size + 1 - rank % 2) // 2, 0))
+    half.destroy()
     comm.check_async_error()
     comm.destroy()
 

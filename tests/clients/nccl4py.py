@@ -7,7 +7,7 @@ cuda.core's Device.sync does not work on the software device: it has NVIDIA's ru
 """
 import numpy
 
-from client import can_split, job
+from client import job
 from cuda_array import Array
 
 RANKS = 2
@@ -74,10 +74,9 @@ def life(nccl, comm, check):
     check("mem_alloc", memory.size >= 1 << 20, True)
     handle.close()
     memory.close()
-    if can_split(comm.cuda_dev):
-        child = comm.split(color=0, key=-comm.rank)
-        check("split", (child.nranks, child.rank), (comm.nranks, comm.nranks - 1 - comm.rank))
-        child.destroy()
+    child = comm.split(color=0, key=-comm.rank)
+    check("split", (child.nranks, child.rank), (comm.nranks, comm.nranks - 1 - comm.rank))
+    child.destroy()
     check("get_async_error", int(comm.get_async_error()), 0)
     comm.finalize()
     comm.destroy()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 
-from client import can_split, main
+from client import main
 from torch_job import Job, plain
 
 JOB = Job(__doc__)
@@ -435,14 +435,6 @@ def objects():
         REPORT.check("send_object_list and recv_object_list", outs, ["hello", 7])
 
 
-def needs_split(step):
-    """Runs a step that makes groups by ncclCommSplit, where the library has it."""
-    if can_split(JOB.device.index):
-        REPORT.step(step.__name__, step)
-    else:
-        REPORT.skip(step.__name__, "this library has no ncclCommSplit yet")
-
-
 def again():
     """A second life of the process group in the same process."""
     dist.destroy_process_group()
@@ -458,13 +450,10 @@ def again():
 def with_cpu_operators():
     """Object collectives find the longest object by a kernel of PyTorch's own."""
     sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../softcuda/python"))
-    try:
-        import softcuda_torch
-    except ImportError as error:
-        REPORT.skip("objects", str(error))
-        return
+    import softcuda_torch
+
     softcuda_torch.install()
-    REPORT.step("objects", objects)
+    objects()
 
 
 def collectives():
@@ -473,22 +462,12 @@ def collectives():
         all_reduce_types, all_reduce_sizes, all_reduce_complex, premul_sum, refusals, asynchronous, side_streams, broadcast, reduce, all_gather,
         reduce_scatter, all_to_all, gather_and_scatter, messages, coalesced, functional_collectives, nothing, barriers, mesh, memory_pool,
     ]  # fmt: skip
-    for step in steps:
-        REPORT.step(step.__name__, step)
-    lazily = JOB.legacy and not JOB.options.device_id  # then groups are made from ids of their own
-    if lazily:
-        REPORT.step("groups", groups)
-    else:
-        needs_split(groups)
     if JOB.options.device_id:
-        needs_split(split_group)
+        steps.append(split_group)
     if SIZE % 2 == 0 and SIZE > 2:
-        if lazily:
-            REPORT.step("mesh_of_two", mesh_of_two)
-        else:
-            needs_split(mesh_of_two)
-    with_cpu_operators()
-    again()
+        steps.append(mesh_of_two)
+    for step in [*steps, groups, with_cpu_operators, again]:
+        REPORT.step(step.__name__, step)
 
 
 main(REPORT, collectives)

@@ -7,7 +7,7 @@ With --abort the others have a call under way that the last rank never joins.
 """
 import torch.distributed as dist
 
-from client import can_split, main
+from client import main
 from torch_job import Job
 
 JOB = Job(__doc__, abort={"action": "store_true", "help": "while a call waits for the rank that leaves"})
@@ -19,10 +19,6 @@ def shrink():
     x = JOB.tensor([RANK + 1.0])
     dist.all_reduce(x)
     JOB.check("all_reduce", x, [SIZE * (SIZE + 1) / 2])
-    if not can_split(JOB.device.index):
-        REPORT.skip("shrink_group", "this library has no ncclCommSplit yet")
-        dist.destroy_process_group()
-        return
     if RANK == SIZE - 1:
         for rank in range(RANK):
             JOB.store.get(f"shrunk/{rank}")

@@ -62,6 +62,7 @@ fn a_rank_that_dies_before_it_comes() {
     if let Some(me) = launch::child() {
         let api = Api::load();
         let comm = api.init(&me, "id", None);
+        api.check(comm, &(0..me.nranks).collect::<Vec<_>>(), me.rank);
         let before = Census::now();
         if me.rank == victim() {
             std::thread::sleep(Duration::from_millis(300));
