@@ -138,7 +138,8 @@ fn wrong_arguments() {
         let comm = api.init_with(api.nccl.unique_id().expect("an id"), (1, 0), None);
         let id = api.growth_id(comm).expect("an id");
         let ordinary = api.nccl.unique_id().expect("an id");
-        let cases: [(Comm, (usize, i32), Option<&UniqueId>, Option<&Config>); 9] = [
+        type Case<'a> = (Comm, (usize, i32), Option<&'a UniqueId>, Option<&'a Config>);
+        let cases: [Case<'_>; 9] = [
             (comm, (0, -1), None, None),
             (comm, (1, -1), Some(&id), None),
             (comm, (2, 0), Some(&id), None),
