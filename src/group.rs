@@ -256,7 +256,7 @@ pub fn derive(parent: Arc<Comm>, plan: Plan, config: Config, publish: Publish) -
 /// once for a non-blocking communicator, else when it is there.
 ///
 /// # Errors
-/// As [`derive`].
+/// As [`derive()`].
 pub fn grow(parent: &Arc<Comm>, plan: Plan, config: Config, publish: Publish) -> Result<Outcome, Error> {
     let blocking = config.blocking;
     let made = Derivation::new(parent.clone(), plan.clone(), config, publish)

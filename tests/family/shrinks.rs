@@ -89,7 +89,7 @@ fn some_die() {
         }
         // Every mix of destroy and abort, in both orders.
         let end = |comm: Comm, which: usize| {
-            if (me.rank + which) % 2 == 0 { api.destroy(comm) } else { api.nccl.abort(comm).expect("abort") }
+            if (me.rank + which).is_multiple_of(2) { api.destroy(comm) } else { api.nccl.abort(comm).expect("abort") }
         };
         let start = Instant::now();
         if me.rank % 3 == 0 {

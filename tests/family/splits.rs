@@ -97,7 +97,7 @@ fn many_one_after_another() {
             let child = api.split(comm, colors[me.rank], 0);
             api.check(child, &members_of(&colors, &vec![0; all.len()], me.rank), me.rank);
             // Every other one is aborted, which is as good.
-            if number % 2 == 0 { api.destroy(child) } else { api.nccl.abort(child).expect("abort") }
+            if number.is_multiple_of(2) { api.destroy(child) } else { api.nccl.abort(child).expect("abort") }
         };
         (0..4).for_each(round);
         me.barrier("warm");
