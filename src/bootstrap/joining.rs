@@ -10,7 +10,7 @@ use super::net::interface::{self, Wish};
 use super::net::{root, socket};
 use super::protocol::member::Member;
 use super::protocol::wire::{Encoder, Kind, Preamble, Service};
-use super::{Bootstrap, Coming, Join, NetConfig, Timings, abandon, log_interface, prepare};
+use super::{Bootstrap, Errand, Join, NetConfig, Timings, abandon, log_interface, prepare};
 use crate::error::Error;
 
 /// How long it may take to tell a root that it is not needed, for each step.
@@ -30,7 +30,7 @@ impl Joining {
     /// As [`Bootstrap::join`], as far as they show by then.
     pub fn begin(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Joining, Error> {
         let clock = Instant::now();
-        let (driver, settings) = prepare(config, id, join, Coming::Joining)?;
+        let (driver, settings) = prepare(config, id, join, Errand::Join)?;
         let create = clock.elapsed();
         let (place, version) = ((settings.rank, settings.nranks), settings.version);
         let member = Member::new(settings, driver.now());

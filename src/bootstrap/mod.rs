@@ -131,7 +131,7 @@ impl Bootstrap {
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
     pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
-        report(config, id, join, failure, (Coming::Failed, REPORT))
+        report(config, id, join, failure, (Errand::Report, REPORT))
     }
 
     fn log_timings(&self) {
@@ -293,13 +293,13 @@ impl Drop for Bootstrap {
 
 /// What brings a rank to the root.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Coming {
+enum Errand {
     /// It joins, and listens for other ranks.
-    Joining,
+    Join,
     /// It has failed, and nobody will connect to it: descriptors may be what it lacks.
-    Failed,
+    Report,
     /// The same, after it had tried to join.
-    Aborted,
+    ReportAgain,
 }
 
 /// See [`Bootstrap::report_failure`]; `limit` is how long it may take.
@@ -308,9 +308,9 @@ fn report(
     id: &UniqueId,
     join: Join,
     failure: &Error,
-    (coming, limit): (Coming, Duration),
+    (errand, limit): (Errand, Duration),
 ) -> Result<(), Error> {
-    let (driver, settings) = prepare(config, id, join, coming)?;
+    let (driver, settings) = prepare(config, id, join, errand)?;
     let (rank, nranks) = (settings.rank, settings.nranks);
     let member = Member::reporting(settings, failure, driver.now());
     let mut bootstrap = Bootstrap::new(driver, member, (rank, nranks), Timings::default());
@@ -328,14 +328,14 @@ fn report(
 /// A rank was aborted before the root knew of it: the others would wait for it for good.
 fn abandon(config: &NetConfig, id: &UniqueId, (rank, nranks): (u32, u32), version: u32) {
     let join = Join { rank, nranks, version, settings: Vec::new(), facts: Vec::new(), cancel: None };
-    if let Err(why) = report(config, id, join, &Error::Aborted, (Coming::Aborted, ABANDON)) {
+    if let Err(why) = report(config, id, join, &Error::Aborted, (Errand::ReportAgain, ABANDON)) {
         log::info!(target: "BOOTSTRAP", "rank {rank} was aborted and could not tell the other ranks: {why}");
     }
 }
 
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
-fn prepare(config: &NetConfig, id: &UniqueId, join: Join, coming: Coming) -> Result<(Driver, MemberConfig), Error> {
-    let listen = coming == Coming::Joining;
+fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Result<(Driver, MemberConfig), Error> {
+    let listen = errand == Errand::Join;
     check(&join, listen)?;
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
@@ -343,7 +343,7 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, coming: Coming) -> Res
     let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
     let interface = interface::choose(&interface::list()?, wish)?;
     log_interface(&interface);
-    if parts.fixed && join.rank == 0 && coming != Coming::Aborted {
+    if parts.fixed && join.rank == 0 && errand != Errand::ReportAgain {
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
         net::root::start(config, listener, (parts.magic, rand::random()), true, None)?;
     }

@@ -115,8 +115,8 @@ impl Wish {
 /// The same with the number of communicators that the rank has derived before.
 type Offer = (u32, Wish);
 
-/// What each rank has said in a round, or why it cannot go on; with its rank in the parent.
-type Said<T> = Vec<(u32, Result<T, Error>)>;
+/// What a rank of the parent says in a round, or why it cannot go on.
+type Said<T> = (u32, Result<T, Error>);
 
 /// One rank's way through the rounds. The parent's bootstrap is nobody else's meanwhile.
 struct Rounds<'a> {
@@ -143,7 +143,7 @@ impl<'a> Rounds<'a> {
     }
 
     /// What each rank says, or why it cannot go on; with its rank in the parent.
-    fn round<T: Serialize + DeserializeOwned>(&mut self, own: Result<T, &Error>) -> Result<Said<T>, Error> {
+    fn round<T: Serialize + DeserializeOwned>(&mut self, own: Result<T, &Error>) -> Result<Vec<Said<T>>, Error> {
         let (me, function) = (self.me, self.function);
         let block = encode(&own.map_err(|error| format!("{function} : rank {me} cannot go on: {error}")))?;
         let Some(bootstrap) = self.bootstrap.as_mut() else {
@@ -284,7 +284,10 @@ impl Derivation {
             true => make_root().map(|made| Some(root.insert(made).id().0.to_vec())),
             false => Ok(None),
         };
-        let words = rounds.round(made.as_ref().cloned())?;
+        let words = rounds.round(match &made {
+            Ok(id) => Ok(id.clone()),
+            Err(error) => Err(error),
+        })?;
         let Some(place) = members.iter().position(|rank| *rank == parent.rank) else {
             // Without a colour of its own: the exchanges of all must stay in step.
             return rounds.arrive(&[], Ok(()));
@@ -500,7 +503,7 @@ fn members(offers: &[(u32, Offer)], me: u32) -> Result<Vec<u32>, Error> {
 }
 
 /// The id that the first of the members has made; `own` is why this rank, being the first, has not.
-fn read_id(members: &[u32], words: Said<Option<Vec<u8>>>, own: Option<Error>) -> Result<UniqueId, Error> {
+fn read_id(members: &[u32], words: Vec<Said<Option<Vec<u8>>>>, own: Option<Error>) -> Result<UniqueId, Error> {
     if let Some(error) = own {
         return Err(error);
     }

@@ -95,9 +95,9 @@ mod tests {
         let shelf = Shelf::new();
         let places: Vec<&AtomicI32> = (0..200).map(|fd| shelf.put(fd)).collect();
         places[..100].iter().for_each(|place| place.store(NONE, Ordering::Release));
-        (200..250).for_each(|fd| {
-            shelf.put(fd);
-        });
+        for fd in 200..250 {
+            let _ = shelf.put(fd);
+        }
         let mut all = Vec::new();
         shelf.take_all(|fd| all.push(fd));
         all.sort_unstable();

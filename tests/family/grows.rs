@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
-use crate::kit::{Api, Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
+use crate::kit::{Api, Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR};
 
 fn publish(me: &Place, name: &str, id: UniqueId) {
     me.publish(name, &id.0);
@@ -138,8 +138,8 @@ fn wrong_arguments() {
         let comm = api.init_with(api.nccl.unique_id().expect("an id"), (1, 0), None);
         let id = api.growth_id(comm).expect("an id");
         let ordinary = api.nccl.unique_id().expect("an id");
-        type Case<'a> = (Comm, (usize, i32), Option<&'a UniqueId>, Option<&'a Config>);
-        let cases: [Case<'_>; 9] = [
+        type Grow<'a> = (Comm, (usize, i32), Option<&'a UniqueId>, Option<&'a Config>);
+        let cases: [Grow<'_>; 9] = [
             (comm, (0, -1), None, None),
             (comm, (1, -1), Some(&id), None),
             (comm, (2, 0), Some(&id), None),
@@ -230,9 +230,7 @@ fn several_ids() {
         let before = Census::now();
         (1..=me.nranks).for_each(|count| once(count, count));
         me.barrier("done");
-        before.assert_same();
-        assert_eq!(SUCCESS, 0);
-        return;
+        return before.assert_same();
     }
     Job::this_test("grows::several_ids", 4).run().assert_ok();
 }
