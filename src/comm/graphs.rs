@@ -144,6 +144,12 @@ impl Comm {
         }
     }
 
+    /// Whether calls of the communicator are in a graph that is alive.
+    pub(super) fn has_graphs(&self) -> bool {
+        settle();
+        !self.graphs.0.lock().is_empty()
+    }
+
     /// Makes who waits for this communicator's graphs see that it was aborted.
     pub(super) fn leave_graphs(&self) {
         tell_waiters();

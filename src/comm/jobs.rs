@@ -24,6 +24,10 @@ pub enum Task {
     Destroy,
     /// `ncclCommAbort`.
     Abort,
+    /// `ncclCommSuspend`.
+    Suspend,
+    /// `ncclCommResume`.
+    Resume,
 }
 
 /// Work on a communicator that may wait for other ranks.
@@ -72,6 +76,8 @@ impl Job {
             Task::Finalize => self.comm.finalize(),
             Task::Destroy => self.comm.destroy(),
             Task::Abort => self.comm.abort(),
+            Task::Suspend => self.comm.suspend(),
+            Task::Resume => self.comm.resume(),
         }
     }
 
@@ -127,11 +133,20 @@ pub fn run_all(mut jobs: Vec<Job>) -> Result<(), Error> {
 /// [`Error::System`] when there is no thread; the communicators have then failed.
 pub fn in_background(jobs: Vec<Job>, work: impl FnOnce(Vec<Job>) -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
     let comms: Vec<Arc<Comm>> = jobs.iter().map(|job| job.comm.clone()).collect();
+    carry_on(comms, move || work(jobs))
+}
+
+/// Starts `work` for communicators on a thread of its own: they are busy, unless they were not ready, until `work` says
+/// that they are ready again.
+///
+/// # Errors
+/// As [`in_background`].
+pub fn carry_on(comms: Vec<Arc<Comm>>, work: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
     let background = Arc::new(Background::default());
     comms.iter().for_each(|comm| comm.enter_background(&background));
     let (ours, theirs) = (comms.clone(), background.clone());
     let run = move || {
-        let result = catch_unwind(AssertUnwindSafe(|| work(jobs)));
+        let result = catch_unwind(AssertUnwindSafe(work));
         let result = result.unwrap_or_else(|_| Err(Error::Internal("the end of a group panicked".to_string())));
         if let Err(error) = result {
             ours.iter().for_each(|comm| comm.fail(&error));
