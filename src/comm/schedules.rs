@@ -145,7 +145,7 @@ impl Connected {
     fn add(&self, me: u32, unit: Unit) {
         match unit {
             Unit::Channel { class, proto, channel } => {
-                drop(self.channels(class, proto).fetch_or(1 << channel, Ordering::Release))
+                self.channels(class, proto).fetch_or(1 << channel, Ordering::Release);
             }
             Unit::Pair { low, high } => {
                 let (word, bit) = self.peer(low + high - me);

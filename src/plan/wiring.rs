@@ -59,7 +59,7 @@ pub struct LinkSet {
     pub class: LinkClass,
     /// How their slots carry data.
     pub proto: Proto,
-    /// The number of channels, each with links of its own.
+    /// The number of channels, each with links of its own; one for [`LinkClass::Peer`].
     pub channels: u32,
     /// The size of a slot in bytes, a multiple of [`SLOT_UNIT`].
     pub slot_bytes: u32,
@@ -106,7 +106,8 @@ impl Wiring {
         }
         for (number, set) in sets.iter().enumerate() {
             let twice = sets[..number].iter().any(|other| (other.class, other.proto) == (set.class, set.proto));
-            if twice || set.channels == 0 || set.slot_bytes == 0 || !set.slot_bytes.is_multiple_of(SLOT_UNIT) {
+            let pairs = set.class == LinkClass::Peer && set.channels != 1;
+            if twice || pairs || set.channels == 0 || set.slot_bytes == 0 || !set.slot_bytes.is_multiple_of(SLOT_UNIT) {
                 return Err(Error::Internal(format!("a set of links that cannot be: {set:?}")));
             }
         }

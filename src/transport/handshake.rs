@@ -170,6 +170,11 @@ impl<O> Handshake<O> {
         self.gone.entry(rank).or_insert_with(|| why.to_string());
     }
 
+    /// Why a rank will never answer again; none where it may.
+    pub fn lost(&self, rank: u32) -> Option<&str> {
+        self.gone.get(&rank).map(String::as_str)
+    }
+
     /// How it stands with a unit.
     pub fn standing(&self, unit: Unit) -> Standing {
         let Some(progress) = self.units.get(&unit) else { return Standing::Missing(Vec::new()) };

@@ -26,6 +26,8 @@ use crate::sys::{PostName, SharedFile, SharedMemory, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a rank that cannot map a peer's memory waits for the news that the peer is gone.
+const LAST_NEWS: Duration = Duration::from_millis(300);
 /// After how long it says whom it waits for, and how often again.
 const NOTICE: Duration = Duration::from_secs(10);
 
@@ -338,7 +340,8 @@ impl Links {
                 return Err(other_layout(self.rank, peer, theirs.bytes, area.bytes));
             }
             let given = theirs.given.map_err(Error::Resource)?;
-            let segment = TRANSPORTS[transport].open(&self.context, &plan.facts[peer as usize], given, area.bytes)?;
+            let segment = TRANSPORTS[transport].open(&self.context, &plan.facts[peer as usize], given, area.bytes);
+            let segment = segment.map_err(|error| self.reason(unit, peer, error))?;
             bases.insert(peer, (segment.address(), area));
             segments.push(segment);
         }
@@ -353,6 +356,23 @@ impl Links {
         });
         let links: Result<Vec<_>, Error> = links.collect();
         links.map(|links| (segments, links))
+    }
+
+    /// Why a peer's memory cannot be mapped: most often because it is gone with its process.
+    fn reason(&self, unit: Unit, peer: u32, error: Error) -> Error {
+        let mut state = self.state.lock();
+        let ask = self.letter(peer, &Note::Ask { epoch: state.epoch, unit }, None);
+        self.send(ask);
+        let until = Instant::now() + LAST_NEWS;
+        loop {
+            if let Some(why) = state.handshake.lost(peer) {
+                let text = format!("rank {peer} could not be linked with: {why}");
+                return Error::Remote { rank: Some(peer), text };
+            }
+            if self.news.wait_until(&mut state, until).timed_out() {
+                return error;
+            }
+        }
     }
 
     /// Makes this rank's part of a unit usable for kernels; its addresses.

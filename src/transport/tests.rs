@@ -113,7 +113,8 @@ fn pieces(owner: u32, area: &Area) -> BTreeMap<usize, (usize, LinkId)> {
 
 #[test]
 fn parts_of_an_area_do_not_overlap_and_are_aligned() {
-    let set = |class, proto, slot_bytes| LinkSet { class, proto, channels: 2, slot_bytes };
+    let set =
+        |class, proto, slot_bytes| LinkSet { class, proto, channels: if class == LinkClass::Peer { 1 } else { 2 }, slot_bytes };
     let sets = vec![
         set(LinkClass::Ring, Proto::Simple, 65536),
         set(LinkClass::Mesh, Proto::Ll, 1984),

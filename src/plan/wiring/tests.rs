@@ -127,7 +127,12 @@ fn nonsense_is_refused() {
     for ring in [vec![0, 0], vec![1, 2], vec![0, 2]] {
         assert!(Wiring::new(ring.clone(), vec![set]).is_err(), "{ring:?}");
     }
-    for bad in [LinkSet { channels: 0, ..set }, LinkSet { slot_bytes: 0, ..set }, LinkSet { slot_bytes: 100, ..set }] {
+    for bad in [
+        LinkSet { channels: 0, ..set },
+        LinkSet { slot_bytes: 0, ..set },
+        LinkSet { slot_bytes: 100, ..set },
+        LinkSet { class: LinkClass::Peer, channels: 2, ..set },
+    ] {
         assert!(Wiring::new(vec![0, 1], vec![bad]).is_err(), "{bad:?}");
     }
     assert!(Wiring::new(vec![0, 1], vec![set, set]).is_err());
