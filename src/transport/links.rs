@@ -1,20 +1,21 @@
 //! The links of one rank of a communicator: made by units, when somebody first needs them.
 //!
 //! A call asks for the units that it needs and waits for the peers' parts; the helper threads answer, whether or not the
-//! users of those ranks have called anything. The thread that has asked maps what it gets.
+//! users of those ranks have called anything. A part is mapped as soon as it is offered, and not by the call that needs it:
+//! a rank that has done its share of a call may end, or die, before its peers make theirs.
 //!
-//! Making device memory may wait for what runs on the device, which may wait for a peer: the helper thread makes it itself
-//! only where nothing runs there, and else has a thread do that.
+//! Making and mapping device memory may wait for what runs on the device, which may wait for a peer: the helper thread does it
+//! itself only where nothing runs there, and else has a thread do that.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
-use super::handshake::{Handshake, Letters, Message, Standing};
+use super::handshake::{Handshake, Letters, Message, Standing, Todo};
 use super::layout::{Area, areas};
 use super::{Given, Offer, PeerFacts, Segment, TRANSPORTS, Unit, choose};
 use crate::bootstrap::Cancel;
@@ -26,8 +27,6 @@ use crate::sys::{PostName, SharedFile, SharedMemory, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long a rank that cannot map a peer's memory waits for the news that the peer is gone.
-const LAST_NEWS: Duration = Duration::from_millis(300);
 /// After how long it says whom it waits for, and how often again.
 const NOTICE: Duration = Duration::from_secs(10);
 
@@ -51,9 +50,11 @@ pub struct LinkAddresses {
 enum Note {
     /// Its part of a unit, of so many bytes.
     Offer { epoch: u32, unit: Unit, offer: Offer, bytes: u64, wanted: bool },
-    /// The other's part of a unit is still missing.
+    /// It has the other's part of a unit.
+    Taken { epoch: u32, unit: Unit },
+    /// Something of the other is still missing in a unit.
     Ask { epoch: u32, unit: Unit },
-    /// It could not make its part of a unit.
+    /// It could not make its part of a unit, or take the other's.
     Failed { epoch: u32, unit: Unit, text: String },
     /// Memory that is no link: the board. It comes with the letter.
     Memory { bytes: u64 },
@@ -61,8 +62,9 @@ enum Note {
     Leaving,
 }
 
-/// A peer's part of a unit.
-struct Theirs {
+/// A part that a peer offers.
+struct Offered {
+    from: u32,
     given: Result<Given, String>,
     bytes: u64,
 }
@@ -88,8 +90,8 @@ struct Plan {
 }
 
 struct State {
-    handshake: Handshake<Theirs>,
-    /// Grows with every [`Links::forget`]; letters of another one are of no account.
+    handshake: Handshake<Box<dyn Segment>>,
+    /// Grows with every [`Links::unmap`]; letters of another one are of no account.
     epoch: u32,
     own: BTreeMap<Unit, Parts>,
     /// Why this rank could not make its part.
@@ -119,10 +121,11 @@ pub struct Links {
     hooks: OnceLock<Hooks>,
     start: Instant,
     own: Weak<Links>,
+    /// The peers' memory that links use. Locked while somebody connects: the next one finds more connected. Unmapped before
+    /// this rank's own is freed.
+    mapped: Mutex<Vec<Box<dyn Segment>>>,
     state: Mutex<State>,
     news: Condvar,
-    /// The peers' memory, by unit. Locked while somebody connects: the next one finds more connected.
-    mapped: Mutex<BTreeMap<Unit, Vec<Box<dyn Segment>>>>,
 }
 
 impl Links {
@@ -146,9 +149,9 @@ impl Links {
             hooks: OnceLock::new(),
             start: Instant::now(),
             own: own.clone(),
+            mapped: Mutex::new(Vec::new()),
             state: Mutex::new(state),
             news: Condvar::new(),
-            mapped: Mutex::new(BTreeMap::new()),
         });
         let source: Weak<dyn Source> = links.own.clone();
         let member = proxy::join(Address { key, rank }, source)?;
@@ -274,19 +277,14 @@ impl Links {
         let mut mapped = self.lock_mapped(look)?;
         for unit in units.iter().filter(|unit| !connected(**unit)) {
             self.wait_for(*unit, look)?;
-            let theirs = self.state.lock().handshake.take(*unit);
-            let (segments, links) = self.map(*unit, theirs)?;
-            // Kept even where the rest fails: it goes with all others.
-            mapped.entry(*unit).or_default().extend(segments);
+            let theirs = self.state.lock().handshake.finish(*unit);
+            let links = self.register(*unit, theirs, &mut mapped)?;
             then(*unit, &links)?;
         }
         Ok(())
     }
 
-    fn lock_mapped(
-        &self,
-        look: &dyn Fn() -> Result<(), Error>,
-    ) -> Result<parking_lot::MutexGuard<'_, BTreeMap<Unit, Vec<Box<dyn Segment>>>>, Error> {
+    fn lock_mapped(&self, look: &dyn Fn() -> Result<(), Error>) -> Result<MutexGuard<'_, Vec<Box<dyn Segment>>>, Error> {
         loop {
             if let Some(mapped) = self.mapped.try_lock_for(LOOK) {
                 return Ok(mapped);
@@ -323,60 +321,35 @@ impl Links {
         }
     }
 
-    /// Maps the peers' parts of a unit.
-    fn map(
+    /// Makes all parts of a unit usable for kernels; those of peers are kept in `mapped` from then on.
+    fn register(
         &self,
         unit: Unit,
-        theirs: BTreeMap<u32, Theirs>,
-    ) -> Result<(Vec<Box<dyn Segment>>, Vec<(LinkNeed, LinkAddresses)>), Error> {
+        theirs: BTreeMap<u32, Box<dyn Segment>>,
+        mapped: &mut Vec<Box<dyn Segment>>,
+    ) -> Result<Vec<(LinkNeed, LinkAddresses)>, Error> {
         let plan = self.wiring()?;
-        let own = self.register(unit)?;
-        let mut segments = Vec::new();
+        let own = self.register_own(unit)?;
         let mut bases: BTreeMap<u32, (u64, Area)> = BTreeMap::new();
-        for (peer, theirs) in theirs {
-            let transport = choose(&plan.facts[self.rank as usize], &plan.facts[peer as usize])?;
-            let area = areas(peer, &plan.facts, &plan.wiring, unit)?.remove(&transport).unwrap_or_default();
-            if theirs.bytes != area.bytes as u64 {
-                return Err(other_layout(self.rank, peer, theirs.bytes, area.bytes));
-            }
-            let given = theirs.given.map_err(Error::Resource)?;
-            let segment = TRANSPORTS[transport].open(&self.context, &plan.facts[peer as usize], given, area.bytes);
-            let segment = segment.map_err(|error| self.reason(unit, peer, error))?;
-            bases.insert(peer, (segment.address(), area));
-            segments.push(segment);
+        for (peer, mut segment) in theirs {
+            segment.register(&self.context)?;
+            bases.insert(peer, (segment.address(), plan.area(peer, self.rank, unit)?));
+            mapped.push(segment);
         }
         let links = plan.wiring.unit_links(self.rank, unit).into_iter();
         let links = links.map(|need| {
             let peer = need.peer(self.rank);
-            let transport = choose(&plan.facts[self.rank as usize], &plan.facts[peer as usize])?;
+            let transport = plan.transport(self.rank, peer)?;
             let addresses =
                 own.get(&transport).zip(bases.get(&peer)).and_then(|(own, theirs)| self.addresses(&need, own, theirs));
             let none = || Error::Internal(format!("no memory for the link from rank {} to rank {}", need.id.from, need.id.to));
             Ok((need, addresses.ok_or_else(none)?))
         });
-        let links: Result<Vec<_>, Error> = links.collect();
-        links.map(|links| (segments, links))
-    }
-
-    /// Why a peer's memory cannot be mapped: most often because it is gone with its process.
-    fn reason(&self, unit: Unit, peer: u32, error: Error) -> Error {
-        let mut state = self.state.lock();
-        let ask = self.letter(peer, &Note::Ask { epoch: state.epoch, unit }, None);
-        self.send(ask);
-        let until = Instant::now() + LAST_NEWS;
-        loop {
-            if let Some(why) = state.handshake.lost(peer) {
-                let text = format!("rank {peer} could not be linked with: {why}");
-                return Error::Remote { rank: Some(peer), text };
-            }
-            if self.news.wait_until(&mut state, until).timed_out() {
-                return error;
-            }
-        }
+        links.collect()
     }
 
     /// Makes this rank's part of a unit usable for kernels; its addresses.
-    fn register(&self, unit: Unit) -> Result<BTreeMap<usize, (u64, Area)>, Error> {
+    fn register_own(&self, unit: Unit) -> Result<BTreeMap<usize, (u64, Area)>, Error> {
         // Taken out meanwhile: the helper thread must not wait for the driver.
         let mut parts = self.state.lock().own.remove(&unit).unwrap_or_default();
         let result = parts.iter_mut().try_for_each(|(_, own)| own.segment.register(&self.context));
@@ -403,16 +376,18 @@ impl Links {
     /// called [`Links::forget`].
     pub fn unmap(&self) {
         self.mapped.lock().clear();
+        // What was never connected, too; and letters that are still on their way are late.
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        state.failures.clear();
+        let theirs = state.handshake.restart();
+        drop(state);
+        drop(theirs);
     }
 
     /// Frees this rank's memory, which nobody has mapped any more. All units can be connected anew.
     pub fn forget(&self) {
-        let mut state = self.state.lock();
-        state.epoch += 1;
-        state.handshake.restart();
-        state.failures.clear();
-        let own = std::mem::take(&mut state.own);
-        drop(state);
+        let own = std::mem::take(&mut self.state.lock().own);
         drop(own);
     }
 
@@ -423,24 +398,21 @@ impl Links {
         let made = self.allocate(unit);
         let mut state = self.state.lock();
         let (epoch, result) = (state.epoch, made.as_ref().map(|_| ()).map_err(Error::to_string));
-        let plan = self.plan.get();
+        let messages = state.handshake.made(unit, result, self.now());
         let offer = |peer: u32| {
-            let transport = plan.and_then(|plan| choose(&plan.facts[self.rank as usize], &plan.facts[peer as usize]).ok());
-            let own = made.as_ref().ok().zip(transport).and_then(|(parts, transport)| parts.get(&transport));
-            (peer, own.map(|own| (own.offer.clone(), own.area.bytes as u64, own.file.clone())))
+            let transport = self.plan.get().and_then(|plan| plan.transport(self.rank, peer).ok())?;
+            let own = made.as_ref().ok()?.get(&transport)?;
+            Some((own.offer.clone(), own.area.bytes as u64, own.file.clone()))
         };
-        let peers = plan.map(|plan| plan.wiring.unit_peers(self.rank, unit)).unwrap_or_default();
-        let offers: BTreeMap<u32, _> = peers.into_iter().map(offer).collect();
-        let unsaid = |_| Theirs { given: Err(String::new()), bytes: 0 };
-        let messages = state.handshake.made(unit, result, self.now(), unsaid);
         let mut letters = Vec::new();
         for (peer, message) in messages {
-            let (note, fd) = match (message, offers.get(&peer)) {
-                (Message::Offer { wanted, .. }, Some(Some((offer, bytes, fd)))) => {
-                    (Note::Offer { epoch, unit, offer: offer.clone(), bytes: *bytes, wanted }, fd.clone())
+            let (note, fd) = match message {
+                Message::Offer { wanted } => {
+                    let Some((offer, bytes, fd)) = offer(peer) else { continue };
+                    (Note::Offer { epoch, unit, offer, bytes, wanted }, fd)
                 }
-                (Message::Failed(text), _) => (Note::Failed { epoch, unit, text }, None),
-                _ => continue,
+                Message::Failed(text) => (Note::Failed { epoch, unit, text }, None),
+                Message::Taken | Message::Ask => continue,
             };
             letters.extend(self.letter(peer, &note, fd));
         }
@@ -475,37 +447,21 @@ impl Links {
     }
 
     /// Letters without an offer.
-    fn letters(&self, unit: Unit, messages: Letters<Theirs>) -> Vec<Letter> {
+    fn letters(&self, unit: Unit, messages: Letters) -> Vec<Letter> {
         let epoch = self.state.lock().epoch;
         let note = |message| match message {
             Message::Failed(text) => Some(Note::Failed { epoch, unit, text }),
             Message::Ask => Some(Note::Ask { epoch, unit }),
+            Message::Taken => Some(Note::Taken { epoch, unit }),
             Message::Offer { .. } => None,
         };
         messages.into_iter().filter_map(|(peer, message)| self.letter(peer, &note(message)?, None)).collect()
     }
 
-    /// Makes this rank's part for a peer, in the helper thread.
-    fn make_for_peer(&self, unit: Unit, out: &mut Outbox) {
-        let device = self.plan.get().and_then(|plan| areas(self.rank, &plan.facts, &plan.wiring, unit).ok());
-        let device = device.is_some_and(|areas| areas.keys().any(|transport| TRANSPORTS[*transport].is_device_memory()));
-        let quiet = || self.hooks.get().is_some_and(|hooks| (hooks.is_quiet)());
-        let own = self.own.upgrade().filter(|_| device && !quiet());
-        let spawned = own.map(|links| {
-            let work = move || {
-                let letters = links.make(unit);
-                links.send(letters);
-            };
-            std::thread::Builder::new().name("oxccl-links".to_string()).spawn(work)
-        });
-        // Without a thread for it, all others wait.
-        if !spawned.is_some_and(|spawned| spawned.is_ok()) {
-            self.make(unit).into_iter().for_each(|letter| out.add(letter));
-        }
-    }
+    // --- what peers want --------------------------------------------------------------------------------
 
-    /// A letter about a unit.
-    fn receive_about(&self, from: u32, epoch: u32, unit: Unit, message: Message<Theirs>, out: &mut Outbox) {
+    /// A letter about a unit, perhaps with an offer. In the helper thread.
+    fn receive_about(&self, from: u32, (epoch, unit): (u32, Unit), message: Message, offered: Option<Offered>, out: &mut Outbox) {
         let Some(plan) = self.plan.get() else { return };
         let mut state = self.state.lock();
         if state.epoch != epoch {
@@ -516,13 +472,86 @@ impl Links {
             log::info!(target: "INIT", "rank {from} wrote to rank {} about {unit:?}, which they do not share", self.rank);
             return;
         }
-        let (make, answers) = state.handshake.receive(from, unit, message, || peers);
+        let (todo, answers) = state.handshake.receive(from, unit, message, || peers);
         drop(state);
         self.news.notify_all();
         self.letters(unit, answers).into_iter().for_each(|letter| out.add(letter));
-        if make {
-            self.make_for_peer(unit, out);
+        if todo == Todo::default() {
+            return;
         }
+        let take = offered.filter(|_| todo.take);
+        let links = self.own.upgrade().filter(|_| self.may_wait(plan, unit));
+        match links {
+            // Without a thread for it, all others wait; but the system has one nearly always.
+            Some(links) => links.serve_aside(unit, take, todo.make, out),
+            None => self.serve(unit, take, todo.make).into_iter().for_each(|letter| out.add(letter)),
+        }
+    }
+
+    /// Whether the driver may hold up whoever makes or maps memory of a unit now.
+    fn may_wait(&self, plan: &Plan, unit: Unit) -> bool {
+        let on_device = |areas: BTreeMap<usize, Area>| areas.keys().any(|transport| TRANSPORTS[*transport].is_device_memory());
+        areas(self.rank, &plan.facts, &plan.wiring, unit).is_ok_and(on_device)
+            && !self.hooks.get().is_some_and(|hooks| (hooks.is_quiet)())
+    }
+
+    /// Takes what a peer offers and makes what it wants, in a thread of its own.
+    fn serve_aside(self: Arc<Links>, unit: Unit, take: Option<Offered>, make: bool, out: &mut Outbox) {
+        // Where the thread cannot be started the offer comes back.
+        let place = Arc::new(Mutex::new(Some(take)));
+        let (links, theirs) = (self.clone(), place.clone());
+        let work = move || {
+            if let Some(take) = theirs.lock().take() {
+                let letters = links.serve(unit, take, make);
+                links.send(letters);
+            }
+        };
+        if std::thread::Builder::new().name("oxccl-links".to_string()).spawn(work).is_err()
+            && let Some(take) = place.lock().take()
+        {
+            self.serve(unit, take, make).into_iter().for_each(|letter| out.add(letter));
+        }
+    }
+
+    /// Takes what a peer offers and makes what it wants; the letters that say so.
+    fn serve(&self, unit: Unit, take: Option<Offered>, make: bool) -> Vec<Letter> {
+        let mut letters = Vec::new();
+        if let Some(offered) = take {
+            let from = offered.from;
+            let taken = self.take(unit, offered).map_err(|error| error.to_string());
+            let answers = self.state.lock().handshake.taken(unit, from, taken);
+            letters = self.letters(unit, answers);
+            self.news.notify_all();
+        }
+        if make {
+            letters.extend(self.make(unit));
+        }
+        letters
+    }
+
+    /// Maps a peer's part.
+    fn take(&self, unit: Unit, offered: Offered) -> Result<Box<dyn Segment>, Error> {
+        let (plan, from) = (self.wiring()?, offered.from);
+        let area = plan.area(from, self.rank, unit)?;
+        if offered.bytes != area.bytes as u64 {
+            return Err(other_layout(self.rank, from, offered.bytes, area.bytes));
+        }
+        let given = offered.given.map_err(Error::Resource)?;
+        let transport = plan.transport(self.rank, from)?;
+        TRANSPORTS[transport].open(&self.context, &plan.facts[from as usize], given, area.bytes)
+    }
+}
+
+impl Plan {
+    /// The transport between two ranks, as a place in [`TRANSPORTS`].
+    fn transport(&self, a: u32, b: u32) -> Result<usize, Error> {
+        choose(&self.facts[a as usize], &self.facts[b as usize])
+    }
+
+    /// The area that one rank has for another one in a unit.
+    fn area(&self, owner: u32, user: u32, unit: Unit) -> Result<Area, Error> {
+        let transport = self.transport(owner, user)?;
+        Ok(areas(owner, &self.facts, &self.wiring, unit)?.remove(&transport).unwrap_or_default())
     }
 }
 
@@ -546,11 +575,14 @@ impl Source for Links {
         match note {
             Note::Offer { epoch, unit, offer, bytes, wanted } => {
                 let given = attached(fd, lost, bytes).map(|memory| Given { offer, memory });
-                let offer = Theirs { given, bytes };
-                self.receive_about(from, epoch, unit, Message::Offer { offer, wanted }, out);
+                let offered = Offered { from, given, bytes };
+                self.receive_about(from, (epoch, unit), Message::Offer { wanted }, Some(offered), out);
             }
-            Note::Ask { epoch, unit } => self.receive_about(from, epoch, unit, Message::Ask, out),
-            Note::Failed { epoch, unit, text } => self.receive_about(from, epoch, unit, Message::Failed(text), out),
+            Note::Taken { epoch, unit } => self.receive_about(from, (epoch, unit), Message::Taken, None, out),
+            Note::Ask { epoch, unit } => self.receive_about(from, (epoch, unit), Message::Ask, None, out),
+            Note::Failed { epoch, unit, text } => {
+                self.receive_about(from, (epoch, unit), Message::Failed(text), None, out);
+            }
             Note::Memory { bytes } => {
                 let none = || "a letter with shared memory came without it".to_string();
                 let memory = attached(fd, lost, bytes).and_then(|memory| memory.ok_or_else(none));

@@ -136,7 +136,8 @@ pub trait Transport: Sync {
     /// # Errors
     /// What the driver or the system gives when it has no memory.
     fn make(&self, context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<Made, Error>;
-    /// Maps memory of some bytes that a peer made.
+    /// Maps memory of some bytes that a peer made; kernels can use it when it is registered. From here on it stays, even if
+    /// the peer dies.
     ///
     /// # Errors
     /// [`Error::Cuda`] where it cannot be mapped, [`Error::Remote`] where it is not what it should be.

@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
-use crate::common::launch::{self, Job};
+use crate::common::launch::{self, Job, Place};
 use crate::member::{Api, Member, Stat};
 
 /// A message: from, to, elements.
@@ -34,12 +34,13 @@ fn exchange(member: &Member, messages: &[Message]) {
     inputs.into_iter().chain(outputs.into_iter().map(|(at, ..)| at)).for_each(|at| member.free(at));
 }
 
-fn patterns(member: &Member) {
+fn patterns(place: &Place, member: &Member) {
     let (me, n) = (member.rank, member.nranks);
     // One direction, alone: the peer has not called anything else.
     exchange(member, &[(0, n - 1, 1000)]);
     let pair = member.stat(Stat::Suspend);
     assert_eq!(pair > 0, me == 0 || me == n - 1, "only who has something to do has links");
+    place.barrier("looked");
     // From each to the next, one distance after another.
     for distance in 1..n {
         let all: Vec<Message> = (0..n).map(|from| (from, (from + distance) % n, 3000)).collect();
@@ -64,7 +65,7 @@ fn patterns(member: &Member) {
 fn pairs_are_linked_as_they_come() {
     if let Some(me) = launch::child() {
         let member = Member::of_process(Api::load(), &me, "id");
-        patterns(&member);
+        patterns(&me, &member);
         return member.end();
     }
     for shm in [false, true] {

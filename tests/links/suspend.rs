@@ -51,7 +51,8 @@ fn one_rank(me: &Place) {
         refused(&member);
         assert_eq!(api.suspend(member.comm, MEMORY), INVALID_USAGE, "once is enough");
         assert_eq!(api.resume(member.comm), SUCCESS);
-        assert_eq!((member.stat(Stat::Suspend), member.stat(Stat::Suspended)), (0, 0));
+        // Peers may be asking for links by now.
+        assert_eq!(member.stat(Stat::Suspended), 0);
     }
     use_all(&member);
     member.end();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nccl::bootstrap::Cancel;
 use nccl::device::{Context, DeviceMemory, Ledger, Use};
@@ -140,7 +141,12 @@ fn connected(
     links.close();
     assert!(ledger.bytes(Use::Links) > 0);
     drop((links, probe));
-    assert_eq!((ledger.bytes(Use::Links), ledger.bytes(Use::Persist)), (0, 0));
+    // The helper thread may still have hold of the links.
+    let until = Instant::now() + Duration::from_secs(10);
+    while ledger.bytes(Use::Links) + ledger.bytes(Use::Persist) > 0 {
+        assert!(Instant::now() < until, "memory is left");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A number that no other part of any link has.
@@ -296,7 +302,7 @@ fn without_peer_memory() -> fn(u32) -> bool {
     if std::env::var("TEST_P2P_OFF").is_ok_and(|off| off == "1") { |_| true } else { |_| false }
 }
 
-/// Rank 1 has other slots than the others think: they name it, and it names one of them.
+/// Rank 1 has other slots than the others think: who first finds it tells the other.
 #[test]
 fn another_layout_is_told() {
     let Some(me) = launch::child() else {
@@ -312,8 +318,7 @@ fn another_layout_is_told() {
         |_, _| vec![Unit::Channel { class: LinkClass::Ring, proto: Proto::Simple, channel: 0 }];
     connected(&case, &me, me.rank as u32, ring, |gather, result, _| {
         let error = result.expect_err("another layout");
-        let culprit = if me.rank == 1 { 0 } else { 1 };
-        assert!(error.to_string().contains(&format!("rank {culprit} laid out")), "rank {}: {error}", me.rank);
+        assert!(error.to_string().contains("laid out"), "rank {}: {error}", me.rank);
         assert!(matches!(error, Error::Remote { .. }));
         gather.all(&[]);
     });
