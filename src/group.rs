@@ -115,12 +115,11 @@ fn carry_out(group: Group) -> Result<Outcome, Error> {
     }
     if jobs.is_empty() || jobs.iter().any(|job| job.is_blocking() || job.is_end()) {
         jobs::run_all(jobs)?;
-        launch::run_group(&calls)?;
-        return Ok(Outcome::Done);
+        return launch::run_group(&calls, true);
     }
     jobs::in_background(jobs, move |jobs| {
         jobs::run_all(jobs)?;
-        launch::run_group(&calls)
+        launch::run_group(&calls, false).map(drop)
     })?;
     Ok(Outcome::InProgress)
 }
@@ -140,7 +139,7 @@ fn mixed(jobs: &[Job]) -> Option<Error> {
 pub fn submit(comm: Arc<Comm>, call: Call) -> Result<Outcome, Error> {
     call.check_buffers(comm.rank(), comm.nranks())?;
     if !is_open() {
-        return launch::run_one(&comm, &call).map(|()| Outcome::Done);
+        return launch::run_one(&comm, &call);
     }
     with_group(|group| group.calls.push((comm, call)));
     Ok(Outcome::Done)
@@ -227,6 +226,24 @@ pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
 pub fn destroy(comm: Arc<Comm>) -> Result<Outcome, Error> {
     let blocking = comm.is_blocking();
     submit_job(Job::new(comm, Task::Destroy, blocking))
+}
+
+/// Gives the memory of a communicator's links up for a while (`ncclCommSuspend`).
+///
+/// # Errors
+/// What ends the wait for the other ranks.
+pub fn suspend(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Suspend, blocking))
+}
+
+/// Makes a communicator usable again (`ncclCommResume`).
+///
+/// # Errors
+/// As [`suspend`].
+pub fn resume(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Resume, blocking))
 }
 
 /// Stops and frees a communicator, whatever its peers do (`ncclCommAbort`).

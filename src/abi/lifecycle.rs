@@ -4,7 +4,7 @@
 //! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
 //! is documented to do with them.
 
-use super::boundary::{comm_of, invalid, not_null, noted, null, prepare, ready, store, unsupported};
+use super::boundary::{comm_of, invalid, not_null, noted, null, prepare, ready, store};
 use super::environment::library_path;
 use super::exports;
 use super::read;
@@ -399,14 +399,23 @@ fn revoke(comm: Handle, flags: c_int) -> Result<Outcome, Error> {
     }))
 }
 
-fn suspend(comm: Handle, _flags: c_int) -> Result<(), Error> {
+/// `NCCL_SUSPEND_MEM`: other bits of the flags say nothing (spec §3.4).
+const SUSPEND_MEMORY: c_int = 1;
+
+fn suspend(comm: Handle, flags: c_int) -> Result<Outcome, Error> {
     const NAME: &str = "ncclCommSuspend";
-    ready(NAME, comm)?;
-    Err(unsupported(NAME))
+    noted((|| {
+        let comm = ready(NAME, comm)?;
+        comm::check_managed(NAME)?;
+        if flags & SUSPEND_MEMORY == 0 { Ok(Outcome::Done) } else { group::suspend(comm) }
+    })())
 }
 
-fn resume(comm: Handle) -> Result<(), Error> {
+fn resume(comm: Handle) -> Result<Outcome, Error> {
     const NAME: &str = "ncclCommResume";
-    ready(NAME, comm)?;
-    Err(unsupported(NAME))
+    noted((|| {
+        let comm = ready(NAME, comm)?;
+        comm::check_managed(NAME)?;
+        group::resume(comm)
+    })())
 }

@@ -4,10 +4,10 @@
 //! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
 //! is documented to do with them.
 
-use super::boundary::{comm_of, invalid, not_null, ready, store, unsupported};
+use super::boundary::{comm_of, invalid, not_null, ready, store};
 use super::exports;
 use super::types::{Handle, ResultCode};
-use crate::comm::Comm;
+use crate::comm::{self, Comm, MemoryStat};
 use crate::error::Error;
 use crate::plan::call::DataType;
 use crate::plan::operator::Scalar;
@@ -67,14 +67,14 @@ unsafe fn async_error(comm: Handle, to: *mut c_int) -> Result<(), Error> {
     unsafe { store(NAME, "asyncError", to, code as c_int) }
 }
 
-fn mem_stats(comm: Handle, stat: c_int, value: *mut u64) -> Result<(), Error> {
+unsafe fn mem_stats(comm: Handle, stat: c_int, value: *mut u64) -> Result<(), Error> {
     const NAME: &str = "ncclCommMemStats";
-    ready(NAME, comm)?;
+    let comm = ready(NAME, comm)?;
     not_null(NAME, "value", value)?;
-    if !(0..=3).contains(&stat) {
-        return Err(invalid(format!("{NAME} : invalid stat {stat}")));
-    }
-    Err(unsupported(NAME))
+    let stat = MemoryStat::from_c(stat).ok_or_else(|| invalid(format!("{NAME} : invalid stat {stat}")))?;
+    comm::check_managed(NAME)?;
+    // SAFETY: NULL or valid for writing, by the C contract.
+    unsafe { store(NAME, "value", value, comm.memory(stat)) }
 }
 
 /// Registration is a hint; a NULL handle says that nothing came of it.

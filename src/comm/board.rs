@@ -1,30 +1,27 @@
 //! The board of a host is shared when a communicator is made.
 
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::health::Board;
 use crate::health::board::PART_BYTES;
-use crate::sys::{FdPost, SharedFile, SharedMemory};
-use crate::transport::PeerFacts;
+use crate::sys::{SharedFile, SharedMemory};
+use crate::transport::{Links, PeerFacts};
 
 /// How long a rank waits for the board. All ranks are in the same phase; without a board, messages about calls that
 /// do not match say less, and that is all.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The board of this rank's host: its lowest rank makes it and passes it on. None where no other rank can be reached.
-/// `key` is the same on all ranks, and another one for each communicator.
-pub(super) fn share(me: &PeerFacts, peers: &[PeerFacts], post: &mut FdPost, key: u64, cancel: BorrowedFd<'_>) -> Option<Board> {
+pub(super) fn share(me: &PeerFacts, peers: &[PeerFacts], links: &Links) -> Option<Board> {
     let here: Vec<&PeerFacts> = peers.iter().filter(|peer| me.host.can_pass_descriptors(&peer.host)).collect();
     let ranks: Vec<u32> = here.iter().map(|peer| peer.rank).collect();
     if here.len() < 2 {
         return None;
     }
-    let bytes = here.len() * PART_BYTES;
     let memory = match here[0].rank == me.rank {
-        true => make(&here[1..], bytes, post, key, cancel),
-        false => post.receive(key, cancel, LIMIT).and_then(|fd| SharedFile::adopt(fd, bytes)?.map()),
+        true => make(&here[1..], here.len() * PART_BYTES, links),
+        false => links.receive_memory(LIMIT),
     };
     match memory {
         Ok(memory) => Board::new(memory, ranks, me.rank),
@@ -35,12 +32,12 @@ pub(super) fn share(me: &PeerFacts, peers: &[PeerFacts], post: &mut FdPost, key:
     }
 }
 
-fn make(others: &[&PeerFacts], bytes: usize, post: &mut FdPost, key: u64, cancel: BorrowedFd<'_>) -> Result<SharedMemory, Error> {
+fn make(others: &[&PeerFacts], bytes: usize, links: &Links) -> Result<SharedMemory, Error> {
     let file = SharedFile::create("oxccl-board", bytes)?;
     file.reserve(0, bytes)?;
     for other in others {
         // Who does not get it does without.
-        if let Err(error) = post.send(&other.post, key, file.descriptor(), cancel, LIMIT) {
+        if let Err(error) = links.send_memory(other, &file) {
             log::info!(target: "INIT", "rank {} does not get the board of its host's calls: {error}", other.rank);
         }
     }

@@ -1,6 +1,5 @@
 //! Creation: rendezvous, exchange of facts, plan, links, and the proof that every rank has succeeded.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,16 +7,18 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::config::VERSION;
+use super::links::comms_on;
 use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
 use super::{Comm, ItemStore, Order, Parts, Registrations, State, arena, board};
 use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
-use crate::device::{self, HostFlag, Kernels};
+use crate::device::{self, HostFlag, Kernels, Use};
 use crate::error::Error;
+use crate::health::board::PART_BYTES;
 use crate::log::{Place, lines};
 use crate::plan::wiring::Wiring;
-use crate::sys::{self, FdPost, HostFacts};
-use crate::transport::{self, Connections, PeerFacts, Setup, Unconnected};
+use crate::sys::{self, HostFacts};
+use crate::transport::{self, Links, PeerFacts, Probe, Unconnected};
 
 /// The `graphUsageMode` for several graphs of a communicator, and for calls besides.
 pub(super) const MIXED_GRAPHS: i32 = 2;
@@ -36,7 +37,7 @@ struct Timings {
 struct Entered {
     settings: Settings,
     kernels: Arc<Kernels>,
-    post: FdPost,
+    links: Option<Arc<Links>>,
     joining: Joining,
 }
 
@@ -113,16 +114,29 @@ impl Comm {
         let mut timings = Timings::begin();
         let entered = self.check_in(id, &mut timings);
         if let Err(error) = arrived(entered.as_ref().map(drop)) {
-            entered.into_iter().for_each(|entered| entered.joining.fail(&error));
+            if let Ok(Entered { links, joining, .. }) = entered {
+                links.iter().for_each(|links| links.close());
+                joining.fail(&error);
+            }
             return Err(error);
         }
-        let Entered { settings, kernels, mut post, joining } = entered?;
+        let entered = entered?;
+        let links = entered.links.clone();
+        let result = self.build_entered(entered, id, &mut timings);
+        if result.is_err() {
+            links.iter().for_each(|links| links.close());
+        }
+        result
+    }
+
+    fn build_entered(self: &Arc<Comm>, entered: Entered, id: &UniqueId, timings: &mut Timings) -> Result<(), Error> {
+        let Entered { settings, kernels, links, joining } = entered;
         let mut bootstrap = joining.finish().inspect_err(|error| self.excuse_lack(&settings.net, id, error))?;
         timings.bootstrap = timings.lap();
-        match self.build_joined(&settings, &mut bootstrap, &mut post, kernels, &mut timings) {
+        match self.build_joined(&settings, &mut bootstrap, &links, kernels, timings) {
             Ok(mut parts) => {
                 bootstrap.complete();
-                self.log_complete(&timings);
+                self.log_complete(timings);
                 parts.bootstrap = Mutex::new(Some(bootstrap));
                 self.parts.set(parts).map_err(|_| Error::Internal("a communicator was initialised twice".to_string()))
             }
@@ -136,10 +150,11 @@ impl Comm {
     /// Everything until the root knows this rank.
     fn check_in(&self, id: &UniqueId, timings: &mut Timings) -> Result<Entered, Error> {
         let settings = Settings::read()?;
-        let (kernels, post, join) = self.prepare(&settings)?;
+        let (kernels, links, join) = self.prepare(&settings)?;
         timings.kernels = timings.lap();
-        let joining = Joining::begin(&settings.net, id, join)?;
-        Ok(Entered { settings, kernels, post, joining })
+        let close = |_: &Error| links.iter().for_each(|links| links.close());
+        let joining = Joining::begin(&settings.net, id, join).inspect_err(close)?;
+        Ok(Entered { settings, kernels, links, joining })
     }
 
     /// A rank that the root does not know, because of something that others cannot see, tells it.
@@ -159,19 +174,20 @@ impl Comm {
         }
     }
 
-    /// What a rank needs before it can join: kernels, a post box, facts about itself.
-    fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, FdPost, Join), Error> {
+    /// What a rank needs before it can join: kernels, a post box, facts about itself. One rank alone writes to nobody.
+    fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, Option<Arc<Links>>, Join), Error> {
         let kernels = Kernels::get(&self.context, &schedules::kernel_names(self.context.driver().is_software()))?;
-        let post = FdPost::open()?;
+        let open = || Links::open(&self.context, self.rank, &self.cancel, &self.ledger);
+        let links = (self.nranks > 1).then(open).transpose()?;
         let join = Join {
             rank: self.rank,
             nranks: self.nranks,
             version: VERSION,
             settings: settings.agreement.clone(),
-            facts: encode(&self.facts(settings, &post)?)?,
+            facts: encode(&self.facts(settings, links.as_deref())?)?,
             cancel: Some(self.cancel.clone()),
         };
-        Ok((kernels, post, join))
+        Ok((kernels, links, join))
     }
 
     /// Gives a communicator up whose creation was never begun, because a group has failed: the other ranks
@@ -190,32 +206,42 @@ impl Comm {
     }
 
     fn build_joined(
-        &self,
+        self: &Arc<Comm>,
         settings: &Settings,
         bootstrap: &mut Bootstrap,
-        post: &mut FdPost,
+        links: &Option<Arc<Links>>,
         kernels: Arc<Kernels>,
         timings: &mut Timings,
     ) -> Result<Parts, Error> {
         let peers = read_facts(bootstrap)?;
         settings::check_devices(&peers, self.rank, settings.multi_rank_device)?;
         let mut agreed = settings::agree(&peers);
-        let wired = self.connect(bootstrap, post, &peers, &mut agreed)?;
+        let wired = self.probe(bootstrap, &peers, &mut agreed)?;
         let me = &peers[self.rank as usize];
-        let links = wired.as_ref().map(|(wiring, connections)| (wiring, connections));
-        let schedules = Schedules::upload(&self.context, me, &peers, agreed, links)?;
-        let board = board::share(me, &peers, post, self.hash(), self.cancel.as_fd());
+        let wiring = wired.as_ref().map(|(_, wiring, _)| wiring);
+        let schedules = Schedules::upload(&self.context, me, &peers, agreed, wiring, &self.ledger)?;
+        let board = links.as_ref().and_then(|links| board::share(me, &peers, links));
         let mappable = board.as_ref().filter(|_| schedules.offers());
         let registrations = mappable.map(|board| Registrations::new(&self.context, &peers, board)).transpose()?;
+        let bytes =
+            [HostFlag::BYTES, board.as_ref().map_or(0, |_| PART_BYTES), registrations.as_ref().map_or(0, Registrations::bytes)];
+        let probe = wired.map(|(probe, wiring, facts)| {
+            self.log_plan(&facts, &wiring, &probe, agreed.channels);
+            links.iter().for_each(|links| links.plan(facts.clone(), wiring.clone()));
+            probe
+        });
+        links.iter().for_each(|links| self.hook(links));
         let parts = Parts {
             kernels,
             schedules,
-            items: ItemStore::new(&self.context),
+            items: ItemStore::new(&self.context, &self.ledger),
             board,
             registrations,
             order: Mutex::new(Order::create(&self.context, self.config.graph_usage_mode == MIXED_GRAPHS)?),
             flag: HostFlag::create(&self.context)?,
-            connections: wired.map(|(_, connections)| connections),
+            probe,
+            links: links.clone(),
+            _charges: bytes.into_iter().map(|bytes| self.ledger.charge(Use::Persist, bytes)).collect(),
             peers,
             bootstrap: Mutex::new(None),
         };
@@ -223,11 +249,12 @@ impl Comm {
         // Nobody returns success before everybody has it.
         bootstrap.barrier()?;
         timings.allgathers = timings.lap();
-        self.log_plan(&parts, agreed.channels);
+        log::info!(target: "INIT", "{}", self.memory_line());
         Ok(parts)
     }
 
-    fn facts(&self, settings: &Settings, post: &FdPost) -> Result<PeerFacts, Error> {
+    fn facts(&self, settings: &Settings, links: Option<&Links>) -> Result<PeerFacts, Error> {
+        let halvings = settings::halvings(comms_on(self.device));
         Ok(PeerFacts {
             rank: self.rank,
             host: HostFacts::read(settings.host_id.as_deref()),
@@ -238,71 +265,62 @@ impl Comm {
             capability: self.facts.capability,
             reachable: self.context.reachable()?,
             linked: self.context.linked()?,
-            post: post.name(),
+            post: links.map(Links::post).unwrap_or_default(),
+            links: links.map_or(0, Links::key),
             p2p_disabled: settings.p2p_disabled,
             shm_disabled: settings.shm_disabled,
             registers: settings.registers,
             channels: settings.channels(&self.config, self.context.driver().is_software()),
-            slot_bytes: settings.slot_bytes,
+            slot_bytes: settings.slot_bytes(halvings),
+            halvings,
             ways: settings.usable_ways(self.facts.capability, self.context.driver().is_software()),
             cpus: sys::allowed_cpus() as u32,
         })
     }
 
-    /// Connects every rank with every other one. Where peer memory turns out not to work, all ranks take the other way.
-    fn connect(
+    /// Tries the transports between every rank and every other one. Where peer memory turns out not to work, all ranks take
+    /// the other way. Gives the links that there shall be, and the facts by which transports are chosen.
+    fn probe(
         &self,
         bootstrap: &mut Bootstrap,
-        post: &mut FdPost,
         peers: &[PeerFacts],
         agreed: &mut settings::Agreed,
-    ) -> Result<Option<(Wiring, Connections)>, Error> {
+    ) -> Result<Option<(Probe, Wiring, Vec<PeerFacts>)>, Error> {
         if self.nranks == 1 {
             return Ok(None);
         }
         let wiring = |agreed: &settings::Agreed| schedules::wiring(self.nranks, agreed, self.context.driver().is_software());
-        let wired = wiring(agreed)?;
-        let first = self.connect_once(bootstrap, post, peers, &wired);
+        let first = self.probe_once(bootstrap, peers);
         let (culprit, verdict) = match judge(bootstrap, first, true)? {
-            Ok(connections) => return Ok(Some((wired, connections))),
+            Ok(probe) => return Ok(Some((probe, wiring(agreed)?, peers.to_vec()))),
             Err(failed) => failed,
         };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
         settings::without_peer_memory(agreed);
-        let wired = wiring(agreed)?;
         let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
-        let second = self.connect_once(bootstrap, post, &peers, &wired);
-        judge(bootstrap, second, false)?
-            .map(|connections| Some((wired, connections)))
-            .map_err(|(culprit, verdict)| verdict.as_remote(culprit))
+        let second = self.probe_once(bootstrap, &peers);
+        let probe = judge(bootstrap, second, false)?.map_err(|(culprit, verdict)| verdict.as_remote(culprit))?;
+        Ok(Some((probe, wiring(agreed)?, peers)))
     }
 
-    fn connect_once(
-        &self,
-        bootstrap: &mut Bootstrap,
-        post: &mut FdPost,
-        peers: &[PeerFacts],
-        wiring: &Wiring,
-    ) -> Result<Connections, Unconnected> {
-        let mut setup = Setup { context: &self.context, me: &peers[self.rank as usize], post, cancel: self.cancel.as_fd() };
-        transport::connect(&mut setup, peers, wiring, &mut |bytes| bootstrap.all_gather(bytes))
+    fn probe_once(&self, bootstrap: &mut Bootstrap, peers: &[PeerFacts]) -> Result<Probe, Unconnected> {
+        transport::probe(&self.context, self.rank, peers, &self.ledger, &mut |bytes| bootstrap.all_gather(bytes))
     }
 
-    fn log_plan(&self, parts: &Parts, channels: u32) {
+    fn log_plan(&self, facts: &[PeerFacts], wiring: &Wiring, probe: &Probe, channels: u32) {
         if self.rank == 0 {
             let ring: Vec<i32> = (0..self.nranks()).collect();
             (0..channels).for_each(|channel| log::info!(target: "INIT", "{}", lines::ring(channel, channels, &ring)));
         }
-        let Some(connections) = &parts.connections else { return };
-        for route in &connections.routes {
-            let to = (route.to as i32, parts.peers[route.to as usize].device);
+        for route in transport::routes(self.rank, facts, wiring).unwrap_or_default() {
+            let to = (route.to as i32, facts[route.to as usize].device);
             let line = lines::channel(route.channel, route.connection, (self.rank(), self.device), to, route.label);
             match route.connection {
                 Some(_) => log::info!(target: "INIT,P2P", "{line}"),
                 None => log::info!(target: "INIT,SHM", "{line}"),
             }
         }
-        log::info!(target: "INIT,P2P,SHM", "Rank {} has {}", self.rank, connections.summary());
+        log::info!(target: "INIT,P2P,SHM", "Rank {} has {}", self.rank, probe.summary());
         log::info!(target: "INIT", "Connected all rings, use ring PXN 0 GDR 0");
     }
 
@@ -368,7 +386,7 @@ impl Verdict {
     }
 }
 
-/// A communicator-wide verdict on the links, since a link has two ends: all ranks have them, or all hear of
+/// A communicator-wide verdict on the transports, since a link has two ends: they work for all ranks, or all hear of
 /// the rank to blame where another transport may do and is still to be tried.
 ///
 /// # Errors
@@ -376,15 +394,15 @@ impl Verdict {
 /// verdict, unless it is that a peer's memory has gone with the peer; else that of the rank to blame.
 fn judge(
     bootstrap: &mut Bootstrap,
-    own: Result<Connections, Unconnected>,
+    own: Result<Probe, Unconnected>,
     another: bool,
-) -> Result<Result<Connections, (u32, Verdict)>, Error> {
+) -> Result<Result<Probe, (u32, Verdict)>, Error> {
     let verdict = own.as_ref().err().map(|unconnected| Verdict::of(&unconnected.error));
     let culprit = encode(&verdict).and_then(|bytes| bootstrap.all_gather(&bytes)).and_then(|all| first_failure(&all));
     let at_peer = own.as_ref().is_err_and(|unconnected| unconnected.at_peer);
     // From here on nobody maps anything any more.
     match (own.map_err(|unconnected| unconnected.error), culprit) {
-        (Ok(connections), Ok(None)) => Ok(Ok(connections)),
+        (Ok(probe), Ok(None)) => Ok(Ok(probe)),
         (Err(_), Err(error)) if at_peer => Err(error),
         (_, Ok(Some((rank, verdict)))) if another && verdict.retry => Ok(Err((rank, verdict))),
         (Err(error), _) if !matches!(error, Error::Remote { .. }) => Err(error),

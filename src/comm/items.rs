@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::device::{Context, Event, HostMemory, Stream};
+use crate::device::{Charge, Context, Event, HostMemory, Ledger, Stream, Use};
 use crate::error::Error;
 use crate::plan::layout::Work;
 
@@ -15,6 +15,7 @@ const LEAST: usize = 256;
 /// that of the launches under way, which the driver's queues bound.
 pub struct ItemStore {
     context: Arc<Context>,
+    ledger: Arc<Ledger>,
     pieces: Mutex<Vec<Piece>>,
 }
 
@@ -22,6 +23,7 @@ pub struct ItemStore {
 struct Piece {
     memory: HostMemory,
     read: Event,
+    _charge: Charge,
 }
 
 /// Items that a launch is about to read.
@@ -38,8 +40,8 @@ impl Lent {
 
 impl ItemStore {
     /// An empty store. No memory is taken before it is needed.
-    pub fn new(context: &Arc<Context>) -> ItemStore {
-        ItemStore { context: context.clone(), pieces: Mutex::new(Vec::new()) }
+    pub fn new(context: &Arc<Context>, ledger: &Arc<Ledger>) -> ItemStore {
+        ItemStore { context: context.clone(), ledger: ledger.clone(), pieces: Mutex::new(Vec::new()) }
     }
 
     /// Copies items to memory that kernels can read.
@@ -53,7 +55,8 @@ impl ItemStore {
             None => {
                 let room = items.len().next_power_of_two().max(LEAST);
                 let memory = HostMemory::create(&self.context, room * size_of::<Work>())?;
-                Piece { memory, read: Event::create(&self.context)? }
+                let charge = self.ledger.charge(Use::Persist, memory.bytes());
+                Piece { memory, read: Event::create(&self.context)?, _charge: charge }
             }
         };
         piece.memory.write(items);

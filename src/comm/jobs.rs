@@ -32,6 +32,10 @@ pub enum Task {
     Destroy,
     /// `ncclCommAbort`.
     Abort,
+    /// `ncclCommSuspend`.
+    Suspend,
+    /// `ncclCommResume`.
+    Resume,
 }
 
 /// Work on a communicator that may wait for other ranks.
@@ -70,7 +74,7 @@ impl Job {
         match &self.task {
             Task::Init { .. } => Some(GivingUp::Creation(self.comm.clone())),
             Task::Derive(derivation) => Some(GivingUp::Derivation(derivation.cancel().clone())),
-            Task::Finalize | Task::Revoke | Task::Destroy | Task::Abort => None,
+            Task::Finalize | Task::Revoke | Task::Destroy | Task::Abort | Task::Suspend | Task::Resume => None,
         }
     }
 
@@ -129,6 +133,8 @@ impl Job {
             Task::Revoke => self.comm.revoke(),
             Task::Destroy => self.comm.destroy(),
             Task::Abort => self.comm.abort(),
+            Task::Suspend => self.comm.suspend(),
+            Task::Resume => self.comm.resume(),
         }
     }
 
@@ -247,5 +253,14 @@ fn run_lanes(lanes: Vec<Vec<Job>>) -> Result<(), Error> {
 /// [`Error::System`] when there is no thread; the communicators have then failed.
 pub fn in_background(jobs: Vec<Job>, work: impl FnOnce(Vec<Job>) -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
     let comms = jobs.iter().map(|job| job.comm.clone()).collect();
-    background::start(comms, move || work(jobs))
+    carry_on(comms, move || work(jobs))
+}
+
+/// Starts `work` for communicators on a thread of its own: they are busy, unless they were not ready, until `work` says
+/// that they are ready again.
+///
+/// # Errors
+/// As [`in_background`].
+pub fn carry_on(comms: Vec<Arc<Comm>>, work: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
+    background::start(comms, work)
 }

@@ -11,6 +11,7 @@ mod init;
 mod items;
 pub mod jobs;
 mod kin;
+mod links;
 mod ops;
 mod order;
 mod programs;
@@ -19,6 +20,7 @@ mod revoke;
 mod schedules;
 pub mod selection;
 mod settings;
+mod suspend;
 mod teardown;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -27,14 +29,14 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::bootstrap::{Bootstrap, Cancel, UniqueId};
-use crate::device::{self, Context, DeviceFacts, HostFlag, Kernels};
+use crate::device::{self, Charge, Context, DeviceFacts, HostFlag, Kernels, Ledger};
 use crate::error::{Code, Error};
 use crate::health::Board;
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
 use crate::plan::layout::kernel_error;
 use crate::sys;
-use crate::transport::{Connections, PeerFacts};
+use crate::transport::{Links, PeerFacts, Probe, Unit};
 
 use background::Background;
 use family::Origin;
@@ -50,6 +52,7 @@ pub use order::Order;
 pub use registration::{Registrations, memory_freed};
 pub use schedules::{Ask, Cut, Half, Offered, Schedules, WaitPolicy, kernel_number};
 pub use settings::{check_device_list, first_devices, unique_id};
+pub use suspend::{MemoryStat, check_managed};
 pub use teardown::free_ended;
 
 /// How a call of the C interface went, other than by an error.
@@ -137,6 +140,11 @@ pub struct Comm {
     graphs: Graphs,
     /// What it has to do with communicators that are derived from it.
     kin: Kin,
+    /// What it holds in memory.
+    ledger: Arc<Ledger>,
+    suspended: AtomicBool,
+    /// The units of links that are to be connected at the end of a suspension.
+    to_reconnect: Mutex<Vec<Unit>>,
 }
 
 /// What a communicator has once its creation has succeeded. The fields drop in this order.
@@ -155,8 +163,12 @@ pub struct Parts {
     pub order: Mutex<Order>,
     /// "Leave now", for kernels.
     pub flag: HostFlag,
-    /// The memory of the links.
-    pub connections: Option<Connections>,
+    /// Memory that was shared to see whether that works; none with one rank.
+    pub probe: Option<Probe>,
+    /// The links, which are connected when they are needed; none with one rank.
+    pub links: Option<Arc<Links>>,
+    /// What all of this holds, but for what counts itself.
+    _charges: Vec<Charge>,
     /// Every rank's facts.
     pub peers: Vec<PeerFacts>,
     /// The ring of sockets.
@@ -227,6 +239,9 @@ impl Comm {
             operators: Operators::default(),
             graphs: Graphs::default(),
             kin: Kin::default(),
+            ledger: Arc::default(),
+            suspended: AtomicBool::new(false),
+            to_reconnect: Mutex::new(Vec::new()),
         });
         let _ = comm.handle.set(arena::insert(comm.clone())?);
         Ok(comm)
@@ -324,6 +339,17 @@ impl Comm {
         }
     }
 
+    /// Whether what is under way can go on: with `busy`, in the background of a communicator that is busy with it.
+    ///
+    /// # Errors
+    /// As [`Comm::check_ready`].
+    pub fn check_usable(&self, busy: bool) -> Result<(), Error> {
+        if busy && *self.state.lock() == State::Busy {
+            return self.kernel_failure().map_or(Ok(()), Err);
+        }
+        self.check_ready()
+    }
+
     /// Whether this process is a forked child of the one that made the communicator. Threads and
     /// driver are missing in a child, and what it did to shared memory it would do to its parent.
     pub fn is_inherited(&self) -> bool {
@@ -356,7 +382,7 @@ impl Comm {
         drop(state);
         // The error word makes this rank's own kernels leave, too.
         if let Some(parts) = self.parts.get() {
-            parts.flag.report(kernel_error::MISMATCH, 0);
+            parts.flag.report(kernel_error::MISMATCH, 0, 0);
         }
         self.farewell_due.store(true, Ordering::Release);
         crate::log::failure(&Place { file: "comm/mod.rs", line: line!(), function: self.function }, &error);
@@ -386,7 +412,7 @@ impl Comm {
     }
 
     /// What was under way has succeeded.
-    fn leave_busy(&self) {
+    pub(super) fn leave_busy(&self) {
         let mut state = self.state.lock();
         if *state == State::Busy {
             *state = State::Ready;
@@ -407,6 +433,11 @@ impl Comm {
     /// Counts a collective; returns how many there were before. All ranks count alike.
     pub fn count_collective(&self) -> u64 {
         self.collectives.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How many collectives there were.
+    fn collectives_so_far(&self) -> u64 {
+        self.collectives.load(Ordering::Relaxed)
     }
 
     /// What log lines say of the communicator.

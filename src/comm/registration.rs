@@ -95,6 +95,23 @@ impl Registrations {
         Ok(Registrations { context: context.clone(), table, state: Mutex::new(state) })
     }
 
+    /// Bytes of the table.
+    pub(super) fn bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
+    /// Unmaps all memory of peers, until the next [`Registrations::look`]. No kernel may be using it.
+    pub(super) fn unmap(&self) {
+        let mut state = self.state.lock();
+        self.table.words().iter().for_each(|word| word.store(0, Ordering::Release));
+        for peer in &mut state.peers {
+            // No number of changes that a board has.
+            peer.seen = u64::MAX;
+            peer.mapped.iter_mut().for_each(|mapped| *mapped = None);
+        }
+        state.retired.clear();
+    }
+
     /// The address of the table for kernels.
     pub fn table(&self) -> u64 {
         self.table.address()

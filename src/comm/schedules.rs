@@ -2,13 +2,13 @@
 //! links for each channel.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use zerocopy::IntoBytes;
 
 use super::programs::{Program, Programs};
 use super::settings::Agreed;
-use crate::device::{Context, DeviceMemory, HostFlag};
+use crate::device::{Charge, Context, DeviceMemory, HostFlag, Ledger, Use};
 use crate::error::Error;
 use crate::plan::algorithm::{Algo, MAX_MESH};
 use crate::plan::call::{DataType, Func};
@@ -17,11 +17,11 @@ use crate::plan::layout::{ERROR_CLAIM, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WOR
 use crate::plan::operator::Operator;
 use crate::plan::point_to_point::send_distance;
 use crate::plan::shape::{Shape, shape};
-use crate::plan::wiring::{self, LinkNeed, LinkSet, Wiring};
+use crate::plan::wiring::{self, LinkNeed, LinkSet, Unit, Wiring};
 use crate::plan::work::{Geometry, Request};
 use crate::plan::{LinkClass, zero_copy};
 use crate::sys;
-use crate::transport::{Connections, PeerFacts};
+use crate::transport::{LinkAddresses, PeerFacts};
 
 /// Threads of a block: one on the software device, where a block is a loop, and 512 on a GPU.
 const THREADS: (u32, u32) = (1, 512);
@@ -110,6 +110,56 @@ impl Table {
 /// By class and protocol; none where there is no such set.
 type Tables = [[Option<Table>; Proto::ALL.len()]; LinkClass::ALL.len()];
 
+/// Which units are connected. What is set stays so but for [`Schedules::disconnect`], so that a call needs no lock.
+struct Connected {
+    /// By class and protocol, a bit for each channel.
+    channels: [[AtomicU32; Proto::ALL.len()]; LinkClass::ALL.len()],
+    /// A bit for each rank that messages can be exchanged with.
+    peers: Vec<AtomicU64>,
+}
+
+impl Connected {
+    fn none(nranks: u32) -> Connected {
+        let peers = (0..nranks.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect();
+        Connected { channels: Default::default(), peers }
+    }
+
+    fn channels(&self, class: LinkClass, proto: Proto) -> &AtomicU32 {
+        &self.channels[class as usize][proto as usize]
+    }
+
+    fn peer(&self, peer: u32) -> (&AtomicU64, u64) {
+        (&self.peers[(peer / u64::BITS) as usize], 1 << (peer % u64::BITS))
+    }
+
+    fn has(&self, me: u32, unit: Unit) -> bool {
+        match unit {
+            Unit::Channel { class, proto, channel } => self.channels(class, proto).load(Ordering::Acquire) & 1 << channel != 0,
+            Unit::Pair { low, high } => {
+                let (word, bit) = self.peer(low + high - me);
+                word.load(Ordering::Acquire) & bit != 0
+            }
+        }
+    }
+
+    fn add(&self, me: u32, unit: Unit) {
+        match unit {
+            Unit::Channel { class, proto, channel } => {
+                self.channels(class, proto).fetch_or(1 << channel, Ordering::Release);
+            }
+            Unit::Pair { low, high } => {
+                let (word, bit) = self.peer(low + high - me);
+                word.fetch_or(bit, Ordering::Release);
+            }
+        }
+    }
+
+    fn clear(&self) {
+        self.channels.iter().flatten().for_each(|word| word.store(0, Ordering::Release));
+        self.peers.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+}
+
 /// What is chosen for one function.
 struct Options {
     choices: Choices,
@@ -175,7 +225,9 @@ pub struct Schedules {
     programs: Programs,
     /// By class and protocol.
     tables: Tables,
-    _memory: DeviceMemory,
+    connected: Connected,
+    memory: DeviceMemory,
+    _charge: Charge,
 }
 
 /// Half of a message between two ranks, or a copy.
@@ -204,38 +256,38 @@ pub fn kernel_number(proto: Proto, datatype: DataType) -> usize {
 
 /// The links of a communicator: a ring in the order of ranks with large slots, and small slots between any two.
 pub(super) fn wiring(nranks: u32, agreed: &Agreed, software: bool) -> Result<Wiring, Error> {
-    let small = wiring::pair_slot_bytes(nranks, agreed.channels);
+    let small = |bytes: u32| agreed.small_slot(bytes);
     let mut sets = Vec::new();
     for proto in Proto::ALL.into_iter().filter(|proto| agreed.protos() & 1 << *proto as u8 != 0) {
         let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
         let set = |class, slot_bytes: u32| LinkSet { class, proto, channels: agreed.channels, slot_bytes: slot_bytes.min(most) };
         sets.push(set(LinkClass::Ring, agreed.slot_bytes));
         if nranks <= MAX_MESH {
-            sets.push(set(LinkClass::Mesh, small));
+            sets.push(set(LinkClass::Mesh, small(wiring::mesh_slot_bytes(nranks))));
         }
     }
-    sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes: small });
+    let slot_bytes = small(wiring::pair_slot_bytes(nranks));
+    sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes });
     Wiring::new((0..nranks).collect(), sets)
 }
 
 impl Schedules {
-    /// Puts a rank's schedules and link ends on its device.
+    /// Puts a rank's schedules on its device, with room for the ends of links.
     pub(super) fn upload(
         context: &Arc<Context>,
         me: &PeerFacts,
         peers: &[PeerFacts],
         agreed: Agreed,
-        wired: Option<(&Wiring, &Connections)>,
+        wiring: Option<&Wiring>,
+        ledger: &Arc<Ledger>,
     ) -> Result<Schedules, Error> {
         let nranks = peers.len() as u32;
         let software = context.driver().is_software();
-        let links = wired.map(|(wiring, _)| wiring.links(me.rank)).unwrap_or_default();
+        let links = wiring.map(|wiring| wiring.links(me.rank)).unwrap_or_default();
         let image = Programs::compile(me.rank, nranks, &links)?;
         let links_at = image.steps().len().next_multiple_of(align_of::<LinkEnd>());
-        let ends = link_ends(me.rank, &links, wired.map(|(_, connections)| connections))?;
-        let memory = DeviceMemory::zeroed(context, links_at + ends.as_bytes().len().max(1))?;
+        let memory = DeviceMemory::zeroed(context, links_at + links.len() * size_of::<LinkEnd>() + 1)?;
         memory.write(0, image.steps())?;
-        memory.write(links_at, ends.as_bytes())?;
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
         let machine = machine(software, agreed.crowd);
         Ok(Schedules {
@@ -248,12 +300,10 @@ impl Schedules {
             options: if nranks > 1 { options(&machine, nranks, &agreed) } else { Vec::new() },
             machine,
             programs: image.at(memory.address()),
-            tables: tables(
-                wired.map(|(wiring, _)| wiring.sets()).unwrap_or_default(),
-                &links,
-                memory.address() + links_at as u64,
-            ),
-            _memory: memory,
+            tables: tables(wiring.map(Wiring::sets).unwrap_or_default(), &links, memory.address() + links_at as u64),
+            connected: Connected::none(nranks),
+            _charge: ledger.charge(Use::Persist, memory.bytes()),
+            memory,
         })
     }
 
@@ -379,25 +429,102 @@ impl Schedules {
         Ok(self.machine.estimate(ask.func, choice.algo, choice.proto, self.nranks, bytes, self.channels(bytes)))
     }
 
-    /// Items at which a kernel leaves and marks every link of this rank, once the error report says that it is to: they
-    /// have no piece, so that nothing is ever moved.
+    /// Items at which a kernel leaves and marks every link of this rank that is connected, once the error report says that
+    /// it is to: they have no piece, so that nothing is ever moved.
     pub fn farewell(&self) -> Vec<Work> {
+        let item = |program: Program, links, nlinks| Work {
+            steps: program.steps,
+            nsteps: program.nsteps,
+            links,
+            nlinks,
+            hi: 1,
+            ..Work::default()
+        };
         let mut items = Vec::new();
-        for program in self.programs.farewells() {
-            for table in self.tables[program.class as usize].iter().flatten() {
-                for channel in 0..table.channels {
-                    items.push(Work {
-                        steps: program.steps,
-                        nsteps: program.nsteps,
-                        links: table.channel(channel),
-                        nlinks: table.links,
-                        hi: 1,
-                        ..Work::default()
-                    });
+        for unit in self.connected_units() {
+            match unit {
+                Unit::Channel { class, proto, channel } => {
+                    let table = self.tables[class as usize][proto as usize];
+                    let programs = self.programs.farewells().iter().filter(|program| program.class == class);
+                    items.extend(programs.zip(table).map(|(program, table)| item(*program, table.channel(channel), table.links)));
+                }
+                Unit::Pair { low, high } => {
+                    let peer = low + high - self.rank;
+                    let Some(table) = self.tables[LinkClass::Peer as usize][Proto::Simple as usize] else { continue };
+                    for half in [Half::Send(peer), Half::Receive(peer)] {
+                        items.push(item(self.programs.half(half), table.end(self.link_place(half)), 1));
+                    }
                 }
             }
         }
         items
+    }
+
+    /// The units that a cut needs and that are not connected.
+    pub fn missing(&self, cut: &Cut) -> impl Iterator<Item = Unit> {
+        let (class, proto) = (cut.program.class, cut.choice.proto);
+        let needed = if cut.table.links == 0 { 0 } else { (1u32 << cut.channels()) - 1 };
+        let missing = needed & !self.connected.channels(class, proto).load(Ordering::Acquire);
+        (0..u32::BITS).filter(move |channel| missing & 1 << channel != 0).map(move |channel| Unit::Channel {
+            class,
+            proto,
+            channel,
+        })
+    }
+
+    /// The unit that half of a message needs, if it is not connected.
+    pub fn missing_half(&self, half: Half) -> Option<Unit> {
+        let (Half::Send(peer) | Half::Receive(peer)) = half else { return None };
+        let unit = Unit::pair(self.rank, peer);
+        (!self.connected.has(self.rank, unit)).then_some(unit)
+    }
+
+    /// Whether a unit is connected.
+    pub fn is_connected(&self, unit: Unit) -> bool {
+        self.connected.has(self.rank, unit)
+    }
+
+    /// All units that are connected.
+    pub fn connected_units(&self) -> Vec<Unit> {
+        let mut units = Vec::new();
+        for class in [LinkClass::Ring, LinkClass::Mesh] {
+            for proto in Proto::ALL {
+                units.extend((0..self.agreed.channels).map(|channel| Unit::Channel { class, proto, channel }));
+            }
+        }
+        units.extend((0..self.nranks).filter(|peer| *peer != self.rank).map(|peer| Unit::pair(self.rank, peer)));
+        units.retain(|unit| self.is_connected(*unit));
+        units
+    }
+
+    /// Puts the ends of a unit's links, which are given in the order of [`Wiring::links`], on the device: from here on
+    /// launches may use them. No kernel knows of them yet.
+    ///
+    /// # Errors
+    /// What the driver gives.
+    pub fn connect(&self, unit: Unit, links: &[(LinkNeed, LinkAddresses)]) -> Result<(), Error> {
+        let (class, proto) = match unit {
+            Unit::Channel { class, proto, .. } => (class, proto),
+            Unit::Pair { .. } => (LinkClass::Peer, Proto::Simple),
+        };
+        let table = self.tables[class as usize][proto as usize];
+        let table = table.ok_or_else(|| Error::Internal(format!("no room for links of {unit:?}")))?;
+        let (at, room) = match unit {
+            Unit::Channel { channel, .. } => (table.channel(channel), table.links),
+            Unit::Pair { low, high } => (table.end(self.link_place(Half::Send(low + high - self.rank))), 2),
+        };
+        if links.len() != room as usize {
+            return Err(Error::Internal(format!("{} links of {unit:?}, where there is room for {room}", links.len())));
+        }
+        let ends: Vec<LinkEnd> = links.iter().map(|(_, addresses)| link_end(addresses)).collect();
+        self.memory.write((at - self.memory.address()) as usize, ends.as_bytes())?;
+        self.connected.add(self.rank, unit);
+        Ok(())
+    }
+
+    /// No unit is connected any more. Nothing may be running or be launched meanwhile.
+    pub fn disconnect(&self) {
+        self.connected.clear();
     }
 
     /// Slots that a message of some bytes takes on its way to a peer.
@@ -482,15 +609,10 @@ fn tables(sets: &[LinkSet], all: &[LinkNeed], address: u64) -> Tables {
     tables
 }
 
-/// The ends of links as kernels read them.
-fn link_ends(me: u32, needs: &[LinkNeed], connections: Option<&Connections>) -> Result<Vec<LinkEnd>, Error> {
-    let end = |need: &LinkNeed| {
-        let at = connections.and_then(|connections| connections.link(need.id));
-        let at = at.ok_or_else(|| Error::Internal(format!("link {:?} was not connected", need.id)))?;
-        let (slots, posted, consumed) = (at.slots, at.posted, at.consumed);
-        Ok(LinkEnd { slots, posted, consumed, slot_bytes: at.slot_bytes, peer: need.peer(me), ..LinkEnd::default() })
-    };
-    needs.iter().map(end).collect()
+/// The end of a link as kernels read it, before its first use.
+fn link_end(at: &LinkAddresses) -> LinkEnd {
+    let (slots, posted, consumed) = (at.slots, at.posted, at.consumed);
+    LinkEnd { slots, posted, consumed, slot_bytes: at.slot_bytes, peer: at.peer, ..LinkEnd::default() }
 }
 
 #[cfg(test)]

@@ -21,9 +21,13 @@ const CHANNELS_GPU: u32 = 8;
 /// The most channels: a launch's argument has room for 15 work items.
 const CHANNELS_MAX: u32 = 8;
 /// Slot bytes by default: 256 KiB measured best on host memory (`NCCL_BUFFSIZE` is 8 slots).
-const SLOT_BYTES: i64 = 256 << 10;
+const SLOT_BYTES: u32 = 256 << 10;
 /// The smallest and the largest slot in bytes.
 const SLOT_RANGE: (i64, i64) = (4 << 10, 64 << 20);
+/// Communicators of a device and process that have slots of full size; twice as many have half.
+const FULL_SIZE_COMMS: usize = 8;
+/// The least size of a slot that the number of communicators leads to, in bytes: of a ring, and of other links.
+const CROWDED_SLOT: (u32, u32) = (16 << 10, 4 << 10);
 /// The least compute capability for LL128, major × 10 + minor.
 const LL128_CAPABILITY: i32 = 70;
 /// Settings on which ranks should agree: a difference is a warning that names rank and variable.
@@ -45,7 +49,8 @@ pub(super) struct Settings {
     pub shm_disabled: bool,
     pub registers: bool,
     pub multi_rank_device: bool,
-    pub slot_bytes: u32,
+    /// What `NCCL_BUFFSIZE` says.
+    slot_bytes: Option<u32>,
     /// By place in [`filter::FUNCTIONS`].
     pub ways: [Ways; filter::FUNCTIONS.len()],
     /// `NCCL_PROTO` says something.
@@ -65,8 +70,10 @@ struct Range {
 pub struct Agreed {
     /// The number of channels.
     pub channels: u32,
-    /// The size of a slot in bytes.
+    /// The size of a slot of a ring in bytes.
     pub slot_bytes: u32,
+    /// How often the size of other slots is halved.
+    pub halvings: u32,
     /// What the filters leave, by place in [`filter::FUNCTIONS`].
     pub ways: [Ways; filter::FUNCTIONS.len()],
     /// The most ranks for each processor on any host.
@@ -86,6 +93,12 @@ impl Agreed {
         place.map_or(other, |place| self.ways[place])
     }
 
+    /// The size of a slot that is no ring's, where it would be `bytes`: less in processes with many communicators, and not
+    /// more than a ring's.
+    pub(super) fn small_slot(&self, bytes: u32) -> u32 {
+        halved(bytes, self.halvings, CROWDED_SLOT.1).min(self.slot_bytes)
+    }
+
     /// The protocols that any function may use: bits `1 << proto`.
     pub(super) fn protos(&self) -> u8 {
         self.ways.iter().fold(0, |all, ways| all | ways.protos)
@@ -100,10 +113,7 @@ impl Settings {
     /// word in `NCCL_ALGO` or `NCCL_PROTO`.
     pub(super) fn read() -> Result<Settings, Error> {
         let params = params::snapshot();
-        let slot = match params.int(params::BUFFSIZE) {
-            bytes if bytes > 0 => bytes / crate::plan::SLOTS as i64,
-            _ => SLOT_BYTES,
-        };
+        let told = Some(params.int(params::BUFFSIZE)).filter(|bytes| *bytes > 0).map(|bytes| bytes / crate::plan::SLOTS as i64);
         Ok(Settings {
             net: net_config(&params)?,
             host_id: params.text(params::HOSTID).map(str::to_string),
@@ -113,7 +123,7 @@ impl Settings {
             multi_rank_device: params.flag(params::MULTI_RANK_GPU_ENABLE),
             ways: ways(&params)?,
             asks_protos: !params.text(params::PROTO).unwrap_or("").trim().is_empty(),
-            slot_bytes: (slot.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(4096),
+            slot_bytes: told.map(|slot| (slot.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(4096)),
             agreement: AGREE
                 .iter()
                 .map(|key| (key.param().name.to_string(), params.text(*key).unwrap_or("").to_string()))
@@ -127,6 +137,11 @@ impl Settings {
         usable(self.ways, self.asks_protos, capability, software).iter().map(|ways| (ways.algos, ways.protos)).collect()
     }
 
+    /// The size of a ring's slot, in bytes, that this rank would like.
+    pub(super) fn slot_bytes(&self, halvings: u32) -> u32 {
+        self.slot_bytes.unwrap_or_else(|| halved(SLOT_BYTES, halvings, CROWDED_SLOT.0))
+    }
+
     /// The number of channels that this rank would like.
     pub(super) fn channels(&self, config: &Config, software: bool) -> u32 {
         let preferred = if software { CHANNELS_SOFTWARE } else { CHANNELS_GPU };
@@ -134,6 +149,17 @@ impl Settings {
         let high = self.channels.high.min(u32::try_from(config.max_ctas).unwrap_or(CHANNELS_MAX));
         preferred.max(low).min(high).clamp(1, CHANNELS_MAX)
     }
+}
+
+/// How often slots are halved where a process has so many communicators on a device.
+pub(super) fn halvings(comms: usize) -> u32 {
+    comms.div_ceil(FULL_SIZE_COMMS).max(1).next_power_of_two().ilog2()
+}
+
+/// A slot's size in bytes halved some times, in whole pages, and not below `least` unless it was before.
+fn halved(bytes: u32, halvings: u32, least: u32) -> u32 {
+    let bytes_halved = bytes.checked_shr(halvings).unwrap_or(0);
+    (bytes_halved - bytes_halved % 4096).max(least.min(bytes))
 }
 
 impl Range {
@@ -294,7 +320,8 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
     }
     let mut agreed = Agreed {
         channels: peers.iter().map(|peer| peer.channels).min().unwrap_or(1),
-        slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES as u32),
+        slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES),
+        halvings: peers.iter().map(|peer| peer.halvings).max().unwrap_or(0),
         ways,
         crowd: peers.iter().map(|peer| crowd(peers, peer)).max().unwrap_or(1),
         maps_buffers: peers.iter().all(|peer| peer.registers) && all_pairs(peers, transport::maps_buffers),
@@ -355,15 +382,27 @@ mod tests {
             reachable: vec![[0; 16], [1; 16]],
             linked: vec![[0; 16], [1; 16]],
             post: [rank as u8; 16],
+            links: u64::from(rank),
             p2p_disabled: false,
             shm_disabled: false,
             registers: true,
             channels: 2 + rank,
             slot_bytes: 8192 >> rank,
+            halvings: rank,
             ways: vec![(!0, protos); filter::FUNCTIONS.len()],
             cpus: 2 - rank,
         };
         (0..2).map(one).collect()
+    }
+
+    #[test]
+    fn slots_shrink_with_the_number_of_communicators() {
+        assert_eq!([0, 1, 8, 9, 16, 17, 32, 1000].map(halvings), [0, 0, 0, 1, 1, 2, 2, 7]);
+        let ring = |comms| halved(SLOT_BYTES, halvings(comms), CROWDED_SLOT.0);
+        assert_eq!([8, 9, 40, 100, 1 << 30].map(|comms| ring(comms) >> 10), [256, 128, 32, 16, 16]);
+        assert_eq!([0, 1, 2, 9].map(|halvings| halved(20 << 10, halvings, 4 << 10) >> 10), [20, 8, 4, 4]);
+        let agreed = agree(&peers(SIMPLE));
+        assert_eq!((agreed.halvings, agreed.small_slot(16 << 10), agreed.small_slot(4 << 10)), (1, 4096, 4096));
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl Comm {
         parts.order.try_lock().is_some_and(|order| order.is_idle().unwrap_or(true))
     }
 
-    fn wait_for_launches(&self) -> Result<(), Error> {
+    pub(super) fn wait_for_launches(&self) -> Result<(), Error> {
         let Some(parts) = self.parts.get() else { return Ok(()) };
         // Not under the lock: others look meanwhile, and an abort must get by.
         let Some(end) = parts.order.lock().end() else { return Ok(()) };
@@ -218,6 +218,11 @@ impl Comm {
         // Sockets close now even if another thread still holds the communicator.
         let bootstrap = self.parts.get().and_then(|parts| parts.bootstrap.lock().take());
         drop(bootstrap);
+        // Nor do peers get any more of this rank's memory; what they have stays until it is freed.
+        if let Some(links) = self.parts.get().and_then(|parts| parts.links.as_ref()) {
+            links.close();
+        }
+        log::info!(target: "DESTROY", "{}", self.memory_line());
         log::info!(target: "DESTROY", "{}", self.line().gone(what));
         ENDED.lock().push(self.clone());
     }

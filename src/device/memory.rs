@@ -249,7 +249,8 @@ impl HostFlag {
     pub const ERROR_WORDS: usize = 8;
     /// The word of a report that its writer claims first.
     pub const ERROR_CLAIM: usize = 7;
-    const BYTES: usize = 128;
+    /// Bytes of all words.
+    pub const BYTES: usize = 128;
 
     /// Allocates all words as zero.
     pub fn create(context: &Arc<Context>) -> Result<HostFlag, Error> {
@@ -283,11 +284,13 @@ impl HostFlag {
         words
     }
 
-    /// Leaves a report as a kernel would: kernels of this rank leave on it. The first report stays.
-    pub fn report(&self, code: u32, serial: u32) {
+    /// Leaves a report as a kernel would, about a peer and the own call `serial`: kernels of this rank leave on it. The
+    /// first report stays.
+    pub fn report(&self, code: u32, peer: u32, serial: u32) {
         let first = HostFlag::ERROR_OFFSET as usize / 4;
         let claim = self.word(first + HostFlag::ERROR_CLAIM);
         if claim.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.word(first + 1).store(peer, Ordering::Relaxed);
             self.word(first + 2).store(serial, Ordering::Relaxed);
             self.word(first).store(code, Ordering::Release);
         }

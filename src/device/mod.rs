@@ -10,6 +10,7 @@ mod context;
 mod driver;
 mod event;
 mod image;
+mod ledger;
 mod memory;
 pub mod nvrtc;
 
@@ -19,4 +20,5 @@ pub use context::{Context, DeviceFacts, current_device, device_count};
 pub use driver::{Driver, IpcMemHandle, OUT_OF_MEMORY};
 pub use event::Event;
 pub use image::{KernelFacts, Kernels, Stream};
+pub use ledger::{Charge, Ledger, Use};
 pub use memory::{DeviceMemory, HostFlag, HostMemory, PeerMemory, RegisteredMemory};

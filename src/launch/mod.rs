@@ -8,40 +8,78 @@ mod plan;
 
 use std::sync::Arc;
 
-use crate::comm::{self, Captured, Comm, Parts};
+use crate::comm::{self, Captured, Comm, Outcome, Parts, jobs};
 use crate::device::{Capture, Stream};
 use crate::error::Error;
 use crate::log::lines::CallLine;
+use crate::log::{Place, failure};
+use crate::transport::Unit;
 
 pub use call::Call;
 use plan::{Launch, Plan};
 
 /// Launches one call at once, or captures it where its stream is being captured; [`Call::check_buffers`] comes before.
+/// Where links are needed for the first time, they are connected before; of a communicator that does not block, in
+/// the background.
 ///
 /// # Errors
-/// [`Error::InvalidUsage`] for a message to oneself, [`Error::Cuda`] when the driver refuses.
-pub fn run_one(comm: &Arc<Comm>, call: &Call) -> Result<(), Error> {
+/// [`Error::InvalidUsage`] for a message to oneself, [`Error::Cuda`] when the driver refuses, and as [`Comm::connect`].
+pub fn run_one(comm: &Arc<Comm>, call: &Call) -> Result<Outcome, Error> {
     let capture = check(comm, std::iter::once(call))?;
-    prepare(comm, std::iter::once(call), capture.as_ref())?.launch()
+    let prepared = prepare(comm, std::iter::once(call), capture.as_ref())?;
+    match prepared.missing.is_empty() {
+        true => prepared.launch(false).map(|()| Outcome::Done),
+        false => connect_and_launch(vec![prepared], true),
+    }
 }
 
 /// Launches the calls of a group: communicator by communicator. What can be
 /// known to be wrong is found before anything is launched, and what takes memory is done: peers wait for a launch.
+/// Without `may_go_on`, the caller waits for links even where no communicator blocks.
 ///
 /// # Errors
 /// As [`run_one`], and [`Error::InvalidUsage`] for streams of which some are captured; when the driver refuses a launch,
 /// the calls of later communicators are not launched.
-pub fn run_group(calls: &[(Arc<Comm>, Call)]) -> Result<(), Error> {
+pub fn run_group(calls: &[(Arc<Comm>, Call)], may_go_on: bool) -> Result<Outcome, Error> {
     let comms = communicators(calls);
-    launch_all(&comms, calls).inspect_err(|_| comms.iter().for_each(|comm| farewell_if_due(comm)))
+    launch_all(&comms, calls, may_go_on).inspect_err(|_| comms.iter().for_each(|comm| farewell_if_due(comm)))
 }
 
-fn launch_all(comms: &[&Arc<Comm>], calls: &[(Arc<Comm>, Call)]) -> Result<(), Error> {
+fn launch_all(comms: &[&Arc<Comm>], calls: &[(Arc<Comm>, Call)], may_go_on: bool) -> Result<Outcome, Error> {
     let captures = check_all(comms, calls)?;
     let each = comms.iter().zip(&captures);
     let prepared: Result<Vec<_>, Error> =
         each.map(|(comm, capture)| prepare(comm, calls_of(comm, calls), capture.as_ref())).collect();
-    prepared?.into_iter().try_for_each(Prepared::launch)
+    connect_and_launch(prepared?, may_go_on)
+}
+
+/// Connects what links are missing, and launches. Where no communicator blocks, and it `may_go_on`, in the background.
+fn connect_and_launch(all: Vec<Prepared>, may_go_on: bool) -> Result<Outcome, Error> {
+    let missing = all.iter().any(|prepared| !prepared.missing.is_empty());
+    if !missing || !may_go_on || all.iter().any(|prepared| prepared.comm.is_blocking()) {
+        return go(all, false).map(|()| Outcome::Done);
+    }
+    let comms: Vec<Arc<Comm>> = all.iter().map(|prepared| prepared.comm.clone()).collect();
+    let busy = comms.clone();
+    jobs::carry_on(comms, move || {
+        go(all, true).inspect_err(|error| {
+            // No call returns it.
+            failure(&Place { file: "launch/mod.rs", line: line!(), function: "GroupEnd" }, error);
+            busy.iter().for_each(|comm| comm.note_failure("GroupEnd", error));
+        })?;
+        busy.iter().for_each(|comm| comm.leave_busy());
+        Ok(())
+    })?;
+    Ok(Outcome::InProgress)
+}
+
+/// Connects and launches now; `busy` says that the communicators are busy with it. All ask their peers before any of them
+/// waits for answers.
+fn go(all: Vec<Prepared>, busy: bool) -> Result<(), Error> {
+    let missing = || all.iter().filter(|prepared| !prepared.missing.is_empty());
+    missing().try_for_each(|prepared| prepared.comm.ask_for_links(&prepared.missing))?;
+    missing().try_for_each(|prepared| prepared.comm.connect(&prepared.missing, busy))?;
+    all.into_iter().try_for_each(|prepared| prepared.launch(busy))
 }
 
 /// What the last collective of a group is expected to take, in microseconds; none where there is no collective, or
@@ -88,6 +126,7 @@ fn check_all(comms: &[&Arc<Comm>], calls: &[(Arc<Comm>, Call)]) -> Result<Vec<Op
 /// What is wrong with calls of one communicator, as far as it shows before a launch; the capture that their streams are in.
 fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<Option<Capture>, Error> {
     comm.check_ready()?;
+    comm.check_awake()?;
     if completion_events(calls.clone()).count() > 1 {
         return Err(Error::InvalidUsage("Only one launch-completion event may be provided in one NCCL group".to_string()));
     }
@@ -118,9 +157,8 @@ enum Action {
 }
 
 /// The calls of one communicator in a group, ready to be launched.
-struct Prepared<'a> {
-    comm: &'a Comm,
-    parts: &'a Parts,
+struct Prepared {
+    comm: Arc<Comm>,
     actions: Vec<Action>,
     /// The stream of the last call, which carries the kernels (spec §4.5); none where there is no call.
     stream: Option<Stream>,
@@ -128,13 +166,15 @@ struct Prepared<'a> {
     completion: Option<usize>,
     /// Where nothing is launched now: what the calls have in common with others in their capture.
     captured: Option<Arc<Captured>>,
+    /// Links that must be connected before the launch.
+    missing: Vec<Unit>,
 }
 
-fn prepare<'a, 'c>(
-    comm: &'a Arc<Comm>,
+fn prepare<'c>(
+    comm: &Arc<Comm>,
     calls: impl Iterator<Item = &'c Call> + Clone,
     capture: Option<&Capture>,
-) -> Result<Prepared<'a>, Error> {
+) -> Result<Prepared, Error> {
     comm::settle_graphs();
     let parts = comm.parts()?;
     let captured = capture.map(|capture| comm.captured(capture)).transpose()?;
@@ -148,14 +188,14 @@ fn prepare<'a, 'c>(
         comm.check_ready()?;
         return Err(Error::InvalidUsage("calls do not match".to_string()));
     }
-    let actions = match comm.nranks() {
-        1 => alone(comm, parts, &numbered)?,
+    let (actions, missing) = match comm.nranks() {
+        1 => (alone(comm, parts, &numbered)?, Vec::new()),
         _ => {
-            let launches = Plan::of(comm, parts, &numbered)?.launches()?;
-            launches.into_iter().map(|launch| Action::Launch(Box::new(launch))).collect()
+            let (launches, missing) = Plan::of(comm, parts, &numbered)?.launches()?;
+            (launches.into_iter().map(|launch| Action::Launch(Box::new(launch))).collect(), missing)
         }
     };
-    Ok(Prepared { comm, parts, actions, stream, others, completion, captured })
+    Ok(Prepared { comm: comm.clone(), actions, stream, others, completion, captured, missing })
 }
 
 /// With one rank every call is a copy, but for a user's scalar.
@@ -174,17 +214,18 @@ fn alone(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Result<Vec<Actio
     Ok(actions)
 }
 
-impl Prepared<'_> {
-    /// Puts everything on the stream, in the communicator's order.
-    fn launch(self) -> Result<(), Error> {
-        let Prepared { comm, parts, actions, stream, others, completion, captured } = self;
+impl Prepared {
+    /// Puts everything on the stream, in the communicator's order. `busy` says that the communicator may be busy with this.
+    fn launch(self, busy: bool) -> Result<(), Error> {
+        let Prepared { comm, actions, stream, others, completion, captured, .. } = self;
         let Some(stream) = stream else { return Ok(()) };
+        let parts = comm.parts()?;
         let captured = captured.as_deref();
         let _entered = comm.context().enter_for_launch()?;
         let mut order = parts.order.lock();
         // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
         comm.check_running("the launch")?;
-        comm.check_ready()?;
+        comm.check_usable(busy)?;
         order.before(stream, captured)?;
         others.iter().try_for_each(|other| order.join(*other, stream))?;
         let launched = actions.into_iter().try_for_each(|action| match action {
@@ -230,6 +271,7 @@ pub fn farewell_if_due(comm: &Comm) {
     if !comm.take_farewell() {
         return;
     }
+    comm.tell_leaving();
     let told = comm.parts().and_then(|parts| {
         let _entered = comm.context().enter()?;
         let launches = Plan::farewell(comm, parts)?;

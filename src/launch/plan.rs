@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::plan::call::DataType;
 use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work};
 use crate::plan::operator::Operator;
+use crate::transport::Unit;
 
 /// Collectives run before the messages of the same group (spec §4.7).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(super) struct Plan<'a> {
     pub(super) comm: &'a Comm,
     pub(super) parts: &'a Parts,
     items: Vec<Item>,
+    /// Links that are needed and not connected, each unit once.
+    missing: Vec<Unit>,
 }
 
 /// A launch that is ready to go.
@@ -75,7 +78,7 @@ impl<'a> Plan<'a> {
     }
 
     fn of_all(comm: &'a Comm, parts: &'a Parts, calls: &[(&Call, u32)]) -> Result<Plan<'a>, Error> {
-        let mut plan = Plan { comm, parts, items: Vec::with_capacity(calls.len()) };
+        let mut plan = Plan { comm, parts, items: Vec::with_capacity(calls.len()), missing: Vec::new() };
         for (call, serial) in calls.iter().filter(|(call, _)| !call.func.has_peer() && call.count > 0) {
             plan.add_collective(call, *serial)?;
         }
@@ -98,7 +101,10 @@ impl<'a> Plan<'a> {
             self.items.push(Item { stage: Stage::Collectives, kernel, block, work });
         };
         match self.parts.schedules.offered(&ask, &cut, &operator)? {
-            None => (0..cut.channels()).for_each(|block| add(&cut, block, [0; 2])),
+            None => {
+                (0..cut.channels()).for_each(|block| add(&cut, block, [0; 2]));
+                self.need(self.parts.schedules.missing(&cut));
+            }
             // A block's two items are neighbours: it runs one of them.
             Some(Offered { direct, slots }) => {
                 let offers = offers::words(self.comm, self.parts, call);
@@ -106,9 +112,19 @@ impl<'a> Plan<'a> {
                     add(&direct, block, offers);
                     add(&slots, block, [0; 2]);
                 });
+                self.need(self.parts.schedules.missing(&direct).chain(self.parts.schedules.missing(&slots)));
             }
         }
         Ok(())
+    }
+
+    /// Notes links that are to be connected first.
+    fn need(&mut self, units: impl Iterator<Item = Unit>) {
+        for unit in units {
+            if !self.missing.contains(&unit) {
+                self.missing.push(unit);
+            }
+        }
     }
 
     /// Adds half of a message or a copy, for a block of the launch of all messages.
@@ -117,6 +133,7 @@ impl<'a> Plan<'a> {
             return Ok(());
         }
         let cut = self.parts.schedules.cut_half(half, call.bytes(), DataType::Int8)?;
+        self.need(self.parts.schedules.missing_half(half).into_iter());
         let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, DataType::Int8, &Operator::COPY) };
         self.items.push(Item { stage: Stage::Messages, kernel: kernel_number(Proto::Simple, DataType::Int8), block, work });
         Ok(())
@@ -128,20 +145,21 @@ impl<'a> Plan<'a> {
         let cut = parts.schedules.cut_half(Half::Copy, call.count as u64, call.datatype)?;
         let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, call.datatype, &operator) };
         let kernel = kernel_number(Proto::Simple, call.datatype);
-        let plan = Plan { comm, parts, items: Vec::new() };
+        let plan = Plan { comm, parts, items: Vec::new(), missing: Vec::new() };
         plan.launch(kernel, &[vec![work]])
     }
 
     /// Launches that only leave, and say so on all links; each fits its argument.
     pub(super) fn farewell(comm: &'a Comm, parts: &'a Parts) -> Result<Vec<Launch>, Error> {
-        let plan = Plan { comm, parts, items: Vec::new() };
+        let plan = Plan { comm, parts, items: Vec::new(), missing: Vec::new() };
         let kernel = kernel_number(Proto::Simple, DataType::Int8);
         parts.schedules.farewell().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
     }
 
     /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
-    /// launches, since all have the same collectives; items of one block keep their order.
-    pub(super) fn launches(self) -> Result<Vec<Launch>, Error> {
+    /// launches, since all have the same collectives; items of one block keep their order. With them the links that must be connected
+    /// before.
+    pub(super) fn launches(self) -> Result<(Vec<Launch>, Vec<Unit>), Error> {
         let mut groups: Vec<Columns> = Vec::with_capacity(1);
         for &Item { stage, kernel, block, work } in &self.items {
             let alike = |group: &Columns| (group.stage, group.kernel) == (stage, kernel);
@@ -153,7 +171,8 @@ impl<'a> Plan<'a> {
             blocks.resize(blocks.len().max(block as usize + 1), Vec::new());
             blocks[block as usize].push(work);
         }
-        groups.iter().map(|group| self.launch(group.kernel, &group.blocks)).collect()
+        let launches: Result<Vec<Launch>, Error> = groups.iter().map(|group| self.launch(group.kernel, &group.blocks)).collect();
+        Ok((launches?, self.missing))
     }
 
     /// One launch; a column of work for each block. Short columns are filled up with items that do nothing.

@@ -180,7 +180,14 @@ const USED: &[Param] = &[
         .fresh(),
     flag("NCCL_SHM_DISABLE", false, "no shared host memory between ranks of one host").fresh(),
     choice("NCCL_CUMEM_ENABLE", -2, -2, 1, "allocate through the driver's virtual memory API; -2 = where it works"),
-    int("NCCL_BUFFSIZE", -2, 1024, 1 << 30, "bytes of a link's slots; -2 = the library decides"),
+    int(
+        "NCCL_BUFFSIZE",
+        -2,
+        1024,
+        1 << 30,
+        "bytes of a ring link's slots, and the most of others'; -2 = 2 MiB up to 8 communicators of a process on a device, half of it for twice as many, and so on, at least 128 KiB",
+    ),
+    flag("NCCL_DISABLE_MEM_MANAGER", false, "no ncclCommSuspend, ncclCommResume, ncclCommMemStats").fresh(),
     int("NCCL_NTHREADS", -2, 64, 512, "threads of a kernel's block; -2 = the library decides"),
     int("NCCL_MIN_NCHANNELS", -2, 1, 64, "fewest channels; -2 = the library decides"),
     int("NCCL_MAX_NCHANNELS", -2, 1, 64, "most channels; -2 = the library decides"),
@@ -332,6 +339,8 @@ pub const SHM_DISABLE: Key = key("NCCL_SHM_DISABLE");
 pub const CUMEM_ENABLE: Key = key("NCCL_CUMEM_ENABLE");
 /// `NCCL_BUFFSIZE`.
 pub const BUFFSIZE: Key = key("NCCL_BUFFSIZE");
+/// `NCCL_DISABLE_MEM_MANAGER`.
+pub const DISABLE_MEM_MANAGER: Key = key("NCCL_DISABLE_MEM_MANAGER");
 /// `NCCL_NTHREADS`.
 pub const NTHREADS: Key = key("NCCL_NTHREADS");
 /// `NCCL_MIN_NCHANNELS`.

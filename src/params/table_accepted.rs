@@ -175,7 +175,6 @@ pub(super) const ACCEPTED: &[Param] = &[
     number("NCCL_PROXY_APPEND_BATCH_SIZE", 16, "progress tuning"),
     number("NCCL_PROGRESS_APPENDOP_FREQ", 8, "progress tuning"),
     number("NCCL_PROXY_DUMP_SIGNAL", -1, "signal number that dumps proxy state"),
-    number("NCCL_DISABLE_MEM_MANAGER", 0, "no suspend/resume/memstats"),
     words("NCCL_SHADOW_MEMPOOL_MAX_SIZE", "1 GiB", "pool cap"),
     words("NCCL_TOPO_FILE", "/var/run/nvidia-topologyd/virtualTopology.xml if present", "topology XML to load"),
     words("NCCL_TOPO_DUMP_FILE", "unset", "write topology XML"),

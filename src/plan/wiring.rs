@@ -1,4 +1,9 @@
 //! Which links a communicator has: every rank knows the links of every other one without being told.
+//!
+//! Links are connected by *units*, when a call first needs one: a channel of a class and protocol, or, of messages, a
+//! pair of ranks.
+
+use serde::{Deserialize, Serialize};
 
 use super::algorithm::MAX_MESH;
 use super::layout::{Proto, SLOTS};
@@ -8,14 +13,44 @@ use crate::error::Error;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of slots that a rank gives to one set of links with all others, before rounding and limits.
+/// Bytes of slots that a rank gives to its links for messages, with all others, before rounding and limits.
 const PAIRS_BYTES: u64 = 4 << 20;
+/// The same for one channel of a mesh: with all that a communicator has besides less than a MiB.
+const MESH_BYTES: u64 = 896 << 10;
 /// The smallest and the largest slot of a link between any two ranks, in bytes.
 const PAIR_SLOT_RANGE: (u64, u64) = (8 << 10, 64 << 10);
 /// Slots between any two ranks are whole pages.
 const PAIR_SLOT_UNIT: u64 = 4 << 10;
 /// Slots are a multiple of this many bytes: kernels rely on it.
 pub const SLOT_UNIT: u32 = 64;
+
+/// Links that are connected together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Unit {
+    /// A channel of links for collectives.
+    Channel {
+        /// [`LinkClass::Ring`] or [`LinkClass::Mesh`].
+        class: LinkClass,
+        /// Their protocol.
+        proto: Proto,
+        /// The channel.
+        channel: u32,
+    },
+    /// The links for messages between two ranks, in both directions.
+    Pair {
+        /// One rank.
+        low: u32,
+        /// The other, of a greater number.
+        high: u32,
+    },
+}
+
+impl Unit {
+    /// The links for messages between two ranks.
+    pub fn pair(a: u32, b: u32) -> Unit {
+        Unit::Pair { low: a.min(b), high: a.max(b) }
+    }
+}
 
 /// Links of one class and protocol, alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +59,7 @@ pub struct LinkSet {
     pub class: LinkClass,
     /// How their slots carry data.
     pub proto: Proto,
-    /// The number of channels, each with links of its own.
+    /// The number of channels, each with links of its own; one for [`LinkClass::Peer`].
     pub channels: u32,
     /// The size of a slot in bytes, a multiple of [`SLOT_UNIT`].
     pub slot_bytes: u32,
@@ -71,7 +106,8 @@ impl Wiring {
         }
         for (number, set) in sets.iter().enumerate() {
             let twice = sets[..number].iter().any(|other| (other.class, other.proto) == (set.class, set.proto));
-            if twice || set.channels == 0 || set.slot_bytes == 0 || !set.slot_bytes.is_multiple_of(SLOT_UNIT) {
+            let pairs = set.class == LinkClass::Peer && set.channels != 1;
+            if twice || pairs || set.channels == 0 || set.slot_bytes == 0 || !set.slot_bytes.is_multiple_of(SLOT_UNIT) {
                 return Err(Error::Internal(format!("a set of links that cannot be: {set:?}")));
             }
         }
@@ -83,13 +119,12 @@ impl Wiring {
     /// # Errors
     /// As [`Wiring::new`].
     pub fn of_host(nranks: u32, proto: Proto, channels: u32, ring_slot_bytes: u32) -> Result<Wiring, Error> {
-        let small = pair_slot_bytes(nranks, channels);
-        let set = |class, slot_bytes| LinkSet { class, proto, channels, slot_bytes };
-        let mut sets = vec![set(LinkClass::Ring, ring_slot_bytes)];
+        let set = |class, channels, slot_bytes| LinkSet { class, proto, channels, slot_bytes };
+        let mut sets = vec![set(LinkClass::Ring, channels, ring_slot_bytes)];
         if nranks <= MAX_MESH {
-            sets.push(set(LinkClass::Mesh, small));
+            sets.push(set(LinkClass::Mesh, channels, mesh_slot_bytes(nranks)));
         }
-        sets.push(set(LinkClass::Peer, small));
+        sets.push(set(LinkClass::Peer, 1, pair_slot_bytes(nranks)));
         Wiring::new((0..nranks).collect(), sets)
     }
 
@@ -111,34 +146,72 @@ impl Wiring {
     /// The links that a rank takes part in: set by set, channel by channel, peer by peer in the order of the ring
     /// from the next one on; to a peer before from it.
     pub fn links(&self, rank: u32) -> Vec<LinkNeed> {
+        let channels = self.sets.iter().flat_map(|set| (0..set.channels).map(move |channel| (set, channel)));
+        channels.flat_map(|(set, channel)| self.channel_links(rank, set, channel)).collect()
+    }
+
+    /// A rank's links of one channel, in the order of [`Wiring::links`].
+    fn channel_links(&self, rank: u32, set: &LinkSet, channel: u32) -> Vec<LinkNeed> {
         let (nranks, place) = (self.ring.len(), self.places[rank as usize]);
+        let need = |from, to| LinkNeed {
+            id: LinkId { from, to, class: set.class, proto: set.proto, channel },
+            slot_bytes: set.slot_bytes,
+        };
         let mut links = Vec::new();
-        for set in self.sets.iter().filter(|_| nranks > 1) {
-            let need = |from, to, channel| LinkNeed {
-                id: LinkId { from, to, class: set.class, proto: set.proto, channel },
-                slot_bytes: set.slot_bytes,
+        for distance in 1..nranks {
+            let peer = self.ring[(place + distance) % nranks];
+            let (next, previous) = match set.class {
+                LinkClass::Ring => (distance == 1, distance == nranks - 1),
+                LinkClass::Mesh | LinkClass::Peer => (true, true),
             };
-            for channel in 0..set.channels {
-                for distance in 1..nranks {
-                    let peer = self.ring[(place + distance) % nranks];
-                    let (next, previous) = match set.class {
-                        LinkClass::Ring => (distance == 1, distance == nranks - 1),
-                        LinkClass::Mesh | LinkClass::Peer => (true, true),
-                    };
-                    links.extend(next.then(|| need(rank, peer, channel)));
-                    links.extend(previous.then(|| need(peer, rank, channel)));
-                }
-            }
+            links.extend(next.then(|| need(rank, peer)));
+            links.extend(previous.then(|| need(peer, rank)));
         }
         links
     }
+
+    /// A rank's links of a unit, in the order of [`Wiring::links`]; none where it has none, or there is no such unit.
+    pub fn unit_links(&self, rank: u32, unit: Unit) -> Vec<LinkNeed> {
+        if rank >= self.nranks() {
+            return Vec::new();
+        }
+        match unit {
+            Unit::Channel { class, proto, channel } => {
+                let set = self.set(class, proto).filter(|set| channel < set.channels && class != LinkClass::Peer);
+                set.map(|set| self.channel_links(rank, set, channel)).unwrap_or_default()
+            }
+            Unit::Pair { low, high } => {
+                let peer = if rank == low { high } else { low };
+                let set = self.sets.iter().find(|set| set.class == LinkClass::Peer);
+                let links = set.filter(|_| rank == low || rank == high).map(|set| self.channel_links(rank, set, 0));
+                links.unwrap_or_default().into_iter().filter(|need| need.peer(rank) == peer).collect()
+            }
+        }
+    }
+
+    /// The ranks that a rank has links with in a unit, each once.
+    pub fn unit_peers(&self, rank: u32, unit: Unit) -> Vec<u32> {
+        let mut peers: Vec<u32> = self.unit_links(rank, unit).iter().map(|need| need.peer(rank)).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
 }
 
-/// The size of a slot, in bytes, of a link between any two of `nranks` ranks: so that all such links of a rank
-/// take about 4 MiB, within limits.
-pub fn pair_slot_bytes(nranks: u32, channels: u32) -> u32 {
+/// The size of a slot, in bytes, of a link for messages between any two of `nranks` ranks: so that all such links of a
+/// rank would take about 4 MiB, within limits.
+pub fn pair_slot_bytes(nranks: u32) -> u32 {
+    even_slot_bytes(PAIRS_BYTES, nranks)
+}
+
+/// The size of a slot, in bytes, of a link between any two of `nranks` ranks for collectives: so that one channel of
+/// them takes less than 900 KiB of a rank, within limits (up to 15 ranks do).
+pub fn mesh_slot_bytes(nranks: u32) -> u32 {
+    even_slot_bytes(MESH_BYTES, nranks)
+}
+
+fn even_slot_bytes(all: u64, nranks: u32) -> u32 {
     let peers = u64::from(nranks.saturating_sub(1).max(1));
-    let even = PAIRS_BYTES / SLOTS as u64 / peers / u64::from(channels.max(1));
-    let bytes = even.clamp(PAIR_SLOT_RANGE.0, PAIR_SLOT_RANGE.1);
+    let bytes = (all / SLOTS as u64 / peers).clamp(PAIR_SLOT_RANGE.0, PAIR_SLOT_RANGE.1);
     (bytes - bytes % PAIR_SLOT_UNIT) as u32
 }

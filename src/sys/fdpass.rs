@@ -1,16 +1,13 @@
-//! Passing of file descriptors between processes of one host.
+//! Letters between processes of one host, with a file descriptor where there is one to pass.
 //!
-//! Every post box is an abstract Unix datagram socket with a random name, so that neither `/tmp` nor
-//! `/dev/shm` matters and no two processes can collide. A datagram carries one descriptor and the key
-//! of the connection that it belongs to; the order of arrival does not matter.
+//! A post box is an abstract Unix datagram socket with a random name, so that neither `/tmp` nor `/dev/shm` matters and
+//! no two processes can collide. What is sent has arrived, unless the receiver dies: the kernel loses nothing. It
+//! takes few letters at a time, though (10 where nothing else is set).
 
-use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -19,111 +16,98 @@ use rustix::net::{
 use crate::error::Error;
 
 /// The random part of a post box's name.
-pub type FdPostName = [u8; 16];
-/// A message: the key of the connection, 8 bytes, little endian.
-const MESSAGE_BYTES: usize = 8;
-/// Descriptors that are kept for keys that nobody has asked for yet; more are closed.
-const EARLY_MAX: usize = 4096;
+pub type PostName = [u8; 16];
+/// The most bytes of a letter.
+pub const LETTER_MAX: usize = 1024;
 
-/// A post box for descriptors.
-pub struct FdPost {
+/// A post box. No call of it waits.
+pub struct Post {
     socket: OwnedFd,
-    name: FdPostName,
-    /// What has come under keys that nobody has asked for yet; none where the system had no descriptor left.
-    early: HashMap<u64, Option<OwnedFd>>,
+    name: PostName,
 }
 
-impl FdPost {
+/// A letter that has come.
+pub struct Parcel {
+    /// What is written in it.
+    pub bytes: Vec<u8>,
+    /// The descriptor that came with it.
+    pub fd: Option<OwnedFd>,
+    /// There was a descriptor, but this process may open no more files.
+    pub lost: bool,
+}
+
+/// What has become of a letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It lies in the receiver's box.
+    Yes,
+    /// There is no room for it now.
+    Later,
+    /// Nobody has that box any more.
+    Gone,
+}
+
+impl Post {
     /// Opens a post box with a random name.
-    pub fn open() -> Result<FdPost, Error> {
-        let name: FdPostName = rand::random();
+    ///
+    /// # Errors
+    /// [`Error::System`] where the process may open no more files.
+    pub fn open() -> Result<Post, Error> {
+        let name: PostName = rand::random();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .map_err(|errno| Error::system("socket", "unix datagram socket", &errno.into()))?;
         rustix::net::bind(&socket, &address(&name)?)
             .map_err(|errno| Error::system("bind", "abstract unix socket", &errno.into()))?;
-        Ok(FdPost { socket, name, early: HashMap::new() })
+        Ok(Post { socket, name })
     }
 
-    /// The name that peers send to.
-    pub fn name(&self) -> FdPostName {
+    /// The name that others send to.
+    pub fn name(&self) -> PostName {
         self.name
     }
 
-    /// Sends a descriptor to a peer's post box under a key.
+    /// Sends a letter of at most [`LETTER_MAX`] bytes.
     ///
     /// # Errors
-    /// [`Error::Remote`] when the peer's box is gone, [`Error::Timeout`] when it stays full until the
-    /// deadline, [`Error::Aborted`] when `cancel` becomes readable.
-    pub fn send(
-        &mut self,
-        to: &FdPostName,
-        key: u64,
-        fd: BorrowedFd<'_>,
-        cancel: BorrowedFd<'_>,
-        limit: Duration,
-    ) -> Result<(), Error> {
-        let deadline = Instant::now() + limit;
+    /// [`Error::System`] where the system refuses the letter for good.
+    pub fn send(&self, to: &PostName, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<Sent, Error> {
         let to = address(to)?;
-        loop {
-            match self.try_send(&to, key, fd) {
-                Ok(()) => return Ok(()),
-                Err(rustix::io::Errno::AGAIN) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::CONNREFUSED) => {
-                    return Err(Error::Remote {
-                        rank: None,
-                        text: "the peer closed its socket for descriptors: it has died or given up".into(),
-                    });
-                }
-                Err(errno) => return Err(Error::system("sendmsg", "descriptor of shared memory", &errno.into())),
-            }
-            // The peer's box is full, and perhaps it waits for ours: empty our own meanwhile.
-            self.drain()?;
-            self.pause(cancel, deadline, FULL_RETRY)?;
-        }
-    }
-
-    fn try_send(&self, to: &SocketAddrUnix, key: u64, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        let fds = [fd];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        let bytes = key.to_le_bytes();
-        rustix::net::sendmsg_addr(&self.socket, to, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(|_| ())
-    }
-
-    /// Receives the descriptor that was sent under a key.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] when none came until the deadline, [`Error::Aborted`] when `cancel` becomes readable,
-    /// [`Error::Resource`] when it came and this process may open no more files.
-    pub fn receive(&mut self, key: u64, cancel: BorrowedFd<'_>, limit: Duration) -> Result<OwnedFd, Error> {
-        let deadline = Instant::now() + limit;
+        let fds = fd.map(|fd| [fd]);
+        if let Some(fds) = &fds {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
         loop {
-            self.drain()?;
-            match self.early.remove(&key) {
-                Some(Some(fd)) => return Ok(fd),
-                Some(None) => return Err(Error::Resource(too_many_files())),
-                None => {}
-            }
-            self.pause(cancel, deadline, Duration::MAX)?;
+            use rustix::io::Errno;
+            let sent = rustix::net::sendmsg_addr(&self.socket, &to, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+            return match sent {
+                Ok(_) => Ok(Sent::Yes),
+                Err(Errno::INTR) => continue,
+                // Too many references: descriptors in letters that nobody has read yet count as open files.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => Ok(Sent::Later),
+                Err(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOENT) => Ok(Sent::Gone),
+                Err(errno) => Err(Error::system("sendmsg", "letter to another process", &errno.into())),
+            };
         }
     }
 
-    /// Takes in everything that lies in the box.
-    fn drain(&mut self) -> Result<(), Error> {
+    /// The next letter in the box; none where it is empty.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the system has no memory.
+    pub fn take(&self) -> Result<Option<Parcel>, Error> {
         loop {
-            let mut bytes = [0; MESSAGE_BYTES];
+            let mut bytes = [0; LETTER_MAX];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let got =
-                rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC);
-            let message = match got {
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+            let message = match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
                 Ok(message) => message,
-                Err(rustix::io::Errno::AGAIN) => return Ok(()),
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(errno) => return Err(Error::system("recvmsg", "descriptor of shared memory", &errno.into())),
+                Err(errno) => return Err(Error::system("recvmsg", "letter of another process", &errno.into())),
             };
             let rights = control.drain().filter_map(|item| match item {
                 RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -131,39 +115,28 @@ impl FdPost {
             });
             let fd = rights.flatten().last();
             let lost = fd.is_none() && message.flags.contains(ReturnFlags::CTRUNC);
-            // Anything else in the box is a stranger's; the descriptor closes on drop.
-            if message.bytes == MESSAGE_BYTES && self.early.len() < EARLY_MAX && (fd.is_some() || lost) {
-                self.early.insert(u64::from_le_bytes(bytes), fd);
+            // A longer one is a stranger's.
+            if message.bytes <= LETTER_MAX {
+                return Ok(Some(Parcel { bytes: bytes[..message.bytes].to_vec(), fd, lost }));
             }
         }
     }
+}
 
-    /// Blocks until something arrives, `cancel` is readable, `nap` is over or the deadline passes.
-    fn pause(&self, cancel: BorrowedFd<'_>, deadline: Instant, nap: Duration) -> Result<(), Error> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Error::Timeout("a peer did not pass its shared memory in time".to_string()));
-        }
-        let wait = left.min(nap);
-        let timeout = Timespec { tv_sec: wait.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: wait.subsec_nanos().into() };
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::from_borrowed_fd(cancel, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(Error::system("poll", "unix datagram socket", &errno.into())),
-        }
-        if !fds[1].revents().is_empty() { Err(Error::Aborted) } else { Ok(()) }
+impl AsFd for Post {
+    /// Readable while there are letters.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
-/// How long a sender rests while the peer's box is full.
-const FULL_RETRY: Duration = Duration::from_millis(1);
-
-fn too_many_files() -> String {
+/// What to say where a descriptor did not arrive.
+pub fn too_many_files() -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(0);
     format!("cannot take a peer's shared memory: Too many open files (limit of this process {limit}: ulimit -n)")
 }
 
-fn address(name: &FdPostName) -> Result<SocketAddrUnix, Error> {
+fn address(name: &PostName) -> Result<SocketAddrUnix, Error> {
     let mut text = b"oxccl-".to_vec();
     for byte in name {
         text.extend_from_slice(format!("{byte:02x}").as_bytes());
@@ -175,64 +148,43 @@ fn address(name: &FdPostName) -> Result<SocketAddrUnix, Error> {
 mod tests {
     use super::*;
     use crate::sys::SharedFile;
-    use std::os::fd::AsFd;
 
-    const LIMIT: Duration = Duration::from_secs(10);
-
-    fn never() -> (OwnedFd, OwnedFd) {
-        rustix::pipe::pipe().expect("a pipe")
+    #[test]
+    fn letters_arrive_in_order_with_their_descriptors() {
+        let (a, b) = (Post::open().expect("a"), Post::open().expect("b"));
+        let memory = SharedFile::create("test", 8192).expect("memory");
+        assert_eq!(a.send(&b.name(), b"first", Some(memory.descriptor())), Ok(Sent::Yes));
+        assert_eq!(a.send(&b.name(), b"", None), Ok(Sent::Yes));
+        let first = b.take().expect("take").expect("a letter");
+        assert_eq!((first.bytes.as_slice(), first.lost), (&b"first"[..], false));
+        assert_eq!(rustix::fs::fstat(first.fd.expect("a descriptor")).expect("fstat").st_size, 8192);
+        let second = b.take().expect("take").expect("a letter");
+        assert!(second.bytes.is_empty() && second.fd.is_none());
+        assert!(b.take().expect("take").is_none());
     }
 
     #[test]
-    fn descriptors_arrive_by_key_whatever_the_order() {
-        let (cancel, _writer) = never();
-        let (mut a, mut b) = (FdPost::open().expect("a"), FdPost::open().expect("b"));
-        let first = SharedFile::create("test", 4096).expect("memory");
-        let second = SharedFile::create("test", 8192).expect("memory");
-        a.send(&b.name(), 1, first.descriptor(), cancel.as_fd(), LIMIT).expect("send");
-        a.send(&b.name(), 2, second.descriptor(), cancel.as_fd(), LIMIT).expect("send");
-        let got = b.receive(2, cancel.as_fd(), LIMIT).expect("second first");
-        assert_eq!(rustix::fs::fstat(&got).expect("fstat").st_size, 8192);
-        let got = b.receive(1, cancel.as_fd(), LIMIT).expect("first second");
-        assert_eq!(rustix::fs::fstat(&got).expect("fstat").st_size, 4096);
+    fn a_full_box_takes_letters_later() {
+        let (a, b) = (Post::open().expect("a"), Post::open().expect("b"));
+        let sent = (0..100_000u32).take_while(|n| a.send(&b.name(), &n.to_le_bytes(), None) == Ok(Sent::Yes)).count();
+        assert!(sent > 0 && sent < 100_000);
+        assert_eq!(a.send(&b.name(), b"", None), Ok(Sent::Later));
+        assert!(b.take().expect("take").is_some());
+        assert_eq!(a.send(&b.name(), b"", None), Ok(Sent::Yes));
     }
 
     #[test]
-    fn two_full_boxes_do_not_block_each_other() {
-        let (cancel, _writer) = never();
-        let (mut a, mut b) = (FdPost::open().expect("a"), FdPost::open().expect("b"));
-        let memory = SharedFile::create("test", 4096).expect("memory");
-        let (to_a, to_b) = (a.name(), b.name());
-        // More than any queue of the kernel holds, in both directions at once.
-        let many = 600;
-        std::thread::scope(|scope| {
-            for (post, to) in [(&mut a, to_b), (&mut b, to_a)] {
-                let (memory, cancel) = (&memory, cancel.as_fd());
-                scope.spawn(move || {
-                    (0..many).for_each(|key| post.send(&to, key, memory.descriptor(), cancel, LIMIT).expect("send"));
-                    (0..many).for_each(|key| drop(post.receive(key, cancel, LIMIT).expect("receive")));
-                });
-            }
-        });
+    fn what_is_too_long_is_a_strangers() {
+        let (a, b) = (Post::open().expect("a"), Post::open().expect("b"));
+        assert_eq!(a.send(&b.name(), &[1; LETTER_MAX + 1], None), Ok(Sent::Yes));
+        assert_eq!(a.send(&b.name(), &[2; LETTER_MAX], None), Ok(Sent::Yes));
+        assert_eq!(b.take().expect("take").expect("a letter").bytes, [2; LETTER_MAX]);
     }
 
     #[test]
-    fn waiting_ends_by_cancel_and_by_deadline() {
-        let (cancel, writer) = never();
-        let mut post = FdPost::open().expect("post");
-        let late = post.receive(7, cancel.as_fd(), Duration::from_millis(20)).expect_err("nothing was sent");
-        assert!(matches!(late, Error::Timeout(_)), "{late}");
-        drop(writer);
-        assert_eq!(post.receive(7, cancel.as_fd(), LIMIT).expect_err("cancelled"), Error::Aborted);
-    }
-
-    #[test]
-    fn a_closed_box_is_a_dead_peer() {
-        let (cancel, _writer) = never();
-        let mut post = FdPost::open().expect("post");
-        let gone = FdPost::open().expect("gone").name();
-        let memory = SharedFile::create("test", 4096).expect("memory");
-        let error = post.send(&gone, 1, memory.descriptor(), cancel.as_fd(), LIMIT).expect_err("nobody is there");
-        assert!(matches!(error, Error::Remote { .. }), "{error}");
+    fn a_closed_box_is_told() {
+        let post = Post::open().expect("post");
+        let gone = Post::open().expect("gone").name();
+        assert_eq!(post.send(&gone, b"x", None), Ok(Sent::Gone));
     }
 }

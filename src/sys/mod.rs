@@ -1,4 +1,4 @@
-//! Hand-written system interfaces: shared memory, passing of file descriptors, host identity.
+//! Hand-written system interfaces: shared memory, letters with file descriptors, host identity.
 
 mod fdpass;
 mod fork;
@@ -6,7 +6,7 @@ mod host;
 mod shared;
 pub mod sync;
 
-pub use fdpass::{FdPost, FdPostName};
+pub use fdpass::{LETTER_MAX, Parcel, Post, PostName, Sent, too_many_files};
 pub use fork::{ChildCloses, forks};
 pub use host::{HostFacts, allowed_cpus};
 pub use shared::{AddressRange, SharedFile, SharedMemory};

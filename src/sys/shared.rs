@@ -103,6 +103,11 @@ impl SharedFile {
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+
+    /// The descriptor alone.
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.fd
+    }
 }
 
 impl SharedMemory {

@@ -4,30 +4,33 @@
 //! the receiver, a `consumed` counter that lives with the sender. A transport decides where that
 //! memory is and how the peer comes by it. Kernels cannot tell one from another.
 //!
-//! All ranks are linked when a communicator is made. Each makes one piece of memory for all peers that it reaches
-//! in the same way, and every rank computes where in it the parts of which link are (`layout`): what ranks tell each
-//! other is no more than how to map it.
+//! Links are made when a call first needs them, unit by unit ([`Unit`]): each rank makes one piece of memory for the peers
+//! that it reaches in the same way, and knows where in a peer's piece the parts of which link are (`layout`): what ranks
+//! tell each other ([`Links`], by letters between helper threads) is no more than how to map it. When a communicator is
+//! made, ranks only try ([`probe`]) whether the transports that they have chosen work.
 
-mod connect;
+mod handshake;
 mod layout;
+mod links;
 mod opened;
 mod p2p;
+mod probe;
 mod shm;
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use connect::{Connections, Exchange, LinkAddresses, Route, Unconnected, connect};
-pub use layout::Plan;
+pub use crate::plan::wiring::Unit;
+pub use links::{Hooks, LinkAddresses, Links};
 pub use p2p::{PeerBuffer, keeps_lines_whole, maps_buffers};
+pub use probe::{Exchange, Probe, Route, Unconnected, probe, routes};
 
 use crate::device::Context;
 use crate::error::Error;
-use crate::sys::{FdPost, FdPostName, HostFacts};
+use crate::sys::{HostFacts, PostName, SharedFile, SharedMemory};
 
 /// What a rank tells all others about itself, once, when a communicator is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,8 +53,10 @@ pub struct PeerFacts {
     pub reachable: Vec<[u8; 16]>,
     /// The uuids of those that it reaches over NVLink, and its own.
     pub linked: Vec<[u8; 16]>,
-    /// Its post box for file descriptors.
-    pub post: FdPostName,
+    /// Its process's post box.
+    pub post: PostName,
+    /// The number of its links there.
+    pub links: u64,
     /// `NCCL_P2P_DISABLE`.
     pub p2p_disabled: bool,
     /// `NCCL_SHM_DISABLE`.
@@ -60,49 +65,56 @@ pub struct PeerFacts {
     pub registers: bool,
     /// The number of channels that it would like.
     pub channels: u32,
-    /// The size of a slot that it would like, in bytes.
+    /// The size of a slot of its ring that it would like, in bytes.
     pub slot_bytes: u32,
+    /// How often it would like the size of other slots halved, since its process has many communicators.
+    pub halvings: u32,
     /// The algorithms and protocols that its filters leave to each function that has a choice of them, as bits.
     pub ways: Vec<(u8, u8)>,
     /// The processors that it may run on.
     pub cpus: u32,
 }
 
-/// What a set-up needs from its communicator.
-pub struct Setup<'a> {
-    /// The context of this rank's device.
-    pub context: &'a Arc<Context>,
-    /// This rank's facts.
-    pub me: &'a PeerFacts,
-    /// This rank's post box.
-    pub post: &'a mut FdPost,
-    /// Becomes readable when the communicator is aborted.
-    pub cancel: BorrowedFd<'a>,
-}
-
-/// How a peer comes by memory of ours: the part of a connect message that only the transport reads.
+/// How a peer comes by memory of ours: the part of a message that only the transport reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Offer {
     /// Memory of the same process, by its number in the process's register.
     SameProcess(u64),
     /// A CUDA inter-process handle, 64 bytes.
     Ipc(Vec<u8>),
-    /// A memfd that has been passed to the post boxes of all members under this key.
-    Shared(u64),
+    /// A memfd that comes with the message.
+    Shared,
 }
 
 /// Memory that a kernel of this rank can reach, kept alive by the object.
 pub trait Segment: Send + Sync {
     /// The address for kernels of this rank; none that is good before [`Segment::register`].
     fn address(&self) -> u64;
-    /// Makes sure that there is memory behind this rank's own part.
-    fn reserve(&self) -> Result<(), Error> {
+    /// Makes the memory usable for kernels.
+    ///
+    /// # Errors
+    /// What the driver gives.
+    fn register(&mut self, _context: &Arc<Context>) -> Result<(), Error> {
         Ok(())
     }
-    /// Makes the memory usable for kernels. All ranks have reserved theirs.
-    fn register(&mut self, _setup: &Setup<'_>) -> Result<(), Error> {
-        Ok(())
-    }
+}
+
+/// Memory for peers.
+pub struct Made {
+    /// The memory.
+    pub segment: Box<dyn Segment>,
+    /// How peers come by it.
+    pub offer: Offer,
+    /// What must go with the offer.
+    pub file: Option<SharedFile>,
+}
+
+/// What a peer has offered, as far as it can be kept without a descriptor.
+pub struct Given {
+    /// The offer.
+    pub offer: Offer,
+    /// What came with it, mapped.
+    pub memory: Option<SharedMemory>,
 }
 
 /// One way of sharing memory.
@@ -113,16 +125,23 @@ pub trait Transport: Sync {
     fn connection(&self) -> Option<u32> {
         Some(0)
     }
-    /// Whether one rank makes the memory of all ranks that can pass descriptors to each other, and not each its own.
-    fn pools(&self) -> bool {
-        false
+    /// Whether the memory is the device's: making it may wait for what runs there.
+    fn is_device_memory(&self) -> bool {
+        true
     }
     /// Whether two ranks can use it. Both ranks come to the same answer from the same facts.
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool;
-    /// Makes memory for peers, zeroed as far as the plan wants it, and hands it to other members of the plan.
-    fn offer(&self, setup: &mut Setup<'_>, peers: &[PeerFacts], plan: &Plan) -> Result<(Box<dyn Segment>, Offer), Error>;
-    /// Maps memory that a peer made.
-    fn accept(&self, setup: &mut Setup<'_>, maker: &PeerFacts, offer: &Offer, plan: &Plan) -> Result<Box<dyn Segment>, Error>;
+    /// Makes memory for peers, of which the first `zeroed` bytes are zero.
+    ///
+    /// # Errors
+    /// What the driver or the system gives when it has no memory.
+    fn make(&self, context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<Made, Error>;
+    /// Maps memory of some bytes that a peer made; kernels can use it when it is registered. From here on it stays, even if
+    /// the peer dies.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where it cannot be mapped, [`Error::Remote`] where it is not what it should be.
+    fn open(&self, context: &Arc<Context>, maker: &PeerFacts, given: Given, bytes: usize) -> Result<Box<dyn Segment>, Error>;
 }
 
 /// All transports, the preferred ones first.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::opened::Opened;
-use super::{Offer, PeerFacts, Plan, Segment, Setup, Transport, wrong_offer};
+use super::{Given, Made, Offer, PeerFacts, Segment, Transport, wrong_offer};
 use crate::device::{Context, DeviceMemory, IpcMemHandle};
 use crate::error::Error;
 
@@ -94,20 +94,20 @@ impl Transport for Direct {
         a.process == b.process && a.host == b.host && devices_reach_each_other(a, b)
     }
 
-    fn offer(&self, setup: &mut Setup<'_>, _peers: &[PeerFacts], plan: &Plan) -> Result<(Box<dyn Segment>, Offer), Error> {
-        let memory = Arc::new(DeviceMemory::zeroed_at_first(setup.context, plan.bytes, plan.zeroed)?);
+    fn make(&self, context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<Made, Error> {
+        let memory = Arc::new(DeviceMemory::zeroed_at_first(context, bytes, zeroed)?);
         let number = publish(&memory);
-        Ok((Box::new(memory), Offer::SameProcess(number)))
+        Ok(Made { segment: Box::new(memory), offer: Offer::SameProcess(number), file: None })
     }
 
-    fn accept(&self, setup: &mut Setup<'_>, maker: &PeerFacts, offer: &Offer, _plan: &Plan) -> Result<Box<dyn Segment>, Error> {
-        let Offer::SameProcess(number) = offer else { return Err(wrong_offer(maker, self.label())) };
-        let memory = OFFERED.lock().get_or_insert_default().get(number).and_then(Weak::upgrade);
+    fn open(&self, context: &Arc<Context>, maker: &PeerFacts, given: Given, _bytes: usize) -> Result<Box<dyn Segment>, Error> {
+        let Offer::SameProcess(number) = given.offer else { return Err(wrong_offer(maker, self.label())) };
+        let memory = OFFERED.lock().get_or_insert_default().get(&number).and_then(Weak::upgrade);
         let memory = memory.ok_or_else(|| Error::Remote {
             rank: Some(maker.rank),
             text: format!("rank {} of this process gave up before its memory was mapped", maker.rank),
         })?;
-        setup.context.enable_peer(memory.context())?;
+        context.enable_peer(memory.context())?;
         Ok(Box::new(memory))
     }
 }
@@ -121,15 +121,15 @@ impl Transport for Ipc {
         a.process != b.process && a.host.can_see_process(&b.host) && devices_reach_each_other(a, b)
     }
 
-    fn offer(&self, setup: &mut Setup<'_>, _peers: &[PeerFacts], plan: &Plan) -> Result<(Box<dyn Segment>, Offer), Error> {
-        let memory = DeviceMemory::zeroed_at_first(setup.context, plan.bytes, plan.zeroed)?;
+    fn make(&self, context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<Made, Error> {
+        let memory = DeviceMemory::zeroed_at_first(context, bytes, zeroed)?;
         let handle = memory.export()?;
-        Ok((Box::new(memory), Offer::Ipc(handle.0.to_vec())))
+        Ok(Made { segment: Box::new(memory), offer: Offer::Ipc(handle.0.to_vec()), file: None })
     }
 
-    fn accept(&self, setup: &mut Setup<'_>, maker: &PeerFacts, offer: &Offer, _plan: &Plan) -> Result<Box<dyn Segment>, Error> {
-        let Offer::Ipc(bytes) = offer else { return Err(wrong_offer(maker, self.label())) };
+    fn open(&self, context: &Arc<Context>, maker: &PeerFacts, given: Given, _bytes: usize) -> Result<Box<dyn Segment>, Error> {
+        let Offer::Ipc(bytes) = given.offer else { return Err(wrong_offer(maker, self.label())) };
         let handle = <[u8; 64]>::try_from(bytes.as_slice()).map_err(|_| wrong_offer(maker, self.label()))?;
-        Ok(Box::new(Opened::open(setup.context, IpcMemHandle(handle))?))
+        Ok(Box::new(Opened::open(context, IpcMemHandle(handle))?))
     }
 }

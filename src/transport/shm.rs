@@ -1,18 +1,11 @@
-//! Shared host memory: a memfd for all ranks of a host, registered with CUDA by each.
-//!
-//! One rank makes the file and passes it to the others, one message to each post box: a box has room for few (10 where
-//! nothing else is set), so that nobody ever waits for room. Every rank reserves the pages of its own part.
+//! Shared host memory: a memfd of each rank, which its peers map and register with CUDA.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use super::{Offer, PeerFacts, Plan, Segment, Setup, Transport, wrong_offer};
-use crate::device::RegisteredMemory;
+use super::{Given, Made, Offer, PeerFacts, Segment, Transport, wrong_offer};
+use crate::device::{Context, RegisteredMemory};
 use crate::error::Error;
 use crate::sys::{SharedFile, SharedMemory};
-
-/// How long a rank waits for a peer's descriptor, or for room in a peer's post box. Both sides are in
-/// the same phase of set-up, so that only a dead or stopped peer takes this long.
-const PASS_LIMIT: Duration = Duration::from_secs(20);
 
 /// Ranks of one host, by way of host memory.
 pub(super) struct Shm;
@@ -21,15 +14,6 @@ pub(super) struct Shm;
 struct HostSegment {
     registered: Option<RegisteredMemory>,
     memory: SharedMemory,
-    /// Only until the pages are reserved: a mapping needs no descriptor.
-    file: Option<SharedFile>,
-    own: (usize, usize),
-}
-
-impl HostSegment {
-    fn map(file: SharedFile, plan: &Plan) -> Result<HostSegment, Error> {
-        Ok(HostSegment { registered: None, memory: file.map()?, file: Some(file), own: plan.own })
-    }
 }
 
 impl Segment for HostSegment {
@@ -37,15 +21,12 @@ impl Segment for HostSegment {
         self.registered.as_ref().map_or(0, RegisteredMemory::address)
     }
 
-    fn reserve(&self) -> Result<(), Error> {
-        self.file.as_ref().map_or(Ok(()), |file| file.reserve(self.own.0, self.own.1 - self.own.0))
-    }
-
-    fn register(&mut self, setup: &Setup<'_>) -> Result<(), Error> {
-        self.file = None;
-        // SAFETY: this object owns the mapping and drops the registration first.
-        let registered = unsafe { RegisteredMemory::register(setup.context, self.memory.address(), self.memory.bytes()) };
-        self.registered = Some(registered?);
+    fn register(&mut self, context: &Arc<Context>) -> Result<(), Error> {
+        if self.registered.is_none() {
+            // SAFETY: this object owns the mapping and drops the registration first.
+            let registered = unsafe { RegisteredMemory::register(context, self.memory.address(), self.memory.bytes()) };
+            self.registered = Some(registered?);
+        }
         Ok(())
     }
 }
@@ -59,38 +40,27 @@ impl Transport for Shm {
         None
     }
 
-    fn pools(&self) -> bool {
-        true
+    fn is_device_memory(&self) -> bool {
+        false
     }
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
         !a.shm_disabled && !b.shm_disabled && a.host.can_pass_descriptors(&b.host)
     }
 
-    fn offer(&self, setup: &mut Setup<'_>, peers: &[PeerFacts], plan: &Plan) -> Result<(Box<dyn Segment>, Offer), Error> {
-        let file = SharedFile::create("oxccl-link", plan.bytes)?;
-        let key = rand::random();
-        for rank in plan.members.iter().filter(|rank| **rank != setup.me.rank) {
-            let peer = &peers[*rank as usize];
-            let sent = setup.post.send(&peer.post, key, file.descriptor(), setup.cancel, PASS_LIMIT);
-            sent.map_err(|error| blame(error, peer))?;
+    fn make(&self, _context: &Arc<Context>, bytes: usize, _zeroed: usize) -> Result<Made, Error> {
+        let file = SharedFile::create("oxccl-link", bytes)?;
+        // Pages belong where their owner is: whoever else touched one first, or registered it, would have it.
+        file.reserve(0, bytes)?;
+        let segment = Box::new(HostSegment { registered: None, memory: file.map()? });
+        Ok(Made { segment, offer: Offer::Shared, file: Some(file) })
+    }
+
+    fn open(&self, _context: &Arc<Context>, maker: &PeerFacts, given: Given, bytes: usize) -> Result<Box<dyn Segment>, Error> {
+        let (Offer::Shared, Some(memory)) = (given.offer, given.memory) else { return Err(wrong_offer(maker, self.label())) };
+        if memory.bytes() < bytes {
+            return Err(wrong_offer(maker, self.label()));
         }
-        Ok((Box::new(HostSegment::map(file, plan)?), Offer::Shared(key)))
-    }
-
-    fn accept(&self, setup: &mut Setup<'_>, maker: &PeerFacts, offer: &Offer, plan: &Plan) -> Result<Box<dyn Segment>, Error> {
-        let Offer::Shared(key) = offer else { return Err(wrong_offer(maker, self.label())) };
-        let fd = setup.post.receive(*key, setup.cancel, PASS_LIMIT).map_err(|error| blame(error, maker))?;
-        let file = SharedFile::adopt(fd, plan.bytes).map_err(|error| blame(error, maker))?;
-        Ok(Box::new(HostSegment::map(file, plan)?))
-    }
-}
-
-/// Puts the peer's rank into an error about it.
-fn blame(error: Error, peer: &PeerFacts) -> Error {
-    match error {
-        Error::Remote { text, .. } => Error::Remote { rank: Some(peer.rank), text: format!("rank {}: {text}", peer.rank) },
-        Error::Timeout(text) => Error::Remote { rank: Some(peer.rank), text: format!("rank {}: {text}", peer.rank) },
-        other => other,
+        Ok(Box::new(HostSegment { registered: None, memory }))
     }
 }

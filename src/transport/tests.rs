@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::layout::{Area, Key, Map, PAGE, lay_out};
+use super::layout::{Area, PAGE, areas, lay_out};
 use super::*;
 use crate::plan::layout::Proto;
 use crate::plan::wiring::{LinkNeed, LinkSet, Wiring};
@@ -19,11 +19,13 @@ fn facts(rank: u32) -> PeerFacts {
         reachable: (0..4).map(|device| [device; 16]).collect(),
         linked: Vec::new(),
         post: [rank as u8; 16],
+        links: u64::from(rank),
         p2p_disabled: false,
         shm_disabled: false,
         registers: true,
         channels: 1,
         slot_bytes: 4096,
+        halvings: 0,
         ways: Vec::new(),
         cpus: 2,
     }
@@ -87,7 +89,7 @@ fn without_a_transport_the_error_says_why() {
 
 #[test]
 fn offers_survive_their_encoding_and_garbage_does_not_crash() {
-    let offers = [Offer::SameProcess(7), Offer::Ipc(vec![1; 64]), Offer::Shared(300)];
+    let offers = [Offer::SameProcess(300), Offer::Ipc(vec![1; 64]), Offer::Shared];
     for offer in offers {
         let bytes = postcard::to_stdvec(&offer).expect("encode");
         assert_eq!(postcard::from_bytes::<Offer>(&bytes).expect("decode"), offer);
@@ -111,7 +113,8 @@ fn pieces(owner: u32, area: &Area) -> BTreeMap<usize, (usize, LinkId)> {
 
 #[test]
 fn parts_of_an_area_do_not_overlap_and_are_aligned() {
-    let set = |class, proto, slot_bytes| LinkSet { class, proto, channels: 2, slot_bytes };
+    let set =
+        |class, proto, slot_bytes| LinkSet { class, proto, channels: if class == LinkClass::Peer { 1 } else { 2 }, slot_bytes };
     let sets = vec![
         set(LinkClass::Ring, Proto::Simple, 65536),
         set(LinkClass::Mesh, Proto::Ll, 1984),
@@ -127,7 +130,7 @@ fn parts_of_an_area_do_not_overlap_and_are_aligned() {
             assert!(*begin >= end, "{id:?}");
             end = *past;
         }
-        assert_eq!(end, area.bytes);
+        assert_eq!(end.next_multiple_of(PAGE), area.bytes);
         assert_eq!(pieces.len(), area.parts.len() + area.parts.iter().filter(|(need, _)| need.id.to == owner).count());
         for (need, part) in &area.parts {
             let align = if need.slot_bytes >= 4096 { PAGE } else { 64 };
@@ -148,80 +151,46 @@ fn what_needs_no_zeroes_is_not_zeroed() {
     assert_eq!(lay_out(1, &[]), Area::default());
 }
 
-fn map(me: u32, facts: &[PeerFacts], wiring: &Wiring) -> Map {
-    Map::draw(me, facts, wiring).expect("a map")
-}
-
-/// Every rank draws the same of a segment and of a place in it, as far as it draws it at all.
-fn check_maps(facts: &[PeerFacts]) -> Vec<Map> {
-    let n = facts.len() as u32;
-    let wiring = Wiring::of_host(n, Proto::Simple, 2, 8192).expect("wiring");
-    let maps: Vec<Map> = (0..n).map(|me| map(me, facts, &wiring)).collect();
-    for (me, map) in (0..n).zip(&maps) {
-        assert_eq!(map.links.len(), wiring.links(me).len());
-        for (key, plan) in &map.segments {
-            let makers = &maps[key.maker as usize].segments[key];
-            assert_eq!((plan.bytes, &plan.members, plan.zeroed), (makers.bytes, &makers.members, makers.zeroed));
-            assert_eq!(plan.own.0 < plan.own.1, plan.members.contains(&me));
-        }
-        for (need, transport) in &map.links {
-            for end in [need.id.from, need.id.to] {
-                let (mine, theirs) = (&map.places[&(end, *transport)], &maps[end as usize].places[&(end, *transport)]);
-                assert_eq!((mine.key, mine.base), (theirs.key, theirs.base));
-                assert_eq!(mine.parts[&need.id], theirs.parts[&need.id]);
-                assert!(map.segments.contains_key(&mine.key));
-            }
-        }
-    }
-    maps
-}
-
 fn many(n: u32) -> Vec<PeerFacts> {
     let reachable: Vec<[u8; 16]> = (0..n).map(|device| [device as u8; 16]).collect();
     (0..n).map(|rank| PeerFacts { reachable: reachable.clone(), ..facts(rank) }).collect()
 }
 
-#[test]
-fn each_rank_makes_one_segment_of_device_memory() {
-    for n in [2, 3, 8] {
-        for (me, map) in (0..n).zip(check_maps(&many(n))) {
-            let keys: Vec<Key> = map.segments.keys().copied().collect();
-            assert_eq!(keys, (0..n).map(|maker| Key { transport: 1, maker }).collect::<Vec<_>>());
-            assert!(!map.pooled && map.segments[&keys[me as usize]].members == [me]);
-        }
-    }
-}
-
-#[test]
-fn one_rank_makes_the_shared_memory_of_a_host() {
-    let mut facts = many(6);
-    facts.iter_mut().for_each(|facts| facts.p2p_disabled = true);
-    for map in check_maps(&facts) {
-        assert_eq!(map.segments.keys().copied().collect::<Vec<_>>(), [Key { transport: 2, maker: 0 }]);
-        assert!(map.pooled && map.segments.values().all(|plan| plan.members == [0, 1, 2, 3, 4, 5]));
-    }
+/// The transports of a rank's areas of a unit, and the links in each.
+fn sorted(rank: u32, facts: &[PeerFacts], wiring: &Wiring, unit: Unit) -> Vec<(usize, usize)> {
+    let areas = areas(rank, facts, wiring, unit).expect("transports");
+    areas.into_iter().map(|(transport, area)| (transport, area.parts.len())).collect()
 }
 
 /// Ranks 1 and 4 are threads of one process, rank 2 cannot share device memory.
 #[test]
-fn mixed_ways_are_mixed_segments() {
+fn an_area_has_the_links_of_one_transport() {
     let mut facts = many(5);
     facts[2].p2p_disabled = true;
     (facts[4].process, facts[4].host.pid) = (facts[1].process, facts[1].host.pid);
-    let maps = check_maps(&facts);
-    let keys = |me: usize| maps[me].segments.keys().map(|key| (key.transport, key.maker)).collect::<Vec<_>>();
-    assert_eq!(keys(0), [(1, 0), (1, 1), (1, 3), (1, 4), (2, 0)]);
-    assert_eq!(keys(1), [(0, 1), (0, 4), (1, 0), (1, 1), (1, 3), (2, 0)]);
-    assert_eq!(keys(2), [(2, 0)]);
-    assert!(maps.iter().all(|map| map.pooled));
+    let wiring = Wiring::of_host(5, Proto::Simple, 1, 8192).expect("wiring");
+    let channel = |class| Unit::Channel { class, proto: Proto::Simple, channel: 0 };
+    let of = |rank, unit| sorted(rank, &facts, &wiring, unit);
+    assert_eq!(of(1, channel(LinkClass::Mesh)), [(0, 2), (1, 4), (2, 2)]);
+    assert_eq!(of(2, channel(LinkClass::Mesh)), [(2, 8)]);
+    assert_eq!(of(3, channel(LinkClass::Ring)), [(1, 1), (2, 1)]);
+    assert_eq!((of(4, Unit::pair(4, 1)), of(0, Unit::pair(1, 0)), of(2, Unit::pair(0, 1))), (vec![(0, 2)], vec![(1, 2)], vec![]));
+    // Both ends of a link look for it in the same area.
+    for (need, _) in areas(1, &facts, &wiring, channel(LinkClass::Mesh)).expect("areas").into_values().flat_map(|area| area.parts)
+    {
+        let peer = need.peer(1);
+        let transport = choose(&facts[1], &facts[peer as usize]).expect("a transport");
+        let theirs = areas(peer, &facts, &wiring, channel(LinkClass::Mesh)).expect("areas");
+        assert!(theirs[&transport].part(need.id).is_some(), "{need:?}");
+    }
 }
 
 #[test]
-fn all_ranks_name_the_same_pair_without_a_transport() {
+fn without_a_transport_there_is_no_area() {
     let mut facts = many(4);
     (facts[2].p2p_disabled, facts[2].shm_disabled) = (true, true);
     let wiring = Wiring::of_host(4, Proto::Simple, 1, 4096).expect("wiring");
-    let error = |me| Map::draw(me, &facts, &wiring).err().expect("rank 2 is alone").to_string();
-    assert!(error(3).contains("rank 0 and rank 2"), "{}", error(3));
-    assert!((0..4).all(|me| error(me) == error(0)));
+    let error = areas(3, &facts, &wiring, Unit::pair(3, 2)).expect_err("rank 2 is alone").to_string();
+    assert!(error.contains("rank 3 and rank 2"), "{error}");
+    assert!(areas(3, &facts, &wiring, Unit::pair(3, 1)).is_ok());
 }

@@ -5,7 +5,7 @@ use std::env;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::bind::Api;
+use crate::bind::{Api, IN_PROGRESS, SUCCESS};
 use crate::common::cuda::Stream;
 use crate::common::launch::Place;
 use crate::common::nccl::{Comm, Failure};
@@ -194,10 +194,22 @@ impl Member {
     pub fn run(&self, cases: &[Case]) {
         for case in cases {
             let buffers = Buffers::new(self, *case);
-            buffers.call(self, self.stream).unwrap_or_else(|failure| panic!("{case:?}: {failure}"));
+            match buffers.call(self, self.stream) {
+                // The links are being connected; the call follows.
+                Err(failure) if failure.code == IN_PROGRESS => self.settle(),
+                result => result.unwrap_or_else(|failure| panic!("{case:?}: {failure}")),
+            }
             self.api.cuda.wait(self.stream).expect("wait");
             buffers.check(self).unwrap_or_else(|wrong| panic!("{wrong}"));
         }
+    }
+
+    /// Polls a communicator that does not block until it is ready again.
+    fn settle(&self) {
+        while self.api.nccl.async_error(self.comm).expect("a live handle") == IN_PROGRESS {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(self.api.nccl.async_error(self.comm), Ok(SUCCESS));
     }
 
     /// Destroys the communicator.

@@ -227,12 +227,17 @@ impl Bench {
 
     /// Begins to sum `(rank + 1) * (i + 1)` over all ranks.
     pub fn begin(&self, lib: Lib, comm: usize, rank: usize) {
+        self.try_begin(lib, comm, rank).ok();
+    }
+
+    /// The same; what the call answers.
+    pub fn try_begin(&self, lib: Lib, comm: usize, rank: usize) -> Answer {
         let input: Vec<u8> = (0..ELEMENTS).flat_map(|i| (((rank + 1) * (i + 1)) as i32).to_ne_bytes()).collect();
         self.cuda.copy_to_device(self.send, &input).expect("a copy");
         self.cuda.fill(self.recv, 0xee, 4 * ELEMENTS).expect("a fill");
         // A fill of device memory does not wait for its end.
         self.cuda.wait(Stream(std::ptr::null_mut())).expect("the fill");
-        self.again(lib, comm);
+        lib.all_reduce((self.send, self.recv), ELEMENTS, (INT32, SUM), comm, self.raw())
     }
 
     /// Sums what is there.

@@ -1,17 +1,19 @@
 //! Every link of a wiring, written by one end and read by the other.
 
-use std::os::fd::AsFd;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nccl::bootstrap::Cancel;
-use nccl::device::{Context, DeviceMemory};
+use nccl::device::{Context, DeviceMemory, Ledger, Use};
 use nccl::error::Error;
 use nccl::plan::layout::{Counter, Proto, SLOTS};
 use nccl::plan::wiring::{LinkNeed, LinkSet, Wiring};
 use nccl::plan::{LinkClass, LinkId};
-use nccl::sys::{FdPost, HostFacts};
-use nccl::transport::{self, Connections, PeerFacts, Setup, Unconnected};
+use nccl::sys::HostFacts;
+use nccl::transport::{self, LinkAddresses, Links, PeerFacts, Unit};
 
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
@@ -53,7 +55,8 @@ impl Case {
 
 /// All classes, two channels, both protocols, a ring that is out of order.
 fn everything(nranks: u32) -> Wiring {
-    let set = |class, proto, slot_bytes| LinkSet { class, proto, channels: 2, slot_bytes };
+    let set =
+        |class, proto, slot_bytes| LinkSet { class, proto, channels: if class == LinkClass::Peer { 1 } else { 2 }, slot_bytes };
     let sets = vec![
         set(LinkClass::Ring, Proto::Simple, 65536),
         set(LinkClass::Mesh, Proto::Simple, 8192),
@@ -63,7 +66,17 @@ fn everything(nranks: u32) -> Wiring {
     Wiring::new((0..nranks).rev().collect(), sets).expect("a wiring")
 }
 
-fn facts(case: &Case, rank: u32, context: &Context, post: &FdPost) -> PeerFacts {
+/// All units of a wiring in which a rank has links.
+fn units(wiring: &Wiring, rank: u32) -> Vec<Unit> {
+    let channels = |set: &LinkSet| {
+        let (class, proto) = (set.class, set.proto);
+        (0..set.channels).map(move |channel| Unit::Channel { class, proto, channel })
+    };
+    let all = wiring.sets().iter().filter(|set| set.class != LinkClass::Peer).flat_map(channels);
+    all.chain((0..wiring.nranks()).filter(|peer| *peer != rank).map(|peer| Unit::pair(rank, peer))).collect()
+}
+
+fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts {
     let device = context.facts().expect("facts");
     PeerFacts {
         rank,
@@ -76,29 +89,64 @@ fn facts(case: &Case, rank: u32, context: &Context, post: &FdPost) -> PeerFacts 
         reachable: context.reachable().expect("devices"),
         linked: Vec::new(),
         registers: false,
-        post: post.name(),
+        post: links.post(),
+        links: links.key(),
         p2p_disabled: (case.no_peer_memory)(rank),
         shm_disabled: false,
         channels: 2,
         slot_bytes: 65536,
+        halvings: 0,
         ways: Vec::new(),
         cpus: 2,
     }
 }
 
-/// Connects a rank; hands the result to `then` while the rank can still exchange.
-fn connected(case: &Case, place: &Place, rank: u32, then: impl FnOnce(&mut Gather<'_>, Result<Connections, Unconnected>)) {
+/// The links of a rank by name.
+type Connected = BTreeMap<LinkId, LinkAddresses>;
+
+/// Tries the transports and connects some units of a rank; hands the result, and how peers are reached, to `then` while
+/// the rank can still exchange.
+fn connected(
+    case: &Case,
+    place: &Place,
+    rank: u32,
+    of: fn(&Wiring, u32) -> Vec<Unit>,
+    then: impl FnOnce(&mut Gather<'_>, Result<Connected, Error>, &str),
+) {
     let context = Context::retain((case.device)(rank)).expect("a device");
-    let mut post = FdPost::open().expect("a post box");
+    let (cancel, ledger) = (Cancel::new().expect("a cancel"), Arc::new(Ledger::default()));
+    let links = Links::open(&context, rank, &cancel, &ledger).expect("a helper thread");
     let mut gather = Gather { place, rank, nranks: case.nranks, round: 0 };
-    let mine = postcard::to_stdvec(&facts(case, rank, &context, &post)).expect("encode");
+    let mine = postcard::to_stdvec(&facts(case, rank, &context, &links)).expect("encode");
     let peers: Vec<PeerFacts> = gather.all(&mine).iter().map(|bytes| postcard::from_bytes(bytes).expect("decode")).collect();
-    let cancel = Cancel::new().expect("a cancel");
-    let mut setup = Setup { context: &context, me: &peers[rank as usize], post: &mut post, cancel: cancel.as_fd() };
-    let result = transport::connect(&mut setup, &peers, &(case.wiring)(case.nranks), &mut |bytes| Ok(gather.all(bytes)));
-    then(&mut gather, result);
+    let probed = transport::probe(&context, rank, &peers, &ledger, &mut |bytes| Ok(gather.all(bytes)));
+    let probe = probed.unwrap_or_else(|failed| panic!("rank {rank}: {}", failed.error));
+    let wiring = (case.wiring)(case.nranks);
+    links.plan(peers, wiring.clone());
+    gather.all(&[]);
+    let mut found = Connected::new();
+    let result = links.connect(
+        &of(&wiring, rank),
+        |_| false,
+        &|| Ok(()),
+        |unit, ends| {
+            assert_eq!(ends.iter().map(|(need, _)| *need).collect::<Vec<_>>(), wiring.unit_links(rank, unit));
+            found.extend(ends.iter().map(|(need, addresses)| (need.id, *addresses)));
+            Ok(())
+        },
+    );
+    then(&mut gather, result.map(|()| found), &probe.summary());
     // Nobody frees what a peer has mapped and is looking at.
     gather.all(&[]);
+    links.close();
+    assert!(ledger.bytes(Use::Links) > 0);
+    drop((links, probe));
+    // The helper thread may still have hold of the links.
+    let until = Instant::now() + Duration::from_secs(10);
+    while ledger.bytes(Use::Links) + ledger.bytes(Use::Persist) > 0 {
+        assert!(Instant::now() < until, "memory is left");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A number that no other part of any link has.
@@ -113,18 +161,18 @@ fn word(address: u64) -> &'static AtomicU64 {
 }
 
 /// The words of a link that its sender writes: both ends of each slot, and the counter.
-fn sent(need: &LinkNeed, connections: &Connections) -> Vec<u64> {
-    let at = connections.link(need.id).expect("the link is connected");
+fn sent(need: &LinkNeed, connected: &Connected) -> Vec<u64> {
+    let at = connected[&need.id];
     let size = u64::from(at.slot_bytes);
     let slots = (0..SLOTS as u64).flat_map(|slot| [at.slots + slot * size, at.slots + (slot + 1) * size - 8]);
     slots.chain([at.posted]).collect()
 }
 
-fn check(case: &Case, rank: u32, gather: &mut Gather<'_>, connections: &Connections) {
+fn check(case: &Case, rank: u32, gather: &mut Gather<'_>, connected: &Connected) {
     let links = (case.wiring)(case.nranks).links(rank);
     let (counter, last) = (size_of::<Counter>() as u64, 2 * SLOTS as u64 + 1);
     for need in &links {
-        let at = connections.link(need.id).expect("the link is connected");
+        let at = connected[&need.id];
         assert_eq!((at.slot_bytes, at.peer), (need.slot_bytes, need.peer(rank)));
         for counter_word in [at.posted, at.consumed].into_iter().flat_map(|base| (base..base + counter).step_by(8)) {
             assert_eq!(word(counter_word).load(Ordering::Acquire), 0, "{need:?}");
@@ -133,20 +181,20 @@ fn check(case: &Case, rank: u32, gather: &mut Gather<'_>, connections: &Connecti
     gather.all(&[]);
     for need in &links {
         if need.id.from == rank {
-            let words = sent(need, connections);
+            let words = sent(need, connected);
             words.iter().enumerate().for_each(|(n, at)| word(*at).store(mark(need.id, n as u64), Ordering::Release));
         } else {
-            let consumed = connections.link(need.id).expect("connected").consumed;
+            let consumed = connected[&need.id].consumed;
             word(consumed).store(mark(need.id, last), Ordering::Release);
         }
     }
     gather.all(&[]);
     for need in &links {
-        let words = sent(need, connections);
+        let words = sent(need, connected);
         for (n, at) in words.iter().enumerate() {
             assert_eq!(word(*at).load(Ordering::Acquire), mark(need.id, n as u64), "{need:?}, word {n}");
         }
-        let consumed = connections.link(need.id).expect("connected").consumed;
+        let consumed = connected[&need.id].consumed;
         assert_eq!(word(consumed).load(Ordering::Acquire), mark(need.id, last), "{need:?}");
     }
 }
@@ -172,11 +220,10 @@ fn works(case: &Case, place: &Place, ways: &[&str]) {
     let held: Vec<_> = (0..8).map(|device| Context::retain(device).expect("a device")).collect();
     held.iter().for_each(|context| drop(DeviceMemory::zeroed(context, 64).expect("memory")));
     ranks(case, place, |rank| {
-        connected(case, place, rank, |gather, result| {
-            let connections = result.unwrap_or_else(|failed| panic!("rank {rank}: {}", failed.error));
-            let summary = connections.summary();
+        connected(case, place, rank, units, |gather, result, summary| {
+            let links = result.unwrap_or_else(|failed| panic!("rank {rank}: {failed}"));
             assert!(ways.iter().any(|way| summary.contains(way)), "rank {rank}: {summary}");
-            check(case, rank, gather, &connections);
+            check(case, rank, gather, &links);
             gather.all(&[]);
         });
     });
@@ -228,7 +275,34 @@ fn all_ways_at_once() {
     run("links::all_ways_at_once", 3, &case, &ways);
 }
 
-/// Rank 1 has other slots than the others think: they name it, and it names one of them.
+/// Only one rank wants anything: the others give their part, although nobody there has asked for it.
+#[test]
+fn a_rank_alone_gets_its_links() {
+    let Some(me) = launch::child() else {
+        for off in ["0", "1"] {
+            Job::this_test("links::a_rank_alone_gets_its_links", 3).env("TEST_P2P_OFF", off).run().assert_ok();
+        }
+        return;
+    };
+    let case = Case { no_peer_memory: without_peer_memory(), ..Case::of(3) };
+    let of: fn(&Wiring, u32) -> Vec<Unit> =
+        if me.rank == 1 { units } else { |_, rank| if rank == 2 { vec![Unit::pair(2, 0)] } else { Vec::new() } };
+    // Rank 0 has a part of units, but wants nothing itself.
+    connected(&case, &me, me.rank as u32, of, |gather, result, _| {
+        let links = result.expect("links");
+        assert_eq!(
+            links.len(),
+            [0, units(&everything(3), 1).iter().map(|unit| everything(3).unit_links(1, *unit).len()).sum(), 2][me.rank]
+        );
+        gather.all(&[]);
+    });
+}
+
+fn without_peer_memory() -> fn(u32) -> bool {
+    if std::env::var("TEST_P2P_OFF").is_ok_and(|off| off == "1") { |_| true } else { |_| false }
+}
+
+/// Rank 1 has other slots than the others think: who first finds it tells the other.
 #[test]
 fn another_layout_is_told() {
     let Some(me) = launch::child() else {
@@ -237,21 +311,15 @@ fn another_layout_is_told() {
         }
         return;
     };
-    let no_peer_memory: fn(u32) -> bool =
-        if std::env::var("TEST_P2P_OFF").is_ok_and(|off| off == "1") { |_| true } else { |_| false };
-    let usual = Case { no_peer_memory, ..Case::of(3) };
+    let usual = Case { no_peer_memory: without_peer_memory(), ..Case::of(3) };
     let other = |nranks| Wiring::of_host(nranks, Proto::Simple, 1, 4096).expect("a wiring");
     let case = if me.rank == 1 { Case { wiring: other, ..usual } } else { usual };
-    connected(&case, &me, me.rank as u32, |gather, result| {
-        let failed = result.err();
-        let text = failed.as_ref().map_or(String::new(), |failed| failed.error.to_string());
-        let culprit = if me.rank == 1 { 0 } else { 1 };
-        let pooled = (case.no_peer_memory)(0);
-        // Of memory that rank 0 makes for all, rank 2 expects what rank 0 does.
-        if me.rank == 1 || !pooled {
-            assert!(text.contains(&format!("rank {culprit} laid out")), "rank {}: {text}", me.rank);
-            assert!(matches!(failed.as_ref().map(|failed| &failed.error), Some(Error::Remote { .. })));
-        }
+    let ring: fn(&Wiring, u32) -> Vec<Unit> =
+        |_, _| vec![Unit::Channel { class: LinkClass::Ring, proto: Proto::Simple, channel: 0 }];
+    connected(&case, &me, me.rank as u32, ring, |gather, result, _| {
+        let error = result.expect_err("another layout");
+        assert!(error.to_string().contains("laid out"), "rank {}: {error}", me.rank);
+        assert!(matches!(error, Error::Remote { .. }));
         gather.all(&[]);
     });
 }

@@ -25,7 +25,7 @@ fn both_ends_know_a_link_and_nobody_else() {
         }
         assert!(ends.values().all(|slots| slots.len() == 2 && slots[0] == slots[1]));
         let pairs = (nranks * (nranks - 1)) as usize;
-        assert_eq!(ends.len(), 2 * (nranks as usize + 2 * pairs), "{nranks} ranks");
+        assert_eq!(ends.len(), 2 * (nranks as usize + pairs) + pairs, "{nranks} ranks");
     }
 }
 
@@ -61,13 +61,64 @@ fn many_ranks_have_no_mesh() {
 
 #[test]
 fn slots_shrink_with_the_number_of_links() {
-    assert_eq!(pair_slot_bytes(2, 1), 64 << 10);
+    assert_eq!(pair_slot_bytes(2), 64 << 10);
     // 4 MiB / (8 slots * 10 links) = 52428.8
-    assert_eq!(pair_slot_bytes(11, 1), 48 << 10);
-    assert_eq!(pair_slot_bytes(2, 10), 48 << 10);
-    assert_eq!(pair_slot_bytes(64, 1), 8 << 10);
-    assert_eq!(pair_slot_bytes(u32::MAX, u32::MAX), 8 << 10);
-    assert_eq!(pair_slot_bytes(1, 1), 64 << 10);
+    assert_eq!(pair_slot_bytes(11), 48 << 10);
+    assert_eq!((pair_slot_bytes(64), pair_slot_bytes(u32::MAX), pair_slot_bytes(1)), (8 << 10, 8 << 10, 64 << 10));
+    assert_eq!([2, 3, 4, 8, 64].map(|nranks| mesh_slot_bytes(nranks) >> 10), [64, 56, 36, 16, 8]);
+    for nranks in 2..16 {
+        assert!((nranks - 1) * SLOTS as u32 * mesh_slot_bytes(nranks) < 900 << 10, "{nranks} ranks");
+    }
+}
+
+/// All units of a wiring.
+fn units(wiring: &Wiring) -> Vec<Unit> {
+    let channels = |set: &LinkSet| {
+        let (class, proto) = (set.class, set.proto);
+        (0..set.channels).map(move |channel| Unit::Channel { class, proto, channel })
+    };
+    let of_channels = wiring.sets().iter().filter(|set| set.class != LinkClass::Peer).flat_map(channels);
+    let n = wiring.nranks();
+    of_channels.chain((0..n).flat_map(|a| (a + 1..n).map(move |b| Unit::pair(b, a)))).collect()
+}
+
+/// Each link is in one unit, on both of its ends, and those of a unit keep their order.
+#[test]
+fn units_are_the_links_in_parts() {
+    for nranks in [1, 2, 3, 8] {
+        let wiring = Wiring::of_host(nranks, Proto::Simple, 2, 65536).expect("wiring");
+        for rank in 0..nranks {
+            let all = wiring.links(rank);
+            let mut seen = BTreeSet::new();
+            for unit in units(&wiring) {
+                let links = wiring.unit_links(rank, unit);
+                assert!(links.iter().all(|need| seen.insert(need.id)), "{unit:?}");
+                let first = links.first().and_then(|first| all.iter().position(|need| need == first));
+                assert!(first.is_none_or(|first| all[first..first + links.len()] == links[..]), "{unit:?}");
+                for peer in wiring.unit_peers(rank, unit) {
+                    assert!(peer != rank && wiring.unit_peers(peer, unit).contains(&rank), "{unit:?}");
+                }
+            }
+            assert_eq!(seen.len(), all.len());
+        }
+    }
+}
+
+#[test]
+fn units_that_are_not_there_have_no_links() {
+    let wiring = Wiring::of_host(3, Proto::Simple, 2, 65536).expect("wiring");
+    let channel = |class, proto, channel| Unit::Channel { class, proto, channel };
+    for unit in [
+        channel(LinkClass::Ring, Proto::Simple, 2),
+        channel(LinkClass::Mesh, Proto::Ll, 0),
+        channel(LinkClass::Peer, Proto::Simple, 0),
+        Unit::pair(1, 2),
+        Unit::pair(0, 7),
+        Unit::Pair { low: 0, high: 0 },
+    ] {
+        assert!(wiring.unit_peers(0, unit).is_empty(), "{unit:?}");
+    }
+    assert!(wiring.unit_links(3, channel(LinkClass::Ring, Proto::Simple, 0)).is_empty());
 }
 
 #[test]
@@ -76,7 +127,12 @@ fn nonsense_is_refused() {
     for ring in [vec![0, 0], vec![1, 2], vec![0, 2]] {
         assert!(Wiring::new(ring.clone(), vec![set]).is_err(), "{ring:?}");
     }
-    for bad in [LinkSet { channels: 0, ..set }, LinkSet { slot_bytes: 0, ..set }, LinkSet { slot_bytes: 100, ..set }] {
+    for bad in [
+        LinkSet { channels: 0, ..set },
+        LinkSet { slot_bytes: 0, ..set },
+        LinkSet { slot_bytes: 100, ..set },
+        LinkSet { class: LinkClass::Peer, channels: 2, ..set },
+    ] {
         assert!(Wiring::new(vec![0, 1], vec![bad]).is_err(), "{bad:?}");
     }
     assert!(Wiring::new(vec![0, 1], vec![set, set]).is_err());

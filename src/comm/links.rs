@@ -1,0 +1,83 @@
+//! Links are connected when a call first needs them.
+
+use std::sync::{Arc, Weak};
+
+use super::{Comm, arena};
+use crate::error::Error;
+use crate::plan::layout::kernel_error;
+use crate::transport::{Hooks, Links, Unit};
+
+impl Comm {
+    /// Asks the peers for units of links, and waits for nobody.
+    ///
+    /// # Errors
+    /// As [`Comm::connect`].
+    pub fn ask_for_links(&self, units: &[Unit]) -> Result<(), Error> {
+        self.links()?.ask(units)
+    }
+
+    /// Connects units of links: waits for answers of the peers' helper threads, whatever their users do. `busy` says that
+    /// the communicator may be busy, with this. A failure is for good, and the peers are told.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] for a peer that is gone, [`Error::Aborted`]; what ranks that do not agree on a call get; what the
+    /// driver gives when it has no memory.
+    pub fn connect(&self, units: &[Unit], busy: bool) -> Result<(), Error> {
+        let parts = self.parts()?;
+        let (schedules, links) = (&parts.schedules, self.links()?);
+        let connected = |unit| schedules.is_connected(unit);
+        let look = || self.check_usable(busy);
+        let result = links.connect(units, connected, &look, |unit, ends| schedules.connect(unit, ends));
+        result.inspect_err(|error| self.lose_links(links, error))
+    }
+
+    /// This rank will not take part in a call that others may have launched.
+    fn lose_links(&self, links: &Links, error: &Error) {
+        if *error == Error::Aborted {
+            return;
+        }
+        self.fail(error);
+        links.tell_leaving();
+    }
+
+    fn links(&self) -> Result<&Arc<Links>, Error> {
+        let links = self.parts()?.links.as_ref();
+        links.ok_or_else(|| Error::Internal("a communicator of one rank has no links".to_string()))
+    }
+
+    /// Lets links ask this communicator what they must know.
+    pub(super) fn hook(self: &Arc<Comm>, links: &Links) {
+        let (quiet, left) = (Arc::downgrade(self), Arc::downgrade(self));
+        let with = |comm: &Weak<Comm>| comm.upgrade().filter(|comm| !comm.is_inherited());
+        links.set_hooks(Hooks {
+            is_quiet: Box::new(move || with(&quiet).is_none_or(|comm| comm.device_is_quiet())),
+            has_left: Box::new(move |rank| with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank))),
+        });
+    }
+
+    /// A rank takes part in nothing any more: kernels that wait for it leave.
+    fn peer_has_left(&self, rank: u32) {
+        let Some(parts) = self.parts.get() else { return };
+        log::info!(target: "COLL", "rank {rank} says that it has met an error");
+        let serial = self.collectives_so_far().saturating_sub(1) as u32;
+        if self.kernel_failure().is_none() {
+            parts.flag.report(kernel_error::PEER_LEFT, rank, serial);
+        }
+        self.async_state();
+    }
+
+    /// Tells the peers that this rank leaves, by their helper threads: they may wait on links that this rank has not
+    /// connected.
+    pub fn tell_leaving(&self) {
+        if let Some(links) = self.parts.get().and_then(|parts| parts.links.as_ref()) {
+            links.tell_leaving();
+        }
+    }
+}
+
+/// Live communicators of a device in this process.
+pub(super) fn comms_on(device: i32) -> usize {
+    let mut count = 0;
+    arena::each(|comm| count += usize::from(comm.device == device));
+    count
+}

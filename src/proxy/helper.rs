@@ -1,0 +1,261 @@
+//! The thread, and how sources come and go.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+
+use super::letter::{Address, Content, Envelope};
+use super::outbox::Outbox;
+use super::{Letter, Source};
+use crate::error::Error;
+use crate::sys::{self, ChildCloses, Parcel, Post, PostName};
+
+/// How long the thread rests while somebody's box is full.
+const FULL_RETRY: Duration = Duration::from_millis(1);
+/// The same after many tries in vain: the receiver is stopped.
+const FULL_RETRY_MAX: Duration = Duration::from_millis(50);
+/// How long whoever ends the last source waits for the end of the thread. It takes longer only where the driver holds the
+/// thread up, and then it ends by itself.
+const END_LIMIT: Duration = Duration::from_secs(1);
+/// Letters that are taken from the box before others have their turn.
+const TURN: usize = 64;
+
+/// The process's helper, while there are sources: they are those of unrelated communicators, so that none could have it.
+static HELPER: Mutex<Option<Arc<Helper>>> = Mutex::new(None);
+
+struct Helper {
+    post: Post,
+    /// Readable when there is something in `state`.
+    wake: OwnedFd,
+    state: Mutex<State>,
+    ended: Condvar,
+    /// How often the process had been forked: a child has no such thread.
+    forks: u32,
+    _closes: [ChildCloses; 2],
+}
+
+#[derive(Default)]
+struct State {
+    sources: HashMap<Address, Weak<dyn Source>>,
+    /// What sources have sent from other threads.
+    letters: Vec<(Address, Letter)>,
+    /// Sources that have gone, whose letters are to be forgotten.
+    gone: Vec<Address>,
+    stop: bool,
+    ended: bool,
+    thread: Option<ThreadId>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// A source's registration. Dropping it ends it: what the source then still has in the thread ends soon.
+pub struct Member {
+    helper: Arc<Helper>,
+    address: Address,
+}
+
+/// Registers a source; starts the thread for the first one.
+///
+/// # Errors
+/// [`Error::System`] where the process may open no more files or start no thread, [`Error::Internal`] where the address is
+/// taken.
+pub fn join(address: Address, source: Weak<dyn Source>) -> Result<Member, Error> {
+    let mut place = HELPER.lock();
+    if let Some(inherited) = place.take_if(|helper| helper.forks != sys::forks()) {
+        // Its descriptors were closed when the child began.
+        std::mem::forget(inherited);
+    }
+    let helper = match place.as_ref() {
+        Some(helper) => helper.clone(),
+        None => Helper::start()?,
+    };
+    let mut state = helper.state.lock();
+    if state.sources.contains_key(&address) {
+        return Err(Error::Internal(format!("two sources have one address: {address:?}")));
+    }
+    state.sources.insert(address, source);
+    drop(state);
+    *place = Some(helper.clone());
+    Ok(Member { helper, address })
+}
+
+impl Member {
+    /// The post box that letters to this source go to.
+    pub fn post(&self) -> PostName {
+        self.helper.post.name()
+    }
+
+    /// Sends letters, from any thread.
+    pub fn send(&self, letters: impl IntoIterator<Item = Letter>) {
+        let mut state = self.helper.state.lock();
+        state.letters.extend(letters.into_iter().map(|letter| (self.address, letter)));
+        drop(state);
+        self.helper.wake();
+    }
+
+    /// Makes the thread call [`Source::tick`] soon.
+    pub fn nudge(&self) {
+        self.helper.wake();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut place = HELPER.lock();
+        let mut state = self.helper.state.lock();
+        state.sources.remove(&self.address);
+        state.gone.push(self.address);
+        let last = state.sources.is_empty();
+        // Whoever comes later finds no helper, and starts another one.
+        state.stop = last;
+        drop(state);
+        if last {
+            place.take_if(|helper| Arc::ptr_eq(helper, &self.helper));
+        }
+        drop(place);
+        self.helper.wake();
+        if last {
+            self.helper.wait_for_end();
+        }
+    }
+}
+
+impl Helper {
+    fn start() -> Result<Arc<Helper>, Error> {
+        let post = Post::open()?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::system("eventfd", "wake-up of the helper thread", &errno.into()))?;
+        let closes = [ChildCloses::of(post.as_fd()), ChildCloses::of(wake.as_fd())];
+        let state = Mutex::new(State::default());
+        let helper = Arc::new(Helper { post, wake, state, ended: Condvar::new(), forks: sys::forks(), _closes: closes });
+        let own = helper.clone();
+        let spawned = std::thread::Builder::new().name("oxccl-helper".to_string()).spawn(move || own.run());
+        let handle = spawned.map_err(|error| Error::system("pthread_create", "the helper thread", &error))?;
+        let mut state = helper.state.lock();
+        state.thread = Some(handle.thread().id());
+        state.handle = Some(handle);
+        drop(state);
+        Ok(helper)
+    }
+
+    fn wake(&self) {
+        // The counter can only be full of earlier wake-ups.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Waits for the end of the thread, but not in it.
+    fn wait_for_end(&self) {
+        let mut state = self.state.lock();
+        if state.thread == Some(std::thread::current().id()) {
+            return;
+        }
+        let until = Instant::now() + END_LIMIT;
+        while !state.ended && !self.ended.wait_until(&mut state, until).timed_out() {}
+        let handle = state.handle.take().filter(|_| state.ended);
+        drop(state);
+        handle.into_iter().for_each(|handle| drop(handle.join()));
+    }
+
+    fn run(&self) {
+        // Handlers of the user's signals are to run on the user's threads.
+        let _ = nix::sys::signal::SigSet::all().thread_set_mask();
+        let mut outbox = Outbox::new(self.post.name());
+        let mut full_for = 0;
+        while let Some(round) = self.begin(&mut outbox) {
+            let more = self.receive_some(&mut outbox);
+            let next = self.tick_all(&round, &mut outbox);
+            let sending = outbox.send(&self.post);
+            for (from, to) in sending.dead {
+                self.with_source(from, |source| source.undeliverable(to, true));
+            }
+            while let Some(own) = outbox.take_own() {
+                self.dispatch(own, &mut outbox);
+            }
+            full_for = if sending.full { full_for + 1 } else { 0 };
+            let retry = (full_for > 0).then(|| Instant::now() + (FULL_RETRY * full_for).min(FULL_RETRY_MAX));
+            let again = (more || outbox.is_fresh()).then(Instant::now);
+            self.pause(next.into_iter().chain(retry).chain(again).min());
+        }
+        outbox.send(&self.post);
+        self.state.lock().ended = true;
+        self.ended.notify_all();
+    }
+
+    /// Takes in what other threads want; the sources there are, or none where the thread is to end.
+    fn begin(&self, outbox: &mut Outbox) -> Option<Vec<Address>> {
+        let mut drained = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut drained);
+        let mut state = self.state.lock();
+        for (from, letter) in std::mem::take(&mut state.letters) {
+            outbox.of(from).add(letter);
+        }
+        for gone in std::mem::take(&mut state.gone) {
+            outbox.last_letters(gone);
+        }
+        (!state.stop).then(|| state.sources.keys().copied().collect())
+    }
+
+    /// Takes letters from the box; whether there may be more.
+    fn receive_some(&self, outbox: &mut Outbox) -> bool {
+        for _ in 0..TURN {
+            match self.post.take() {
+                Ok(Some(parcel)) => self.dispatch(parcel, outbox),
+                Ok(None) => return false,
+                Err(error) => {
+                    log::info!(target: "INIT", "the post box of this process fails: {error}");
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn dispatch(&self, parcel: Parcel, outbox: &mut Outbox) {
+        let Some(envelope) = Envelope::decode(&parcel.bytes) else { return };
+        let Parcel { fd, lost, .. } = parcel;
+        let known = self.with_source(envelope.to, |source| match &envelope.content {
+            Content::Bytes(bytes) => source.receive(envelope.from, bytes, fd, lost, outbox.of(envelope.to)),
+            Content::NoSource => source.undeliverable(envelope.from, false),
+        });
+        if !known {
+            outbox.bounce(&envelope);
+        }
+    }
+
+    /// The earliest time at which a source wants to be called again.
+    fn tick_all(&self, sources: &[Address], outbox: &mut Outbox) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = None;
+        for address in sources {
+            self.with_source(*address, |source| {
+                next = source.tick(now, outbox.of(*address)).into_iter().chain(next).min();
+            });
+        }
+        next
+    }
+
+    /// Lets a source do something; false where there is no such source. A panic is the source's own.
+    fn with_source(&self, address: Address, act: impl FnOnce(&dyn Source)) -> bool {
+        let source = self.state.lock().sources.get(&address).and_then(Weak::upgrade);
+        let Some(source) = source else { return false };
+        if catch_unwind(AssertUnwindSafe(|| act(&*source))).is_err() {
+            log::warn!("the helper thread panicked for rank {}", address.rank);
+        }
+        true
+    }
+
+    /// Blocks until there is a letter or a wake-up, or a time has come.
+    fn pause(&self, until: Option<Instant>) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left
+            .map(|left| Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() });
+        let mut fds = [PollFd::new(&self.post, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        // An interruption is a turn for nothing.
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+    }
+}

@@ -1,0 +1,270 @@
+//! How the ranks of a unit come by each other's memory. Pure: letters, times and what was made go in, letters come out.
+//!
+//! A rank that first needs a unit makes its part of the memory and *offers* it to its peers in the unit, saying that it
+//! wants theirs. A peer, whatever its user is doing, takes what it is offered (maps it), and says so; then it makes its own
+//! part, if it has not yet, and offers that to all of its peers. So every rank offers its part of a unit once to each peer,
+//! and waits for nothing but letters. A unit is complete for a rank that has all parts and whose own part all peers have:
+//! what it does from then on reaches them even if it dies the moment after.
+//!
+//! Letters are not lost, unless a process dies; a rank that waits asks again all the same, to learn of that.
+//!
+//! `P` is a peer's part, as it can be reached here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::plan::wiring::Unit;
+
+#[cfg(test)]
+mod tests;
+
+/// After how long a rank that waits asks again.
+pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What one rank tells another about a unit. What is offered goes with it and is none of this file's business.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// Here is its part; and whether it wants the other's.
+    Offer { wanted: bool },
+    /// It has the other's part.
+    Taken,
+    /// Something of the other is still missing.
+    Ask,
+    /// It could not make its part, or take the other's, and why.
+    Failed(String),
+}
+
+/// What the caller is to do about a letter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Todo {
+    /// Take the part that is offered, then call [`Handshake::taken`].
+    pub take: bool,
+    /// Make this rank's part, then call [`Handshake::made`].
+    pub make: bool,
+}
+
+/// This rank's part of a unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Own {
+    #[default]
+    None,
+    /// Somebody is making it.
+    Begun,
+    Made,
+    Failed(String),
+}
+
+/// What is known of a unit.
+struct Progress<P> {
+    peers: Vec<u32>,
+    own: Own,
+    /// This rank waits for it.
+    wanted: bool,
+    /// The peers' parts; none while somebody takes it.
+    theirs: BTreeMap<u32, Option<P>>,
+    /// The peers that have this rank's part.
+    has_mine: BTreeSet<u32>,
+    failed: BTreeMap<u32, String>,
+    /// It was complete, and the parts have been given away.
+    done: bool,
+    /// When each peer that is waited for was last asked.
+    asked: BTreeMap<u32, Duration>,
+}
+
+/// The state of all units of a rank. Times count from any fixed moment.
+pub(super) struct Handshake<P> {
+    units: BTreeMap<Unit, Progress<P>>,
+    /// Ranks that will never answer, and why.
+    gone: BTreeMap<u32, String>,
+}
+
+/// Letters to be sent: to whom, and what.
+pub(super) type Letters = Vec<(u32, Message)>;
+
+/// How it stands with a unit that this rank wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Everybody has everything.
+    Complete,
+    /// Something is missing of, or at, these ranks.
+    Missing(Vec<u32>),
+    /// It cannot come to be; the rank to blame, if it is not this one.
+    Failed(Option<u32>, String),
+}
+
+impl<P> Handshake<P> {
+    pub fn new() -> Handshake<P> {
+        Handshake { units: BTreeMap::new(), gone: BTreeMap::new() }
+    }
+
+    fn unit(&mut self, unit: Unit, peers: impl FnOnce() -> Vec<u32>) -> &mut Progress<P> {
+        self.units.entry(unit).or_insert_with(|| Progress {
+            peers: peers(),
+            own: Own::None,
+            wanted: false,
+            theirs: BTreeMap::new(),
+            has_mine: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            done: false,
+            asked: BTreeMap::new(),
+        })
+    }
+
+    /// This rank wants a unit, in which `peers` are its peers. True: the caller is to make its part.
+    pub fn want(&mut self, unit: Unit, peers: impl FnOnce() -> Vec<u32>, now: Duration) -> (bool, Letters) {
+        let progress = self.unit(unit, peers);
+        progress.wanted = !progress.done;
+        match progress.begin() {
+            true => (true, Vec::new()),
+            false => (false, progress.ask(now, Duration::ZERO)),
+        }
+    }
+
+    /// A letter about a unit, in which `peers` are those of this rank; and what is to be answered at once.
+    pub fn receive(&mut self, from: u32, unit: Unit, message: Message, peers: impl FnOnce() -> Vec<u32>) -> (Todo, Letters) {
+        let progress = self.unit(unit, peers);
+        let (mut todo, mut answers) = (Todo::default(), Vec::new());
+        if !progress.peers.contains(&from) {
+            return (todo, answers);
+        }
+        let wanted = match message {
+            Message::Offer { wanted } => {
+                todo.take = !progress.done && !progress.theirs.contains_key(&from);
+                if todo.take {
+                    progress.theirs.insert(from, None);
+                }
+                wanted
+            }
+            Message::Taken => {
+                progress.has_mine.insert(from);
+                false
+            }
+            Message::Ask => {
+                if progress.done || progress.theirs.get(&from).is_some_and(Option::is_some) {
+                    answers.push((from, Message::Taken));
+                }
+                true
+            }
+            Message::Failed(text) => {
+                progress.failed.entry(from).or_insert(text);
+                false
+            }
+        };
+        match &progress.own {
+            Own::Failed(text) if wanted => answers.push((from, Message::Failed(text.clone()))),
+            _ => todo.make = wanted && progress.begin(),
+        }
+        (todo, answers)
+    }
+
+    /// A peer's part was taken, or not; the peer is told.
+    pub fn taken(&mut self, unit: Unit, from: u32, result: Result<P, String>) -> Letters {
+        let Some(progress) = self.units.get_mut(&unit) else { return Vec::new() };
+        match result {
+            Ok(part) => {
+                progress.theirs.insert(from, Some(part));
+                vec![(from, Message::Taken)]
+            }
+            Err(text) => {
+                progress.failed.entry(from).or_insert_with(|| text.clone());
+                vec![(from, Message::Failed(text))]
+            }
+        }
+    }
+
+    /// This rank's part was made, or not: every peer is told, once.
+    pub fn made(&mut self, unit: Unit, result: Result<(), String>, now: Duration) -> Letters {
+        let Some(progress) = self.units.get_mut(&unit) else { return Vec::new() };
+        let message = |peer: &u32| match &result {
+            Ok(()) => Message::Offer { wanted: progress.wanted && !progress.theirs.contains_key(peer) },
+            Err(text) => Message::Failed(text.clone()),
+        };
+        let letters: Letters = progress.peers.iter().map(|peer| (*peer, message(peer))).collect();
+        progress.asked = progress.peers.iter().map(|peer| (*peer, now)).collect();
+        progress.own = result.map_or_else(Own::Failed, |()| Own::Made);
+        letters
+    }
+
+    /// Who has waited long enough to be asked again, about which unit; and when somebody will have.
+    pub fn tick(&mut self, now: Duration) -> (Vec<(Unit, Letters)>, Option<Duration>) {
+        let (mut letters, mut next) = (Vec::new(), None);
+        for (unit, progress) in self.units.iter_mut().filter(|(_, progress)| progress.wanted && progress.own == Own::Made) {
+            let asks = progress.ask(now, ASK_AGAIN);
+            if !asks.is_empty() {
+                letters.push((*unit, asks));
+            }
+            let due = progress.missing().filter_map(|peer| progress.asked.get(&peer)).min().map(|asked| *asked + ASK_AGAIN);
+            next = due.into_iter().chain(next).min();
+        }
+        (letters, next)
+    }
+
+    /// Forgets all units, but not who is gone. Gives the parts back that were taken.
+    pub fn restart(&mut self) -> Vec<P> {
+        std::mem::take(&mut self.units).into_values().flat_map(|progress| progress.theirs.into_values().flatten()).collect()
+    }
+
+    /// A rank will never answer again.
+    pub fn lose(&mut self, rank: u32, why: &str) {
+        self.gone.entry(rank).or_insert_with(|| why.to_string());
+    }
+
+    /// How it stands with a unit.
+    pub fn standing(&self, unit: Unit) -> Standing {
+        let Some(progress) = self.units.get(&unit) else { return Standing::Missing(Vec::new()) };
+        if progress.done {
+            return Standing::Complete;
+        }
+        if let Own::Failed(text) = &progress.own {
+            return Standing::Failed(None, text.clone());
+        }
+        let gone = || progress.missing().find_map(|rank| self.gone.get(&rank).map(|text| (rank, text)));
+        if let Some((rank, text)) = progress.failed.iter().next().map(|(rank, text)| (*rank, text)).or_else(gone) {
+            return Standing::Failed(Some(rank), text.clone());
+        }
+        let missing: Vec<u32> = progress.missing().collect();
+        match missing.is_empty() && progress.own == Own::Made {
+            true => Standing::Complete,
+            false => Standing::Missing(missing),
+        }
+    }
+
+    /// The parts of the peers, of a unit that is complete. They are given once; the unit stays complete.
+    pub fn finish(&mut self, unit: Unit) -> BTreeMap<u32, P> {
+        let Some(progress) = self.units.get_mut(&unit) else { return BTreeMap::new() };
+        (progress.wanted, progress.done) = (false, true);
+        std::mem::take(&mut progress.theirs).into_iter().filter_map(|(rank, part)| Some((rank, part?))).collect()
+    }
+}
+
+impl<P> Progress<P> {
+    /// Whether the caller is the one to make this rank's part.
+    fn begin(&mut self) -> bool {
+        let first = self.own == Own::None;
+        if first {
+            self.own = Own::Begun;
+        }
+        first
+    }
+
+    /// Peers whose parts are not there, or that do not have this rank's.
+    fn missing(&self) -> impl Iterator<Item = u32> {
+        let there = |peer: &u32| self.has_mine.contains(peer) && self.theirs.get(peer).is_some_and(Option::is_some);
+        self.peers.iter().copied().filter(move |peer| !self.done && !there(peer))
+    }
+
+    /// Asks those that were not asked for some time.
+    fn ask(&mut self, now: Duration, pause: Duration) -> Letters {
+        if self.own != Own::Made {
+            return Vec::new();
+        }
+        let due = |peer: &u32| self.asked.get(peer).is_none_or(|asked| now.saturating_sub(*asked) >= pause);
+        let due: Vec<u32> = self.missing().filter(due).collect();
+        due.into_iter()
+            .map(|peer| {
+                self.asked.insert(peer, now);
+                (peer, Message::Ask)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,288 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::LinkClass;
+use crate::plan::layout::Proto;
+
+/// Who made it, in which unit, for whom: no two parts are the same.
+type Part = (u32, Unit, u32);
+
+const MESH: Unit = Unit::Channel { class: LinkClass::Mesh, proto: Proto::Simple, channel: 0 };
+const RING: Unit = Unit::Channel { class: LinkClass::Ring, proto: Proto::Simple, channel: 0 };
+
+/// The peers of a rank in a unit of `n` ranks.
+fn peers(n: u32, rank: u32, unit: Unit) -> Vec<u32> {
+    let mut peers: BTreeSet<u32> = match unit {
+        Unit::Channel { class: LinkClass::Ring, .. } => [(rank + 1) % n, (rank + n - 1) % n].into(),
+        Unit::Channel { .. } => (0..n).collect(),
+        Unit::Pair { low, high } if low == rank || high == rank => [low, high].into(),
+        Unit::Pair { .. } => BTreeSet::new(),
+    };
+    peers.remove(&rank);
+    peers.into_iter().collect()
+}
+
+const OFFER: Message = Message::Offer { wanted: false };
+const WANTED: Message = Message::Offer { wanted: true };
+
+fn todo(take: bool, make: bool) -> Todo {
+    Todo { take, make }
+}
+
+fn now(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Two ranks, of which only one wants the pair: the other gives its part, and waits for nothing itself.
+#[test]
+fn a_peer_that_wants_nothing_answers() {
+    let unit = Unit::pair(0, 1);
+    let (mut a, mut b) = (Handshake::new(), Handshake::new());
+    assert_eq!(a.want(unit, || vec![1], now(0)), (true, Vec::new()));
+    assert_eq!(a.standing(unit), Standing::Missing(vec![1]));
+    assert_eq!(a.made(unit, Ok(()), now(0)), [(1, WANTED)]);
+    assert_eq!(b.receive(0, unit, WANTED, || vec![0]), (todo(true, true), Vec::new()));
+    assert_eq!(b.taken(unit, 0, Ok('a')), [(0, Message::Taken)]);
+    assert_eq!(b.made(unit, Ok(()), now(0)), [(0, OFFER)]);
+    // In whatever order they come.
+    assert_eq!(a.receive(1, unit, OFFER, || vec![1]), (todo(true, false), Vec::new()));
+    assert_eq!(a.taken(unit, 1, Ok('b')), [(1, Message::Taken)]);
+    assert_eq!(a.standing(unit), Standing::Missing(vec![1]), "nobody has its own part yet");
+    assert_eq!(a.receive(1, unit, Message::Taken, || vec![1]), (todo(false, false), Vec::new()));
+    assert_eq!(a.standing(unit), Standing::Complete);
+    assert_eq!(a.finish(unit), BTreeMap::from([(1, 'b')]));
+    assert_eq!(a.standing(unit), Standing::Complete);
+    // Later the other wants it, too: everything is there, even if the first has died.
+    b.receive(0, unit, Message::Taken, || vec![0]);
+    b.lose(0, "it has died");
+    assert_eq!(b.want(unit, || vec![0], now(9)), (false, Vec::new()));
+    assert_eq!((b.standing(unit), b.finish(unit)), (Standing::Complete, BTreeMap::from([(0, 'a')])));
+    assert_eq!((a.tick(now(99)), b.tick(now(99))), ((Vec::new(), None), (Vec::new(), None)));
+}
+
+#[test]
+fn who_waits_asks_again_and_learns_that_a_peer_is_gone() {
+    let mut a = Handshake::new();
+    a.want(RING, || vec![1, 2], now(0));
+    assert_eq!(a.tick(now(5)), (Vec::new(), None), "its own part is not made");
+    a.made(RING, Ok(()), now(5));
+    a.receive(2, RING, OFFER, || vec![1, 2]);
+    a.taken(RING, 2, Ok(()));
+    a.receive(2, RING, Message::Taken, || vec![1, 2]);
+    assert_eq!(a.tick(now(5)), (Vec::new(), Some(now(6))));
+    assert_eq!(a.tick(now(6)), (vec![(RING, vec![(1, Message::Ask)])], Some(now(7))));
+    a.lose(2, "no matter");
+    assert_eq!(a.standing(RING), Standing::Missing(vec![1]));
+    a.lose(1, "it has died");
+    assert_eq!(a.standing(RING), Standing::Failed(Some(1), "it has died".to_string()));
+}
+
+#[test]
+fn a_part_that_cannot_be_made_is_told_to_all_who_wait() {
+    let (mut a, mut b): (Handshake<()>, Handshake<()>) = (Handshake::new(), Handshake::new());
+    let failed = || Message::Failed("no memory".into());
+    a.want(RING, || vec![1, 2], now(0));
+    assert_eq!(a.made(RING, Err("no memory".into()), now(0)), [(1, failed()), (2, failed())]);
+    assert_eq!(a.standing(RING), Standing::Failed(None, "no memory".into()));
+    b.want(RING, || vec![0, 2], now(0));
+    b.made(RING, Ok(()), now(0));
+    b.receive(0, RING, failed(), || vec![0, 2]);
+    assert_eq!(b.standing(RING), Standing::Failed(Some(0), "no memory".into()));
+    // Who asks later hears it, too.
+    assert_eq!(a.receive(2, RING, Message::Ask, || vec![1, 2]), (todo(false, false), vec![(2, failed())]));
+}
+
+#[test]
+fn a_part_that_cannot_be_taken_is_told() {
+    let mut a: Handshake<()> = Handshake::new();
+    a.want(RING, || vec![1, 2], now(0));
+    a.made(RING, Ok(()), now(0));
+    assert!(a.receive(1, RING, OFFER, || vec![1, 2]).0.take);
+    assert_eq!(a.taken(RING, 1, Err("no handle".into())), [(1, Message::Failed("no handle".into()))]);
+    assert_eq!(a.standing(RING), Standing::Failed(Some(1), "no handle".into()));
+}
+
+#[test]
+fn strangers_and_repetitions_change_nothing() {
+    let mut a = Handshake::new();
+    let nothing = (todo(false, false), Vec::new());
+    assert_eq!(a.receive(7, MESH, WANTED, || vec![1]), nothing);
+    assert_eq!(a.receive(1, MESH, OFFER, || vec![1]), (todo(true, false), Vec::new()));
+    assert_eq!(a.receive(1, MESH, WANTED, || vec![1]), (todo(false, true), Vec::new()), "the first one counts");
+    assert_eq!(a.receive(1, MESH, Message::Ask, || vec![1]), nothing, "somebody makes it already");
+    a.taken(MESH, 1, Ok('p'));
+    assert_eq!(a.receive(1, MESH, Message::Ask, || vec![1]), (todo(false, false), vec![(1, Message::Taken)]));
+    a.made(MESH, Ok(()), now(0));
+    a.want(MESH, || vec![1], now(0));
+    a.receive(1, MESH, Message::Taken, || vec![1]);
+    assert_eq!(a.finish(MESH), BTreeMap::from([(1, 'p')]));
+    assert_eq!(a.receive(1, MESH, WANTED, || vec![1]), nothing);
+    assert!(a.restart().is_empty());
+    assert_eq!(a.standing(MESH), Standing::Missing(Vec::new()));
+}
+
+/// Ranks whose letters arrive in any order, some of them twice.
+struct World {
+    ranks: Vec<Handshake<Part>>,
+    alive: Vec<bool>,
+    letters: Vec<(u32, u32, Unit, Message)>,
+    /// Parts that somebody has begun to make.
+    begun: Vec<(u32, Unit)>,
+    /// Parts that somebody is taking: who, in which unit, of whom.
+    taking: Vec<(u32, Unit, u32)>,
+    made: BTreeSet<(u32, Unit)>,
+    clock: Duration,
+}
+
+impl World {
+    fn new(n: u32) -> World {
+        let ranks = (0..n).map(|_| Handshake::new()).collect();
+        let alive = vec![true; n as usize];
+        World {
+            ranks,
+            alive,
+            letters: Vec::new(),
+            begun: Vec::new(),
+            taking: Vec::new(),
+            made: BTreeSet::new(),
+            clock: Duration::ZERO,
+        }
+    }
+
+    fn n(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+
+    fn send(&mut self, from: u32, unit: Unit, letters: Letters) {
+        self.letters.extend(letters.into_iter().map(|(to, message)| (from, to, unit, message)));
+    }
+
+    fn want(&mut self, rank: u32, unit: Unit) {
+        let n = self.n();
+        if peers(n, rank, unit).is_empty() || !self.alive[rank as usize] {
+            return;
+        }
+        let (make, letters) = self.ranks[rank as usize].want(unit, || peers(n, rank, unit), self.clock);
+        self.begun.extend(make.then_some((rank, unit)));
+        self.send(rank, unit, letters);
+    }
+
+    /// Something happens, as `pick` says; false where nothing is left to happen.
+    fn step(&mut self, pick: usize) -> bool {
+        let (letters, begun) = (self.letters.len(), self.begun.len());
+        let events = letters + begun + self.taking.len();
+        if events == 0 {
+            return false;
+        }
+        let place = pick % events;
+        if place < letters {
+            self.deliver(place, pick.is_multiple_of(5));
+        } else if place < letters + begun {
+            let (rank, unit) = self.begun.swap_remove(place - letters);
+            assert!(self.made.insert((rank, unit)), "rank {rank} makes {unit:?} twice");
+            let letters = self.ranks[rank as usize].made(unit, Ok(()), self.clock);
+            self.send(rank, unit, letters);
+        } else {
+            let (rank, unit, from) = self.taking.swap_remove(place - letters - begun);
+            let letters = self.ranks[rank as usize].taken(unit, from, Ok((from, unit, rank)));
+            self.send(rank, unit, letters);
+        }
+        true
+    }
+
+    fn deliver(&mut self, place: usize, twice: bool) {
+        let (from, to, unit, message) = self.letters.swap_remove(place);
+        if !self.alive[to as usize] {
+            return self.ranks[from as usize].lose(to, "dead");
+        }
+        let n = self.n();
+        for _ in 0..if twice { 2 } else { 1 } {
+            let (todo, answers) = self.ranks[to as usize].receive(from, unit, message.clone(), || peers(n, to, unit));
+            self.begun.extend(todo.make.then_some((to, unit)));
+            self.taking.extend(todo.take.then_some((to, unit, from)));
+            self.send(to, unit, answers);
+        }
+    }
+
+    fn settle(&mut self, picks: &mut impl Iterator<Item = usize>) {
+        for _ in 0..3 {
+            while self.step(picks.next().unwrap_or(0)) {}
+            self.clock += ASK_AGAIN;
+            for rank in (0..self.n()).filter(|rank| self.alive[*rank as usize]).collect::<Vec<_>>() {
+                let (asks, _) = self.ranks[rank as usize].tick(self.clock);
+                asks.into_iter().for_each(|(unit, letters)| self.send(rank, unit, letters));
+            }
+        }
+    }
+}
+
+fn unit(n: u32, number: usize) -> Unit {
+    match number % 4 {
+        0 => RING,
+        1 => MESH,
+        _ => Unit::pair(number as u32 / 4 % n, (number as u32 / 4 % n + 1 + number as u32 / 64 % (n - 1)) % n),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Whoever wants a unit gets it, with what its peers have made for it, whatever the order of things.
+    #[test]
+    fn what_is_wanted_comes(n in 2..7u32, wants in prop::collection::vec((0..7u32, 0..1000usize), 1..30), picks in prop::collection::vec(0..1000usize, 300)) {
+        let mut world = World::new(n);
+        let mut picks = picks.into_iter().cycle();
+        for (rank, number) in &wants {
+            world.want(rank % n, unit(n, *number));
+            (0..picks.next().unwrap_or(0) % 4).for_each(|_| {
+                world.step(picks.next().unwrap_or(0));
+            });
+        }
+        // Not for ever: letters are bounded.
+        world.settle(&mut picks.by_ref().take(100_000));
+        for (rank, number) in wants {
+            let (rank, unit) = (rank % n, unit(n, number));
+            let peers = peers(n, rank, unit);
+            if peers.is_empty() {
+                continue;
+            }
+            prop_assert_eq!(world.ranks[rank as usize].standing(unit), Standing::Complete);
+            let has_it = |peer: &u32| world.ranks[*peer as usize].units[&unit].done || world.ranks[*peer as usize].units[&unit].theirs[&rank].is_some();
+            prop_assert!(peers.iter().all(has_it), "all peers have its part");
+            let theirs = world.ranks[rank as usize].finish(unit);
+            if !theirs.is_empty() {
+                prop_assert_eq!(theirs, peers.iter().map(|peer| (*peer, (*peer, unit, rank))).collect::<BTreeMap<_, _>>());
+            }
+        }
+        prop_assert!(world.letters.is_empty() && world.begun.is_empty() && world.taking.is_empty());
+    }
+
+    /// Where ranks die, those who wait for them hear it, and nobody waits for ever.
+    #[test]
+    fn nobody_waits_for_the_dead(n in 2..7u32, dead in 0..7u32, wants in prop::collection::vec((0..7u32, 0..1000usize), 1..30), picks in prop::collection::vec(0..1000usize, 300), when in 0..40usize) {
+        let (mut world, dead) = (World::new(n), dead % n);
+        let mut picks = picks.into_iter().cycle();
+        for (at, (rank, number)) in wants.iter().enumerate() {
+            world.want(rank % n, unit(n, *number));
+            (0..picks.next().unwrap_or(0) % 4).for_each(|_| {
+                world.step(picks.next().unwrap_or(0));
+            });
+            if at == when {
+                world.alive[dead as usize] = false;
+                world.begun.retain(|(rank, _)| *rank != dead);
+                world.taking.retain(|(rank, ..)| *rank != dead);
+            }
+        }
+        world.settle(&mut picks.by_ref().take(100_000));
+        for (rank, number) in wants.into_iter().filter(|(rank, _)| world.alive[(rank % n) as usize]) {
+            let (rank, unit) = (rank % n, unit(n, number));
+            let standing = world.ranks[rank as usize].standing(unit);
+            let known = peers(n, rank, unit).is_empty()
+                || standing == Standing::Complete
+                || standing == Standing::Failed(Some(dead), "dead".to_string());
+            prop_assert!(known, "rank {} of {}: {:?}", rank, n, standing);
+        }
+    }
+}

@@ -1,0 +1,649 @@
+//! The links of one rank of a communicator: made by units, when somebody first needs them.
+//!
+//! A call asks for the units that it needs and waits for the peers' parts; the helper threads answer, whether or not the
+//! users of those ranks have called anything. A part is mapped as soon as it is offered, and not by the call that needs it:
+//! a rank that has done its share of a call may end, or die, before its peers make theirs.
+//!
+//! Making and mapping device memory may wait for what runs on the device, which may wait for a peer: the helper thread does it
+//! itself only where nothing runs there, and else has a thread do that.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
+
+use super::handshake::{Handshake, Letters, Message, Standing, Todo};
+use super::layout::{Area, areas};
+use super::{Given, Offer, PeerFacts, Segment, TRANSPORTS, Unit, choose};
+use crate::bootstrap::Cancel;
+use crate::device::{Charge, Context, Ledger, Use};
+use crate::error::Error;
+use crate::plan::wiring::{LinkNeed, Wiring};
+use crate::proxy::{self, Address, Letter, Member, Outbox, Source};
+use crate::sys::{PostName, SharedFile, SharedMemory, too_many_files};
+
+/// How often a rank that waits for its peers looks at what else could end the wait.
+const LOOK: Duration = Duration::from_millis(20);
+/// After how long it says whom it waits for, and how often again.
+const NOTICE: Duration = Duration::from_secs(10);
+
+/// Where the parts of a link are, for kernels of this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkAddresses {
+    /// The first slot.
+    pub slots: u64,
+    /// The sender's counter.
+    pub posted: u64,
+    /// The receiver's counter.
+    pub consumed: u64,
+    /// The size of a slot in bytes.
+    pub slot_bytes: u32,
+    /// The rank at the other end.
+    pub peer: u32,
+}
+
+/// What a rank writes to another one of its communicator.
+#[derive(Debug, Serialize, Deserialize)]
+enum Note {
+    /// Its part of a unit, of so many bytes.
+    Offer { epoch: u32, unit: Unit, offer: Offer, bytes: u64, wanted: bool },
+    /// It has the other's part of a unit.
+    Taken { epoch: u32, unit: Unit },
+    /// Something of the other is still missing in a unit.
+    Ask { epoch: u32, unit: Unit },
+    /// It could not make its part of a unit, or take the other's.
+    Failed { epoch: u32, unit: Unit, text: String },
+    /// Memory that is no link: the board. It comes with the letter.
+    Memory { bytes: u64 },
+    /// It has met an error and will not take part in calls any more.
+    Leaving,
+}
+
+/// A part that a peer offers.
+struct Offered {
+    from: u32,
+    given: Result<Given, String>,
+    bytes: u64,
+}
+
+/// This rank's part of a unit, by transport.
+type Parts = BTreeMap<usize, Own>;
+
+/// This rank's memory for the peers that it reaches by one transport.
+struct Own {
+    area: Area,
+    segment: Box<dyn Segment>,
+    offer: Offer,
+    /// Until all peers have it.
+    file: Option<Arc<OwnedFd>>,
+    _charge: Charge,
+}
+
+/// What ranks have agreed on.
+struct Plan {
+    /// Every rank's facts.
+    facts: Vec<PeerFacts>,
+    wiring: Wiring,
+}
+
+struct State {
+    handshake: Handshake<Box<dyn Segment>>,
+    /// Grows with every [`Links::unmap`]; letters of another one are of no account.
+    epoch: u32,
+    own: BTreeMap<Unit, Parts>,
+    /// Why this rank could not make its part.
+    failures: BTreeMap<Unit, Error>,
+    /// Memory that came under no unit.
+    memory: Option<Result<SharedMemory, String>>,
+}
+
+/// What a rank asks its communicator; see [`Links::set_hooks`].
+pub struct Hooks {
+    /// Whether nothing runs on the device, as far as this library has launched it.
+    pub is_quiet: Box<dyn Fn() -> bool + Send + Sync>,
+    /// A rank has met an error and takes part in nothing any more.
+    pub has_left: Box<dyn Fn(u32) + Send + Sync>,
+}
+
+/// The links of one rank of a communicator.
+pub struct Links {
+    context: Arc<Context>,
+    rank: u32,
+    key: u64,
+    cancel: Cancel,
+    ledger: Arc<Ledger>,
+    post: OnceLock<PostName>,
+    member: Mutex<Option<Member>>,
+    plan: OnceLock<Plan>,
+    hooks: OnceLock<Hooks>,
+    start: Instant,
+    own: Weak<Links>,
+    /// The peers' memory that links use. Locked while somebody connects: the next one finds more connected. Unmapped before
+    /// this rank's own is freed.
+    mapped: Mutex<Vec<Box<dyn Segment>>>,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+impl Links {
+    /// Links of a rank, none of which is connected. From here on letters for it arrive.
+    ///
+    /// # Errors
+    /// As [`proxy::join`].
+    pub fn open(context: &Arc<Context>, rank: u32, cancel: &Cancel, ledger: &Arc<Ledger>) -> Result<Arc<Links>, Error> {
+        let state =
+            State { handshake: Handshake::new(), epoch: 0, own: BTreeMap::new(), failures: BTreeMap::new(), memory: None };
+        let key = rand::random();
+        let links = Arc::new_cyclic(|own| Links {
+            context: context.clone(),
+            rank,
+            key,
+            cancel: cancel.clone(),
+            ledger: ledger.clone(),
+            post: OnceLock::new(),
+            member: Mutex::new(None),
+            plan: OnceLock::new(),
+            hooks: OnceLock::new(),
+            start: Instant::now(),
+            own: own.clone(),
+            mapped: Mutex::new(Vec::new()),
+            state: Mutex::new(state),
+            news: Condvar::new(),
+        });
+        let source: Weak<dyn Source> = links.own.clone();
+        let member = proxy::join(Address { key, rank }, source)?;
+        let _ = links.post.set(member.post());
+        *links.member.lock() = Some(member);
+        Ok(links)
+    }
+
+    /// The post box that peers write to.
+    pub fn post(&self) -> PostName {
+        self.post.get().copied().unwrap_or_default()
+    }
+
+    /// The number that peers' letters to this rank bear.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Says what there is to be linked. Peers may ask for it from the moment on at which all ranks have called this.
+    pub fn plan(&self, facts: Vec<PeerFacts>, wiring: Wiring) {
+        let _ = self.plan.set(Plan { facts, wiring });
+    }
+
+    /// Says what the communicator is to be asked, and told.
+    pub fn set_hooks(&self, hooks: Hooks) {
+        let _ = self.hooks.set(hooks);
+    }
+
+    /// No more letters: peers that write are told that there is nobody. What is connected stays so until the drop.
+    pub fn close(&self) {
+        let member = self.member.lock().take();
+        drop(member);
+        self.news.notify_all();
+    }
+
+    fn wiring(&self) -> Result<&Plan, Error> {
+        self.plan.get().ok_or_else(|| Error::Internal("links are used before they were planned".to_string()))
+    }
+
+    /// Time since the links were opened.
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    // --- memory that is no link -------------------------------------------------------------------------
+
+    /// Hands memory to another rank, which takes it by [`Links::receive_memory`]: once in a communicator's life.
+    pub fn send_memory(&self, to: &PeerFacts, file: &SharedFile) -> Result<(), Error> {
+        let fd = file.descriptor().try_clone_to_owned();
+        let fd = fd.map_err(|error| Error::system("fcntl(F_DUPFD)", "shared memory", &error))?;
+        let bytes = encode(&Note::Memory { bytes: file.bytes() as u64 });
+        self.send([Letter { post: to.post, to: address(to), bytes, fd: Some(Arc::new(fd)) }]);
+        Ok(())
+    }
+
+    /// Waits for memory that another rank hands over.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] where none comes within `limit`, [`Error::Aborted`], [`Error::Resource`] where it came, but this
+    /// process could not take it.
+    pub fn receive_memory(&self, limit: Duration) -> Result<SharedMemory, Error> {
+        let until = Instant::now() + limit;
+        let mut state = self.state.lock();
+        loop {
+            if let Some(memory) = state.memory.take() {
+                return memory.map_err(Error::Resource);
+            }
+            if self.cancel.fired() {
+                return Err(Error::Aborted);
+            }
+            if Instant::now() >= until {
+                return Err(Error::Timeout("a peer did not pass its shared memory in time".to_string()));
+            }
+            self.news.wait_until(&mut state, until.min(Instant::now() + LOOK));
+        }
+    }
+
+    // --- leaving ----------------------------------------------------------------------------------------
+
+    /// Tells all other ranks that this one has met an error: what they wait for will not come.
+    pub fn tell_leaving(&self) {
+        let Some(plan) = self.plan.get() else { return };
+        let me = &plan.facts[self.rank as usize];
+        let others = plan.facts.iter().filter(|peer| peer.rank != self.rank && me.host.can_pass_descriptors(&peer.host));
+        self.send(others.map(|peer| Letter { post: peer.post, to: address(peer), bytes: encode(&Note::Leaving), fd: None }));
+    }
+
+    fn send(&self, letters: impl IntoIterator<Item = Letter>) {
+        if let Some(member) = &*self.member.lock() {
+            member.send(letters);
+        }
+    }
+
+    // --- connecting -------------------------------------------------------------------------------------
+
+    /// Asks for units without waiting for any: so that several communicators are connected at the same time.
+    pub fn ask(&self, units: &[Unit]) -> Result<(), Error> {
+        let plan = self.wiring()?;
+        for unit in units {
+            let peers = || plan.wiring.unit_peers(self.rank, *unit);
+            let (make, letters) = self.state.lock().handshake.want(*unit, peers, self.now());
+            let letters = if make { self.make(*unit) } else { self.letters(*unit, letters) };
+            self.send(letters);
+        }
+        Ok(())
+    }
+
+    /// Connects units, and gives the links of each, in the order of [`Wiring::links`], to `then`, which says whether all is
+    /// well. Units for which `connected` is true are left out. `look` says whether the wait is still for something; it is
+    /// called now and then.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] where a peer is gone or could not make its part, [`Error::Aborted`], what `look` and `then` give,
+    /// and what the driver gives when it cannot map memory.
+    pub fn connect(
+        &self,
+        units: &[Unit],
+        connected: impl Fn(Unit) -> bool,
+        look: &dyn Fn() -> Result<(), Error>,
+        mut then: impl FnMut(Unit, &[(LinkNeed, LinkAddresses)]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.ask(units)?;
+        let mut mapped = self.lock_mapped(look)?;
+        for unit in units.iter().filter(|unit| !connected(**unit)) {
+            self.wait_for(*unit, look)?;
+            let theirs = self.state.lock().handshake.finish(*unit);
+            let links = self.register(*unit, theirs, &mut mapped)?;
+            then(*unit, &links)?;
+        }
+        Ok(())
+    }
+
+    fn lock_mapped(&self, look: &dyn Fn() -> Result<(), Error>) -> Result<MutexGuard<'_, Vec<Box<dyn Segment>>>, Error> {
+        loop {
+            if let Some(mapped) = self.mapped.try_lock_for(LOOK) {
+                return Ok(mapped);
+            }
+            self.check_wait(look)?;
+        }
+    }
+
+    fn check_wait(&self, look: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
+        if self.cancel.fired() {
+            return Err(Error::Aborted);
+        }
+        look()
+    }
+
+    fn wait_for(&self, unit: Unit, look: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
+        let start = Instant::now();
+        let mut notice = start + NOTICE;
+        loop {
+            let mut state = self.state.lock();
+            let missing = match state.handshake.standing(unit) {
+                Standing::Complete => return Ok(()),
+                Standing::Failed(rank, text) => return Err(state.blame(unit, rank, text)),
+                Standing::Missing(missing) => missing,
+            };
+            self.news.wait_until(&mut state, Instant::now() + LOOK);
+            drop(state);
+            self.check_wait(look)?;
+            if Instant::now() >= notice {
+                notice += NOTICE;
+                let (seconds, rank) = (start.elapsed().as_secs(), self.rank);
+                log::warn!("rank {rank} has waited {seconds} s for its first links with {}", ranks(&missing));
+            }
+        }
+    }
+
+    /// Makes all parts of a unit usable for kernels; those of peers are kept in `mapped` from then on.
+    fn register(
+        &self,
+        unit: Unit,
+        theirs: BTreeMap<u32, Box<dyn Segment>>,
+        mapped: &mut Vec<Box<dyn Segment>>,
+    ) -> Result<Vec<(LinkNeed, LinkAddresses)>, Error> {
+        let plan = self.wiring()?;
+        let own = self.register_own(unit)?;
+        let mut bases: BTreeMap<u32, (u64, Area)> = BTreeMap::new();
+        for (peer, mut segment) in theirs {
+            segment.register(&self.context)?;
+            bases.insert(peer, (segment.address(), plan.area(peer, self.rank, unit)?));
+            mapped.push(segment);
+        }
+        let links = plan.wiring.unit_links(self.rank, unit).into_iter();
+        let links = links.map(|need| {
+            let peer = need.peer(self.rank);
+            let transport = plan.transport(self.rank, peer)?;
+            let addresses =
+                own.get(&transport).zip(bases.get(&peer)).and_then(|(own, theirs)| self.addresses(&need, own, theirs));
+            let none = || Error::Internal(format!("no memory for the link from rank {} to rank {}", need.id.from, need.id.to));
+            Ok((need, addresses.ok_or_else(none)?))
+        });
+        links.collect()
+    }
+
+    /// Makes this rank's part of a unit usable for kernels; its addresses.
+    fn register_own(&self, unit: Unit) -> Result<BTreeMap<usize, (u64, Area)>, Error> {
+        // Taken out meanwhile: the helper thread must not wait for the driver.
+        let mut parts = self.state.lock().own.remove(&unit).unwrap_or_default();
+        let result = parts.iter_mut().try_for_each(|(_, own)| own.segment.register(&self.context));
+        let addresses = parts.iter().map(|(transport, own)| (*transport, (own.segment.address(), own.area.clone()))).collect();
+        self.state.lock().own.insert(unit, parts);
+        result.map(|()| addresses)
+    }
+
+    fn addresses(&self, need: &LinkNeed, own: &(u64, Area), theirs: &(u64, Area)) -> Option<LinkAddresses> {
+        let (sender, receiver) = if need.id.from == self.rank { (own, theirs) } else { (theirs, own) };
+        let (from, to) = (sender.1.part(need.id)?, receiver.1.part(need.id)?);
+        Some(LinkAddresses {
+            slots: receiver.0 + to.slots as u64,
+            posted: receiver.0 + to.counter as u64,
+            consumed: sender.0 + from.counter as u64,
+            slot_bytes: need.slot_bytes,
+            peer: need.peer(self.rank),
+        })
+    }
+
+    // --- giving up for a while --------------------------------------------------------------------------
+
+    /// Unmaps the peers' memory. No kernel may use it any more, and no peer may ask for anything, until all ranks have
+    /// called [`Links::forget`].
+    pub fn unmap(&self) {
+        self.mapped.lock().clear();
+        // What was never connected, too; and letters that are still on their way are late.
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        state.failures.clear();
+        let theirs = state.handshake.restart();
+        drop(state);
+        drop(theirs);
+    }
+
+    /// Frees this rank's memory, which nobody has mapped any more. All units can be connected anew.
+    pub fn forget(&self) {
+        let own = std::mem::take(&mut self.state.lock().own);
+        drop(own);
+    }
+
+    // --- this rank's part -------------------------------------------------------------------------------
+
+    /// Makes this rank's part of a unit; the letters that say so.
+    fn make(&self, unit: Unit) -> Vec<Letter> {
+        let made = self.allocate(unit);
+        let mut state = self.state.lock();
+        let (epoch, result) = (state.epoch, made.as_ref().map(|_| ()).map_err(Error::to_string));
+        let messages = state.handshake.made(unit, result, self.now());
+        let offer = |peer: u32| {
+            let transport = self.plan.get().and_then(|plan| plan.transport(self.rank, peer).ok())?;
+            let own = made.as_ref().ok()?.get(&transport)?;
+            Some((own.offer.clone(), own.area.bytes as u64, own.file.clone()))
+        };
+        let mut letters = Vec::new();
+        for (peer, message) in messages {
+            let (note, fd) = match message {
+                Message::Offer { wanted } => {
+                    let Some((offer, bytes, fd)) = offer(peer) else { continue };
+                    (Note::Offer { epoch, unit, offer, bytes, wanted }, fd)
+                }
+                Message::Failed(text) => (Note::Failed { epoch, unit, text }, None),
+                Message::Taken | Message::Ask => continue,
+            };
+            letters.extend(self.letter(peer, &note, fd));
+        }
+        match made {
+            Ok(mut parts) => {
+                // The letters have it now.
+                parts.values_mut().for_each(|own| own.file = None);
+                state.own.insert(unit, parts);
+            }
+            Err(error) => drop(state.failures.insert(unit, error)),
+        }
+        drop(state);
+        self.news.notify_all();
+        letters
+    }
+
+    fn allocate(&self, unit: Unit) -> Result<Parts, Error> {
+        let plan = self.wiring()?;
+        let mut parts = Parts::new();
+        for (transport, area) in areas(self.rank, &plan.facts, &plan.wiring, unit)? {
+            let made = TRANSPORTS[transport].make(&self.context, area.bytes, area.zeroed)?;
+            let charge = self.ledger.charge(Use::Links, area.bytes);
+            let file = made.file.map(|file| Arc::new(file.into_descriptor()));
+            parts.insert(transport, Own { area, segment: made.segment, offer: made.offer, file, _charge: charge });
+        }
+        Ok(parts)
+    }
+
+    fn letter(&self, peer: u32, note: &Note, fd: Option<Arc<OwnedFd>>) -> Option<Letter> {
+        let peer = &self.plan.get()?.facts[peer as usize];
+        Some(Letter { post: peer.post, to: address(peer), bytes: encode(note), fd })
+    }
+
+    /// Letters without an offer.
+    fn letters(&self, unit: Unit, messages: Letters) -> Vec<Letter> {
+        let epoch = self.state.lock().epoch;
+        let note = |message| match message {
+            Message::Failed(text) => Some(Note::Failed { epoch, unit, text }),
+            Message::Ask => Some(Note::Ask { epoch, unit }),
+            Message::Taken => Some(Note::Taken { epoch, unit }),
+            Message::Offer { .. } => None,
+        };
+        messages.into_iter().filter_map(|(peer, message)| self.letter(peer, &note(message)?, None)).collect()
+    }
+
+    // --- what peers want --------------------------------------------------------------------------------
+
+    /// A letter about a unit, perhaps with an offer. In the helper thread.
+    fn receive_about(&self, from: u32, (epoch, unit): (u32, Unit), message: Message, offered: Option<Offered>, out: &mut Outbox) {
+        let Some(plan) = self.plan.get() else { return };
+        let mut state = self.state.lock();
+        if state.epoch != epoch {
+            return;
+        }
+        let peers = plan.wiring.unit_peers(self.rank, unit);
+        if !peers.contains(&from) {
+            log::info!(target: "INIT", "rank {from} wrote to rank {} about {unit:?}, which they do not share", self.rank);
+            return;
+        }
+        let (todo, answers) = state.handshake.receive(from, unit, message, || peers);
+        drop(state);
+        self.news.notify_all();
+        self.letters(unit, answers).into_iter().for_each(|letter| out.add(letter));
+        if todo == Todo::default() {
+            return;
+        }
+        let take = offered.filter(|_| todo.take);
+        let links = self.own.upgrade().filter(|_| self.may_wait(plan, unit));
+        match links {
+            // Without a thread for it, all others wait; but the system has one nearly always.
+            Some(links) => links.serve_aside(unit, take, todo.make, out),
+            None => self.serve(unit, take, todo.make).into_iter().for_each(|letter| out.add(letter)),
+        }
+    }
+
+    /// Whether the driver may hold up whoever makes or maps memory of a unit now.
+    fn may_wait(&self, plan: &Plan, unit: Unit) -> bool {
+        let on_device = |areas: BTreeMap<usize, Area>| areas.keys().any(|transport| TRANSPORTS[*transport].is_device_memory());
+        areas(self.rank, &plan.facts, &plan.wiring, unit).is_ok_and(on_device)
+            && !self.hooks.get().is_some_and(|hooks| (hooks.is_quiet)())
+    }
+
+    /// Takes what a peer offers and makes what it wants, in a thread of its own.
+    fn serve_aside(self: Arc<Links>, unit: Unit, take: Option<Offered>, make: bool, out: &mut Outbox) {
+        // Where the thread cannot be started the offer comes back.
+        let place = Arc::new(Mutex::new(Some(take)));
+        let (links, theirs) = (self.clone(), place.clone());
+        let work = move || {
+            if let Some(take) = theirs.lock().take() {
+                let letters = links.serve(unit, take, make);
+                links.send(letters);
+            }
+        };
+        if std::thread::Builder::new().name("oxccl-links".to_string()).spawn(work).is_err()
+            && let Some(take) = place.lock().take()
+        {
+            self.serve(unit, take, make).into_iter().for_each(|letter| out.add(letter));
+        }
+    }
+
+    /// Takes what a peer offers and makes what it wants; the letters that say so.
+    fn serve(&self, unit: Unit, take: Option<Offered>, make: bool) -> Vec<Letter> {
+        let mut letters = Vec::new();
+        if let Some(offered) = take {
+            let from = offered.from;
+            let taken = self.take(unit, offered).map_err(|error| error.to_string());
+            let answers = self.state.lock().handshake.taken(unit, from, taken);
+            letters = self.letters(unit, answers);
+            self.news.notify_all();
+        }
+        if make {
+            letters.extend(self.make(unit));
+        }
+        letters
+    }
+
+    /// Maps a peer's part.
+    fn take(&self, unit: Unit, offered: Offered) -> Result<Box<dyn Segment>, Error> {
+        let (plan, from) = (self.wiring()?, offered.from);
+        let area = plan.area(from, self.rank, unit)?;
+        if offered.bytes != area.bytes as u64 {
+            return Err(other_layout(self.rank, from, offered.bytes, area.bytes));
+        }
+        let given = offered.given.map_err(Error::Resource)?;
+        let transport = plan.transport(self.rank, from)?;
+        TRANSPORTS[transport].open(&self.context, &plan.facts[from as usize], given, area.bytes)
+    }
+}
+
+impl Plan {
+    /// The transport between two ranks, as a place in [`TRANSPORTS`].
+    fn transport(&self, a: u32, b: u32) -> Result<usize, Error> {
+        choose(&self.facts[a as usize], &self.facts[b as usize])
+    }
+
+    /// The area that one rank has for another one in a unit.
+    fn area(&self, owner: u32, user: u32, unit: Unit) -> Result<Area, Error> {
+        let transport = self.transport(owner, user)?;
+        Ok(areas(owner, &self.facts, &self.wiring, unit)?.remove(&transport).unwrap_or_default())
+    }
+}
+
+impl State {
+    fn blame(&self, unit: Unit, rank: Option<u32>, text: String) -> Error {
+        match (rank, self.failures.get(&unit)) {
+            (Some(rank), _) => Error::Remote { rank: Some(rank), text: format!("rank {rank} could not be linked with: {text}") },
+            (None, Some(error)) => error.clone(),
+            (None, None) => Error::Internal(text),
+        }
+    }
+}
+
+impl Source for Links {
+    fn receive(&self, from: Address, bytes: &[u8], fd: Option<OwnedFd>, lost: bool, out: &mut Outbox) {
+        let Ok(note) = postcard::from_bytes::<Note>(bytes) else {
+            log::info!(target: "INIT", "rank {} sent a letter to rank {} that cannot be read", from.rank, self.rank);
+            return;
+        };
+        let from = from.rank;
+        match note {
+            Note::Offer { epoch, unit, offer, bytes, wanted } => {
+                let given = attached(fd, lost, bytes).map(|memory| Given { offer, memory });
+                let offered = Offered { from, given, bytes };
+                self.receive_about(from, (epoch, unit), Message::Offer { wanted }, Some(offered), out);
+            }
+            Note::Taken { epoch, unit } => self.receive_about(from, (epoch, unit), Message::Taken, None, out),
+            Note::Ask { epoch, unit } => self.receive_about(from, (epoch, unit), Message::Ask, None, out),
+            Note::Failed { epoch, unit, text } => {
+                self.receive_about(from, (epoch, unit), Message::Failed(text), None, out);
+            }
+            Note::Memory { bytes } => {
+                let none = || "a letter with shared memory came without it".to_string();
+                let memory = attached(fd, lost, bytes).and_then(|memory| memory.ok_or_else(none));
+                self.state.lock().memory = Some(memory);
+                self.news.notify_all();
+            }
+            Note::Leaving => {
+                if let Some(hooks) = self.hooks.get() {
+                    (hooks.has_left)(from);
+                }
+            }
+        }
+    }
+
+    fn undeliverable(&self, to: Address, died: bool) {
+        let why = if died { "its process has died" } else { "it has ended or aborted its communicator" };
+        self.state.lock().handshake.lose(to.rank, why);
+        self.news.notify_all();
+    }
+
+    fn tick(&self, _now: Instant, out: &mut Outbox) -> Option<Instant> {
+        let (asks, next) = self.state.lock().handshake.tick(self.now());
+        for (unit, messages) in asks {
+            self.letters(unit, messages).into_iter().for_each(|letter| out.add(letter));
+        }
+        next.map(|next| self.start + next)
+    }
+}
+
+/// Whom letters to a rank are for.
+fn address(peer: &PeerFacts) -> Address {
+    Address { key: peer.links, rank: peer.rank }
+}
+
+/// The memory that came with a letter. It is mapped at once, so that no descriptor stays open.
+fn attached(fd: Option<OwnedFd>, lost: bool, bytes: u64) -> Result<Option<SharedMemory>, String> {
+    match fd {
+        None if lost => Err(too_many_files()),
+        None => Ok(None),
+        Some(fd) => {
+            let file = usize::try_from(bytes).map_err(|error| error.to_string()).map(|bytes| SharedFile::adopt(fd, bytes));
+            let memory = file?.and_then(|file| file.map());
+            memory.map(Some).map_err(|error| error.to_string())
+        }
+    }
+}
+
+fn other_layout(me: u32, peer: u32, theirs: u64, expected: usize) -> Error {
+    let text = format!(
+        "rank {peer} laid out {theirs} bytes for its links where rank {me} expects {expected}; does it run another build of oxccl?"
+    );
+    Error::Remote { rank: Some(peer), text }
+}
+
+/// "rank 1", "ranks 1, 2".
+fn ranks(ranks: &[u32]) -> String {
+    let list: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list.join(", "))
+}
+
+fn encode(note: &Note) -> Vec<u8> {
+    // Nothing of it can fail: it writes to memory.
+    postcard::to_stdvec(note).unwrap_or_default()
+}
