@@ -33,6 +33,9 @@ struct Timings {
     connections: Duration,
 }
 
+/// What a rank needs before it can join. One rank alone has no links.
+type Prepared = (Arc<Kernels>, Option<Arc<Links>>, Join);
+
 /// A rank that the root knows.
 struct Entered {
     settings: Settings,
@@ -174,8 +177,8 @@ impl Comm {
         }
     }
 
-    /// What a rank needs before it can join: kernels, a post box, facts about itself. One rank alone writes to nobody.
-    fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, Option<Arc<Links>>, Join), Error> {
+    /// What a rank needs before it can join: kernels, a post box, facts about itself.
+    fn prepare(&self, settings: &Settings) -> Result<Prepared, Error> {
         let kernels = Kernels::get(&self.context, &schedules::kernel_names(self.context.driver().is_software()))?;
         let open = || Links::open(&self.context, self.rank, &self.cancel, &self.ledger);
         let links = (self.nranks > 1).then(open).transpose()?;
