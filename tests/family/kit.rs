@@ -251,7 +251,10 @@ impl Api {
         assert_eq!(self.ask(comm, self.user_rank), place as i32, "rank of {me} among {members:?}");
         assert_eq!(self.ask(comm, self.cu_device), me as i32);
         let bench = Bench::new(self);
-        bench.begin(self, comm, me).unwrap_or_else(|code| panic!("AllReduce: {code}: {}", self.nccl.last_error()));
+        let begun = bench.begin(self, comm, me);
+        assert!(matches!(begun, Ok(()) | Err(IN_PROGRESS)), "AllReduce: {begun:?}: {}", self.nccl.last_error());
+        // The first call of a communicator that is polled connects in the background.
+        assert_eq!(self.settle(comm), SUCCESS, "{}", self.nccl.last_error());
         bench.expect(self, members);
     }
 

@@ -148,6 +148,7 @@ fn a_shrink_is_polled_at_its_parent() {
         }
         let bench = Bench::new(&api);
         assert!(matches!(bench.begin(&api, comm, me.rank), Ok(()) | Err(IN_PROGRESS)));
+        assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         let (mut child, mut out) = (Comm::NULL, [2]);
         // SAFETY: the handle lives until the shrink is over.
         let code = unsafe { (api.shrink)(comm, out.as_mut_ptr(), 1, &mut child, std::ptr::null(), ABORT) };
@@ -218,7 +219,9 @@ fn a_revoke_is_polled() {
         let bench = Bench::new(&api);
         if me.rank == 0 {
             assert!(matches!(bench.begin(&api, comm, 0), Ok(()) | Err(IN_PROGRESS)));
+            assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         }
+        me.barrier("called");
         let code = api.revoke(comm, 0);
         assert!(matches!(code, SUCCESS | IN_PROGRESS));
         // Before the ready check.

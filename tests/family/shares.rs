@@ -56,6 +56,7 @@ fn an_abort_stops_the_family() {
             if me.rank == 0 {
                 bench.begin(&api, second, 0).expect("a call");
             }
+            me.barrier(&format!("called{number}"));
             api.nccl.abort(first).expect("abort");
             api.cuda.wait(bench.stream).expect("the kernel has left");
             assert_eq!(bench.begin(&api, second, me.rank), Err(INVALID_USAGE));
