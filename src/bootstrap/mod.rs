@@ -176,11 +176,15 @@ impl Bootstrap {
     pub fn all_gather(&mut self, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.member.start_all_gather(self.driver.now(), block).or_else(|error| self.flush_failure(error))?;
         let mut blocks = None;
-        self.run(|member| {
+        let outcome = self.run(|member| {
             blocks = blocks.take().or_else(|| member.take_gathered());
             blocks.is_some()
-        })?;
-        blocks.ok_or_else(|| Error::Internal("an all-gather ended without a result".to_string()))
+        });
+        // News of what a rank did afterwards may have come with the last block.
+        match blocks.or_else(|| self.member.take_gathered()) {
+            Some(blocks) => Ok(blocks),
+            None => outcome.and_then(|()| Err(Error::Internal("an all-gather ended without a result".to_string()))),
+        }
     }
 
     /// Returns when all ranks have called it.

@@ -61,6 +61,12 @@ impl Job {
         matches!(self.task, Task::Destroy | Task::Abort)
     }
 
+    /// Whether its communicator is busy until all jobs are done. Others say themselves that they are ready, and from then on
+    /// their users may have begun something else.
+    fn is_polled_parent(&self) -> bool {
+        matches!(&self.task, Task::Derive(derivation) if Arc::ptr_eq(derivation.parent(), &self.comm))
+    }
+
     /// Jobs of one lane are done in the order of their calls: those of a communicator, with what is derived from it.
     fn lane(&self) -> *const Comm {
         match &self.task {
@@ -179,7 +185,7 @@ impl GivingUp {
 /// # Errors
 /// The first failure of a job, or of the system to start a thread.
 pub fn run_all(jobs: Vec<Job>) -> Result<(), Error> {
-    let comms: Vec<Arc<Comm>> = jobs.iter().filter(|job| !job.is_end()).map(|job| job.comm.clone()).collect();
+    let comms: Vec<Arc<Comm>> = jobs.iter().filter(|job| job.is_polled_parent()).map(|job| job.comm.clone()).collect();
     let mut lanes = lanes(jobs);
     let result = match lanes.len() {
         0 => Ok(()),

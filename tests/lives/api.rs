@@ -222,8 +222,19 @@ impl Member {
         self.api.cuda.copy_to_device(self.buffer, &input).expect("a copy");
     }
 
-    /// Calls AllReduce on what is there.
+    /// Calls AllReduce on what is there. The first call of a communicator that is polled connects in the background.
     pub fn call(&self) -> Result<(), Failure> {
+        match self.begin_call() {
+            Err(failure) if failure.code == IN_PROGRESS => match self.api.settle(self.comm) {
+                SUCCESS => Ok(()),
+                code => Err(Failure { code, ..failure }),
+            },
+            result => result,
+        }
+    }
+
+    /// The same without waiting for that.
+    pub fn begin_call(&self) -> Result<(), Failure> {
         let what = (DataType::Int32, RedOp::Sum);
         // SAFETY: the buffer is freed when the stream's work has ended, or at the end of the process.
         unsafe { self.api.nccl.all_reduce((self.buffer, self.buffer), COUNT, what, self.comm, self.stream.0) }

@@ -35,7 +35,7 @@ fn too_early(times: &Times, member: &Member, may_end: bool) {
         assert_eq!(code, INVALID_ARGUMENT, "{name} on a busy communicator");
     }
     let mut refusals = vec![
-        ("ncclAllReduce", times.of("ncclAllReduce:busy", || member.call())),
+        ("ncclAllReduce", times.of("ncclAllReduce:busy", || member.begin_call())),
         ("ncclCommFinalize", times.of("ncclCommFinalize:busy", || api.nccl.finalize(comm))),
     ];
     if !may_end {
@@ -74,7 +74,7 @@ fn life_of_a_rank(me: &Place, times: &Times, how: &dyn Fn(&str)) {
         wait_if_late(&format!("call {round}"));
         member.fill();
         // Several, of which only the first is checked: they pile up behind the late rank.
-        let first = times.of("ncclAllReduce", || member.call());
+        let first = times.of("ncclAllReduce", || member.begin_call());
         assert!(matches!(code(first), SUCCESS | IN_PROGRESS), "{}", api.nccl.last_error());
         assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         let end = times.of("ncclCommFinalize", || api.nccl.finalize(comm));
@@ -176,7 +176,7 @@ fn groups_are_polled() {
                 thread::sleep(LATE);
             }
             api.nccl.group_start().expect("group");
-            members.iter().for_each(|member| assert!(matches!(code(member.call()), SUCCESS | IN_PROGRESS)));
+            members.iter().for_each(|member| assert!(matches!(code(member.begin_call()), SUCCESS | IN_PROGRESS)));
             assert!(matches!(code(times.of("ncclGroupEnd", || api.nccl.group_end())), SUCCESS | IN_PROGRESS));
             members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
             members.iter().for_each(Member::check);
@@ -243,7 +243,7 @@ fn groups_that_end_are_final() {
             let members = ["a", "b", "c"].map(make);
             members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
             members.iter().for_each(Member::fill);
-            members.iter().for_each(|member| assert!(matches!(code(member.call()), SUCCESS | IN_PROGRESS)));
+            members.iter().for_each(|member| assert!(matches!(code(member.begin_call()), SUCCESS | IN_PROGRESS)));
             members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
             members.iter().for_each(Member::check);
             api.nccl.group_start().expect("group");
