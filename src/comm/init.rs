@@ -23,6 +23,9 @@ use crate::transport::{self, Links, PeerFacts, Probe, Unconnected};
 /// The `graphUsageMode` for several graphs of a communicator, and for calls besides.
 const MIXED_GRAPHS: i32 = 2;
 
+/// What a rank joins with: kernels, a post box where there are others, facts about itself.
+type Prepared = (Arc<Kernels>, Option<Arc<Links>>, Join);
+
 /// How long each phase took, for the log.
 struct Timings {
     start: Instant,
@@ -135,7 +138,7 @@ impl Comm {
     }
 
     /// What a rank needs before it can join: kernels, a post box, facts about itself. One rank alone writes to nobody.
-    fn prepare(&self, settings: &Settings) -> Result<(Arc<Kernels>, Option<Arc<Links>>, Join), Error> {
+    fn prepare(&self, settings: &Settings) -> Result<Prepared, Error> {
         let kernels = Kernels::get(&self.context, &schedules::kernel_names(self.context.driver().is_software()))?;
         let open = || Links::open(&self.context, self.rank, &self.cancel, &self.ledger);
         let links = (self.nranks > 1).then(open).transpose()?;
