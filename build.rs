@@ -211,6 +211,8 @@ fn linking(out: &Path) {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
     // For functions alone it would do, as no data is exported, but zig's linker does not know that form.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    // Threads, exit handlers of threads and fork handlers may run in it at any time: dlclose leaves it mapped.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=nccl.map");
     println!("cargo::rustc-check-cfg=cfg(weak_names)");
     // rustc's own version script hides assembler symbols such as the weak names. A second script shows

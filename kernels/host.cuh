@@ -341,8 +341,8 @@ template<Type T> constexpr int packBytes = T == F16 && HALF_IN_HARDWARE ? 16 : R
 template<int OP, class V> FN V apply(V a, V b) {
   if constexpr (OP == SUM) return a + b;
   else if constexpr (OP == PROD) return a * b;
-  else if constexpr (OP == MAX) return (a > b) | (b != b) ? a : b;
-  else return (a < b) | (b != b) ? a : b;
+  else if constexpr (OP == MAX) return ((a > b) | (b != b)) ? a : b;
+  else return ((a < b) | (b != b)) ? a : b;
 }
 
 // An fp8 result is rounded to fp16 first.

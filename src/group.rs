@@ -8,6 +8,8 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use crate::bootstrap::UniqueId;
+use crate::comm::family::{Derivation, Plan, Publish};
 use crate::comm::jobs::{self, Job, Task};
 use crate::comm::{self, Comm, Config, InitRequest, Outcome};
 use crate::error::Error;
@@ -107,6 +109,8 @@ fn carry_out(group: Group) -> Result<Outcome, Error> {
     let error = error.or_else(|| mixed(&jobs));
     if let Some(error) = error {
         jobs.into_iter().for_each(|job| job.drop_for(&error));
+        // Who polls a communicator must see that its calls were dropped (spec §4.2).
+        calls.iter().for_each(|(comm, _)| comm.fail_call(&error));
         return Err(error);
     }
     if jobs.is_empty() || jobs.iter().any(|job| job.is_blocking() || job.is_end()) {
@@ -151,19 +155,24 @@ fn submit_job(job: Job) -> Result<Outcome, Error> {
 }
 
 /// Creates a communicator (`ncclCommInitRank` and its kin). `publish` is told the handle: at once for
-/// a non-blocking communicator, else when the creation has succeeded.
+/// a non-blocking communicator, else when the creation has succeeded. The roots of `unused` ids hear that nobody comes.
 ///
 /// # Errors
 /// Whatever the arguments or the creation give; a blocking creation outside a group returns its end.
-pub fn init_rank(request: InitRequest, publish: impl FnOnce(usize) + Send + 'static) -> Result<Outcome, Error> {
+pub fn init_rank(
+    request: InitRequest,
+    id: UniqueId,
+    unused: Vec<UniqueId>,
+    publish: impl FnOnce(usize) + Send + 'static,
+) -> Result<Outcome, Error> {
     let blocking = request.config.blocking || request.always_blocking;
-    let (id, nranks, rank) = (request.id, request.nranks, request.rank);
+    let (nranks, rank) = (request.nranks, request.rank);
     let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
     if blocking {
-        return submit_job(Job::new(comm, Task::Init { id, publish: Some(Box::new(publish)) }, true));
+        return submit_job(Job::new(comm, Task::Init { id, unused, publish: Some(Box::new(publish)) }, true));
     }
     publish(comm.handle());
-    submit_job(Job::new(comm, Task::Init { id, publish: None }, false))?;
+    submit_job(Job::new(comm, Task::Init { id, unused, publish: None }, false))?;
     Ok(Outcome::InProgress)
 }
 
@@ -178,25 +187,20 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
     let id = comm::unique_id()?;
     let mut comms: Vec<Arc<Comm>> = Vec::new();
     let result = devices.iter().enumerate().try_for_each(|(rank, device)| {
-        let request = InitRequest {
-            function: "ncclCommInitAll",
-            nranks: devices.len() as i32,
-            rank: rank as i32,
-            id,
-            config: config.clone(),
-            always_blocking: true,
-            device: Some(*device),
-        };
-        comms.push(Comm::create(request)?);
+        let place = (devices.len() as i32, rank as i32);
+        let request = InitRequest::new("ncclCommInitAll", place, id, config.clone());
+        comms.push(Comm::create(InitRequest { always_blocking: true, device: Some(*device), ..request })?);
         Ok(())
     });
-    let job = |comm: &Arc<Comm>| Job::new(comm.clone(), Task::Init { id, publish: Some(Box::new(|_| ())) }, true);
+    let task = || Task::Init { id, unused: Vec::new(), publish: Some(Box::new(|_| ())) };
+    let job = |comm: &Arc<Comm>| Job::new(comm.clone(), task(), true);
     let result = result.and_then(|()| jobs::run_all(comms.iter().map(job).collect()));
     match result {
         Ok(()) => Ok(comms.iter().map(|comm| comm.handle()).collect()),
         Err(error) => {
             // Those that have failed themselves are gone already.
-            comms.iter().for_each(|comm| drop(comm.abort()));
+            comms.into_iter().for_each(|comm| drop(comm.abort()));
+            comm::free_ended();
             Err(error)
         }
     }
@@ -207,6 +211,9 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
 /// # Errors
 /// [`Error::InvalidArgument`] for the second call.
 pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    if comm.is_inherited() {
+        return Ok(Outcome::Done);
+    }
     comm.check_unfinalized()?;
     let blocking = comm.is_blocking();
     submit_job(Job::new(comm, Task::Finalize, blocking))
@@ -248,4 +255,43 @@ pub fn abort(comm: Arc<Comm>) -> Result<Outcome, Error> {
     comm.raise_abort();
     let blocking = comm.is_blocking();
     submit_job(Job::new(comm, Task::Abort, blocking))
+}
+
+/// Derives a communicator from another one (`ncclCommSplit`, `ncclCommShrink`); `publish` takes its handle when it is there,
+/// also where the parent is polled for that.
+///
+/// # Errors
+/// What the ranks give; a rank that fails before it takes part tells the others.
+pub fn derive(parent: Arc<Comm>, plan: Plan, config: Config, publish: Publish) -> Result<Outcome, Error> {
+    let blocking = parent.is_blocking();
+    let derivation = Derivation::new(parent.clone(), plan.clone(), config, publish);
+    let derivation = derivation.inspect_err(|error| parent.refuse(&plan, error))?;
+    submit_job(Job::new(parent, Task::Derive(Box::new(derivation)), blocking))
+}
+
+/// Lets new ranks join those of a communicator (`ncclCommGrow`, called by a rank that exists). `publish` takes the handle: at
+/// once for a non-blocking communicator, else when it is there.
+///
+/// # Errors
+/// As [`derive()`].
+pub fn grow(parent: &Arc<Comm>, plan: Plan, config: Config, publish: Publish) -> Result<Outcome, Error> {
+    let blocking = config.blocking;
+    let made = Derivation::new(parent.clone(), plan.clone(), config, publish)
+        .and_then(|mut derivation| derivation.make_child().map(|child| (derivation, child)));
+    let (mut derivation, child) = made.inspect_err(|error| parent.refuse(&plan, error))?;
+    if !blocking {
+        derivation.publish_now();
+    }
+    submit_job(Job::new(child, Task::Derive(Box::new(derivation)), blocking))
+}
+
+/// Stops what runs on a communicator, and keeps it (`ncclCommRevoke`).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] where it was revoked or finalized before.
+pub fn revoke(comm: Arc<Comm>) -> Result<Outcome, Error> {
+    // Now, not at the end of the group: other threads may be waiting for what runs.
+    comm.begin_revoke()?;
+    let blocking = comm.is_blocking();
+    submit_job(Job::new(comm, Task::Revoke, blocking))
 }

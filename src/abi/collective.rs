@@ -116,9 +116,7 @@ impl Call {
     /// The checks of spec §3.6 in their order, then the call.
     fn on(self, comm: &Arc<Comm>, config: Option<crate::comm::config::CollConfig>) -> Result<Outcome, Error> {
         let name = self.func.name();
-        if comm.is_revoked() {
-            return Err(Error::InvalidUsage(format!("{name}: communicator was revoked")));
-        }
+        comm.check_running(name)?;
         comm.check_ready()?;
         check_root(name, self.root, comm.nranks())?;
         let datatype = DataType::from_c(self.datatype);

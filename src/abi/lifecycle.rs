@@ -4,17 +4,19 @@
 //! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
 //! is documented to do with them.
 
-use super::boundary::{comm_of, invalid, not_null, noted, null, prepare, ready, store, unsupported};
+use super::boundary::{comm_of, invalid, not_null, noted, null, prepare, ready, store};
 use super::environment::library_path;
 use super::exports;
 use super::read;
 use super::types::{Config, Handle, ResultCode, UniqueId};
 use crate::bootstrap;
+use crate::comm::family::{Plan, Publish};
 use crate::comm::{self, InitRequest, Outcome};
 use crate::error::Error;
 use crate::group;
 use crate::{log, params};
 use std::ffi::c_int;
+use std::sync::Arc;
 
 exports! {
     /// Makes a communicator with the default configuration.
@@ -49,7 +51,7 @@ exports! {
 
 unsafe fn init_rank(newcomm: *mut Handle, nranks: c_int, id: UniqueId, rank: c_int) -> Result<Outcome, Error> {
     // SAFETY: the caller keeps the C contract.
-    unsafe { init("ncclCommInitRank", newcomm, nranks, || Ok(id), rank, std::ptr::null()) }
+    unsafe { init("ncclCommInitRank", newcomm, nranks, || Ok((id, None)), rank, std::ptr::null()) }
 }
 
 unsafe fn init_rank_config(
@@ -60,10 +62,11 @@ unsafe fn init_rank_config(
     config: *mut Config,
 ) -> Result<Outcome, Error> {
     // SAFETY: the caller keeps the C contract.
-    unsafe { init("ncclCommInitRankConfig", newcomm, nranks, || Ok(id), rank, config) }
+    unsafe { init("ncclCommInitRankConfig", newcomm, nranks, || Ok((id, None)), rank, config) }
 }
 
-/// The first id alone is used: it names the communicator (spec §3.2), and one root serves thousands of ranks.
+/// The first id alone is used: it names the communicator (spec §3.2), and one root serves thousands of ranks. The roots of
+/// the others hear from the ranks of their place in the list that nobody will come.
 unsafe fn init_rank_scalable(
     newcomm: *mut Handle,
     nranks: c_int,
@@ -79,14 +82,17 @@ unsafe fn init_rank_scalable(
         }
         not_null(NAME, "commIds", ids)?;
         // SAFETY: it is not NULL and has `nids` ids by the C contract; at least one.
-        Ok(unsafe { ids.read() })
+        let ids = unsafe { std::slice::from_raw_parts(ids, nids as usize) };
+        let mine = usize::try_from(rank).ok().and_then(|rank| ids.get(rank)).copied();
+        Ok((ids[0], mine.filter(|mine| mine.internal != ids[0].internal)))
     };
     // SAFETY: the caller keeps the C contract.
     unsafe { init(NAME, newcomm, nranks, id, rank, config) }
 }
 
 /// What the three ways of making one rank's communicator have in common. A missing driver is told before
-/// anything else and not remembered by a group, as by NCCL; what goes wrong afterwards is.
+/// anything else and not remembered by a group, as by NCCL; what goes wrong afterwards is. `id` gives the id, and one whose
+/// root is not needed.
 ///
 /// # Safety
 /// `newcomm` is NULL or valid for writing until the call (in a group: the group, without blocking: the
@@ -95,13 +101,14 @@ unsafe fn init(
     function: &'static str,
     newcomm: *mut Handle,
     nranks: c_int,
-    id: impl FnOnce() -> Result<UniqueId, Error>,
+    id: impl FnOnce() -> Result<(UniqueId, Option<UniqueId>), Error>,
     rank: c_int,
     config: *const Config,
 ) -> Result<Outcome, Error> {
     prepare();
-    let id = id().map(|id| bootstrap::UniqueId(id.internal));
-    let excuse = |error: &Error| id.iter().for_each(|id| comm::excuse(id, nranks, rank, error));
+    let of = |id: UniqueId| bootstrap::UniqueId(id.internal);
+    let id = id().map(|(id, unused)| (of(id), unused.map(of)));
+    let excuse = |error: &Error| id.iter().for_each(|(id, _)| comm::excuse(id, nranks, rank, error));
     comm::check_cuda().inspect_err(excuse).inspect_err(|error| never_made(function, error))?;
     log::banner(rank, library_path);
     noted((|| {
@@ -114,13 +121,14 @@ unsafe fn init(
             // SAFETY: the contract is the same.
             Ok((id.clone()?, unsafe { read::config(config) }?))
         };
-        let (id, config) = admit().inspect_err(excuse)?;
+        let ((id, unused), config) = admit().inspect_err(excuse)?;
         ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.0[..8]);
         let always_blocking = function == "ncclCommInitRank";
-        let request = InitRequest { function, nranks, rank, id, config, always_blocking, device: None };
+        let request = InitRequest { always_blocking, ..InitRequest::new(function, (nranks, rank), id, config) };
         let to = newcomm as usize;
         // SAFETY: `newcomm` is not NULL and stays valid by the contract.
-        group::init_rank(request, move |handle| unsafe { (to as *mut Handle).write(handle as Handle) })
+        let publish = move |handle| unsafe { (to as *mut Handle).write(handle as Handle) };
+        group::init_rank(request, id, unused.into_iter().collect(), publish)
     })())
     .inspect_err(|error| never_made(function, error))
 }
@@ -150,16 +158,51 @@ unsafe fn init_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Re
     Ok(())
 }
 
-unsafe fn split(comm: Handle, _color: c_int, _key: c_int, newcomm: *mut Handle, config: *mut Config) -> Result<(), Error> {
+/// `NCCL_SPLIT_NOCOLOR`.
+const NO_COLOR: c_int = -1;
+/// `NCCL_SHRINK_ABORT`; other bits are ignored (spec §6.4).
+const SHRINK_ABORT: c_int = 1;
+
+/// Hands the handle of a communicator to C.
+///
+/// # Safety
+/// `to` is not NULL and stays valid for writing until the creation of the communicator is over.
+unsafe fn publish_to(to: *mut Handle) -> Publish {
+    let to = to as usize;
+    // SAFETY: it stays valid by the contract.
+    Box::new(move |handle| unsafe { (to as *mut Handle).write(handle as Handle) })
+}
+
+/// What split and shrink check: where the new communicator goes, that the parent is ready, the configuration, which it gives.
+///
+/// # Safety
+/// `newcomm` is NULL or valid for writing, `config` NULL or an `ncclConfig_t`.
+unsafe fn admit_child(
+    parent: &comm::Comm,
+    plan: &Plan,
+    newcomm: *mut Handle,
+    config: *const Config,
+) -> Result<comm::Config, Error> {
+    // SAFETY: the contract is the same.
+    unsafe { store(plan.function(), "newcomm", newcomm, std::ptr::null_mut()) }?;
+    parent.check_derivable(plan)?;
+    // SAFETY: the contract is the same.
+    let config = unsafe { read::child_config(config, parent.config()) }?;
+    plan.check_config(parent, &config).map(|()| config)
+}
+
+unsafe fn split(comm: Handle, color: c_int, key: c_int, newcomm: *mut Handle, config: *mut Config) -> Result<(), Error> {
     const NAME: &str = "ncclCommSplit";
+    ::log::trace!(target: "CALL", "{NAME}({comm:p},{color},{key},{newcomm:p})");
     noted((|| {
-        let comm = comm_of(NAME, comm)?;
-        // SAFETY: NULL or valid for writing by the C contract.
-        unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
-        comm.check_ready()?;
-        // SAFETY: NULL or an ncclConfig_t by the C contract.
-        unsafe { read::config(config) }?;
-        Err(unsupported(NAME))
+        let parent = comm_of(NAME, comm)?;
+        let plan = Plan::Split { color: Some(color).filter(|color| *color != NO_COLOR), key };
+        // SAFETY: NULL or valid by the C contract.
+        let config = unsafe { admit_child(&parent, &plan, newcomm, config) };
+        let config = config.inspect_err(|error| parent.refuse_call(&plan, error))?;
+        // SAFETY: it is not NULL, and valid until the call (in a group: the group, else the polling) is over.
+        let publish = unsafe { publish_to(newcomm) };
+        group::derive(parent, plan, config, publish).map(drop)
     })())
 }
 
@@ -169,37 +212,63 @@ unsafe fn shrink(
     count: c_int,
     newcomm: *mut Handle,
     config: *mut Config,
-    _flags: c_int,
+    flags: c_int,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommShrink";
+    ::log::trace!(target: "CALL", "{NAME}({comm:p},{excluded:p},{count},{newcomm:p},{flags})");
     noted((|| {
-        let comm = comm_of(NAME, comm)?;
-        // SAFETY: NULL or valid for writing by the C contract.
-        unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
-        not_null(NAME, "excludeRanksList", excluded)?;
-        if count <= 0 {
-            return Err(invalid(format!("{NAME} : invalid excludeRanksCount {count}")));
-        }
-        // SAFETY: not NULL, so a list of `count` ints by the C contract.
-        let excluded = unsafe { std::slice::from_raw_parts(excluded, count as usize) };
-        if excluded.contains(&comm.rank()) {
-            return Err(invalid(format!("{NAME} : rank {} is in its own excludeRanksList", comm.rank())));
-        }
-        comm.check_ready()?;
-        // SAFETY: NULL or an ncclConfig_t by the C contract.
-        unsafe { read::config(config) }?;
-        Err(unsupported(NAME))
+        let parent = comm_of(NAME, comm)?;
+        let ranks = (|| {
+            not_null(NAME, "excludeRanksList", excluded)?;
+            if count <= 0 {
+                return Err(invalid(format!("{NAME} : invalid excludeRanksCount {count}")));
+            }
+            // SAFETY: not NULL, so a list of `count` ints by the C contract.
+            staying(unsafe { std::slice::from_raw_parts_mut(excluded, count as usize) }, &parent)
+        })();
+        let plan = ranks.map(|ranks| Plan::Shrink { ranks, abort: flags & SHRINK_ABORT != 0 });
+        let plan = plan.inspect_err(|_| {
+            // SAFETY: NULL or valid for writing by the C contract.
+            let _ = unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) };
+        })?;
+        // SAFETY: NULL or valid by the C contract.
+        let config = unsafe { admit_child(&parent, &plan, newcomm, config) };
+        let config = config.inspect_err(|error| parent.refuse_call(&plan, error))?;
+        // SAFETY: as for a split.
+        let publish = unsafe { publish_to(newcomm) };
+        group::derive(parent, plan, config, publish).map(drop)
     })())
+}
+
+/// The ranks that a shrink keeps. The list is sorted in place, as by NCCL (spec §3.2).
+fn staying(excluded: &mut [c_int], parent: &comm::Comm) -> Result<Vec<u32>, Error> {
+    const NAME: &str = "ncclCommShrink";
+    excluded.sort_unstable();
+    if excluded.contains(&parent.rank()) {
+        return Err(invalid(format!("{NAME} : rank {} is in its own excludeRanksList", parent.rank())));
+    }
+    let ranks = 0..parent.nranks();
+    if let Some(wrong) = excluded.iter().find(|rank| !ranks.contains(rank)) {
+        let last = parent.nranks() - 1;
+        return Err(invalid(format!("{NAME} : excludeRanksList names rank {wrong} (it should be in the 0..{last} range)")));
+    }
+    if let Some(twice) = excluded.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(invalid(format!("{NAME} : excludeRanksList names rank {} twice", twice[0])));
+    }
+    Ok(ranks.filter(|rank| excluded.binary_search(rank).is_err()).map(i32::cast_unsigned).collect())
 }
 
 unsafe fn comm_unique_id(comm: Handle, id: *mut UniqueId) -> Result<(), Error> {
     const NAME: &str = "ncclCommGetUniqueId";
-    ready(NAME, comm)?;
+    let comm = ready(NAME, comm)?;
     not_null(NAME, "uniqueId", id)?;
     if params::snapshot().text(params::COMM_ID).is_some() {
         return Err(Error::InvalidUsage(format!("{NAME} : not possible while NCCL_COMM_ID is set")));
     }
-    Err(unsupported(NAME))
+    let bootstrap::UniqueId(internal) = comm.growth_id()?;
+    // SAFETY: it is not NULL, so valid for writing by the C contract.
+    unsafe { id.write(UniqueId { internal }) };
+    Ok(())
 }
 
 unsafe fn grow(
@@ -211,26 +280,76 @@ unsafe fn grow(
     config: *mut Config,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommGrow";
+    ::log::trace!(target: "CALL", "{NAME}({comm:p},{nranks},{id:p},{rank},{newcomm:p})");
+    // SAFETY: not NULL, so an id by the C contract.
+    let given = (!id.is_null()).then(|| bootstrap::UniqueId(unsafe { id.read() }.internal));
+    match comm.is_null() {
+        // SAFETY: the caller keeps the C contract.
+        true => unsafe { grow_new(nranks, given, rank, newcomm, config) },
+        // SAFETY: as above.
+        false => unsafe { grow_old(&comm_of(NAME, comm)?, nranks, given, rank, newcomm, config) },
+    }
+}
+
+/// The part of a rank that joins. As by NCCL, a group does not remember that an argument was wrong.
+unsafe fn grow_new(
+    nranks: c_int,
+    id: Option<bootstrap::UniqueId>,
+    rank: c_int,
+    newcomm: *mut Handle,
+    config: *const Config,
+) -> Result<(), Error> {
+    const NAME: &str = "ncclCommGrow";
     // SAFETY: NULL or valid for writing by the C contract.
     unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
     if nranks <= 0 {
         return Err(invalid(format!("{NAME} : invalid nRanks {nranks}")));
     }
-    match comm.is_null() {
-        true if rank < 0 || rank >= nranks => {
-            return Err(invalid(format!("{NAME} : invalid rank {rank}/{nranks}")));
-        }
-        true if id.is_null() => return Err(null(NAME, "uniqueId")),
-        true => {}
-        false => check_grown(&*comm_of(NAME, comm)?, nranks, rank)?,
+    if rank < 0 || rank >= nranks {
+        return Err(invalid(format!("{NAME} : invalid rank {rank}/{nranks}")));
     }
+    let id = id.ok_or_else(|| null(NAME, "uniqueId"))?;
+    if bootstrap::growth(&id)?.is_none() {
+        return Err(invalid(format!("{NAME} : the id was not made by ncclCommGetUniqueId")));
+    }
+    prepare();
     // SAFETY: NULL or an ncclConfig_t by the C contract.
-    unsafe { read::config(config) }?;
-    Err(unsupported(NAME))
+    let config = unsafe { read::config(config) }.inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
+    log::banner(rank, library_path);
+    // SAFETY: it is not NULL, and stays valid as for every creation.
+    let publish = unsafe { publish_to(newcomm) };
+    noted(group::init_rank(InitRequest::new(NAME, (nranks, rank), id, config), id, Vec::new(), publish)).map(drop)
+}
+
+/// The part of a rank that exists.
+unsafe fn grow_old(
+    parent: &Arc<comm::Comm>,
+    nranks: c_int,
+    id: Option<bootstrap::UniqueId>,
+    rank: c_int,
+    newcomm: *mut Handle,
+    config: *const Config,
+) -> Result<(), Error> {
+    const NAME: &str = "ncclCommGrow";
+    let plan = Plan::Grow { nranks, id };
+    let admit = || {
+        // SAFETY: NULL or valid for writing by the C contract.
+        unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
+        check_grown(parent, nranks, rank)?;
+        // SAFETY: NULL or an ncclConfig_t by the C contract.
+        unsafe { read::child_config(config, parent.config()) }
+    };
+    let config = admit().inspect_err(|error| parent.refuse_call(&plan, error))?;
+    // SAFETY: it is not NULL, and stays valid as for every creation.
+    let publish = unsafe { publish_to(newcomm) };
+    noted(group::grow(parent, plan, config, publish)).map(drop)
 }
 
 /// What a rank that exists may ask of a grow.
 fn check_grown(comm: &comm::Comm, nranks: c_int, rank: c_int) -> Result<(), Error> {
+    if nranks <= 0 {
+        return Err(invalid(format!("ncclCommGrow : invalid nRanks {nranks}")));
+    }
     if nranks <= comm.nranks() {
         let old = comm.nranks();
         return Err(invalid(format!("ncclCommGrow : nRanks {nranks} is not above the {old} ranks that exist")));
@@ -246,6 +365,7 @@ fn finalize(comm: Handle) -> Result<Outcome, Error> {
         return Ok(Outcome::Done);
     }
     noted(comm_of("ncclCommFinalize", comm).and_then(|comm| {
+        comm.check_unfinalized()?;
         // In a forked child there is nothing of its own to wait for.
         if !comm.is_inherited() {
             comm.check_ready()?;
@@ -268,13 +388,13 @@ fn abort(comm: Handle) -> Result<Outcome, Error> {
     noted(comm_of("ncclCommAbort", comm).and_then(group::abort))
 }
 
-fn revoke(comm: Handle, flags: c_int) -> Result<(), Error> {
+fn revoke(comm: Handle, flags: c_int) -> Result<Outcome, Error> {
     const NAME: &str = "ncclCommRevoke";
     if comm.is_null() {
-        return Ok(());
+        return Ok(Outcome::Done);
     }
-    noted(comm_of(NAME, comm).and_then(|_| match flags {
-        0 => Err(unsupported(NAME)),
+    noted(comm_of(NAME, comm).and_then(|comm| match flags {
+        0 => group::revoke(comm),
         _ => Err(invalid(format!("{NAME} : invalid flags {flags:#x}"))),
     }))
 }

@@ -20,9 +20,7 @@ exports! {
 fn refuse(name: &'static str, comm: Handle, peer: c_int) -> Result<(), Error> {
     let comm = comm_of(name, comm)?;
     let result = (|| {
-        if comm.is_revoked() {
-            return Err(Error::InvalidUsage(format!("{name}: communicator was revoked")));
-        }
+        comm.check_running(name)?;
         comm.check_ready()?;
         check_root(name, peer, comm.nranks())?;
         Err(invalid(format!("{name} : host RMA is not supported on this communicator")))

@@ -72,6 +72,18 @@ pub(super) unsafe fn config(config: *const types::Config) -> Result<Config, Erro
     Config::resolve(request, &params::snapshot())
 }
 
+/// The configuration of a communicator that is derived from another one; NULL means the parent's.
+///
+/// # Safety
+/// As [`config`].
+pub(super) unsafe fn child_config(from: *const types::Config, parent: &Config) -> Result<Config, Error> {
+    match from.is_null() {
+        true => Config::resolve_over(parent, Request::default(), &params::snapshot()),
+        // SAFETY: the contract is the same.
+        false => unsafe { config(from) },
+    }
+}
+
 /// # Safety
 /// As [`config`].
 unsafe fn request(config: *const types::Config) -> Request {

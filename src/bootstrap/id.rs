@@ -7,10 +7,12 @@
 //! | 36..40 | zero |
 //! | 40..45 | `oxccl` |
 //! | 45 | version of this layout |
-//! | 46 | flags: bit 0 = the address is fixed by `NCCL_COMM_ID` |
+//! | 46 | flags: bit 0 = the address is fixed by `NCCL_COMM_ID`, bit 1 = it is for one grow of a communicator |
 //! | 47 | zero |
 //! | 48..56 | token: what the members' connections among themselves begin with |
-//! | 56..128 | zero |
+//! | 56..64 | for a grow: the hash of the communicator that grows, else zero |
+//! | 64..68 | for a grow: how many communicators it had derived before, else zero |
+//! | 68..128 | zero |
 //!
 //! Magic and address stand where NVIDIA's library has them (internals A.1), so that a rank that runs
 //! NVIDIA's library by mistake connects to our root and is recognised there, instead of hanging
@@ -23,6 +25,7 @@ use crate::error::Error;
 const MARKER: &[u8; 5] = b"oxccl";
 const VERSION: u8 = 1;
 const FLAG_FIXED: u8 = 1;
+const FLAG_GROW: u8 = 2;
 const FAMILY_INET: u16 = 2;
 const FAMILY_INET6: u16 = 10;
 /// Bytes of the address union.
@@ -56,6 +59,17 @@ pub struct IdParts {
     pub fixed: bool,
     /// A second random number, which NVIDIA's library would not know.
     pub token: u64,
+    /// The grow that it is for, if it is for one.
+    pub grow: Option<Growth>,
+}
+
+/// Which grow an id is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// The hash of the communicator that grows.
+    pub parent: u64,
+    /// How many communicators it had derived before.
+    pub count: u32,
 }
 
 impl IdParts {
@@ -66,8 +80,12 @@ impl IdParts {
         id[8..8 + ADDRESS_BYTES].copy_from_slice(&encode_address(self.root));
         id[40..45].copy_from_slice(MARKER);
         id[45] = VERSION;
-        id[46] = if self.fixed { FLAG_FIXED } else { 0 };
+        id[46] = if self.fixed { FLAG_FIXED } else { 0 } | if self.grow.is_some() { FLAG_GROW } else { 0 };
         id[48..56].copy_from_slice(&self.token.to_ne_bytes());
+        if let Some(Growth { parent, count }) = self.grow {
+            id[56..64].copy_from_slice(&parent.to_ne_bytes());
+            id[64..68].copy_from_slice(&count.to_ne_bytes());
+        }
         UniqueId(id)
     }
 
@@ -91,11 +109,15 @@ impl IdParts {
         let Some(root) = address else {
             return Err(garbage("it has oxccl's marker but no address"));
         };
-        let zero = bytes[36..40].iter().chain(&bytes[56..]).all(|b| *b == 0);
-        if !zero || bytes[46] & !FLAG_FIXED != 0 || bytes[47] != 0 {
+        let flags = bytes[46];
+        let grows = flags & FLAG_GROW != 0;
+        let zero = bytes[36..40].iter().chain(&bytes[if grows { 68 } else { 56 }..]).all(|b| *b == 0);
+        if !zero || flags & !(FLAG_FIXED | FLAG_GROW) != 0 || bytes[47] != 0 {
             return Err(garbage("bytes that must be zero are not"));
         }
-        Ok(IdParts { magic: word(&bytes[0..8]), root, fixed: bytes[46] & FLAG_FIXED != 0, token: word(&bytes[48..56]) })
+        let count = u32::from_ne_bytes([bytes[64], bytes[65], bytes[66], bytes[67]]);
+        let grow = grows.then(|| Growth { parent: word(&bytes[56..64]), count });
+        Ok(IdParts { magic: word(&bytes[0..8]), root, fixed: flags & FLAG_FIXED != 0, token: word(&bytes[48..56]), grow })
     }
 }
 

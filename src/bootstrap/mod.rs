@@ -8,20 +8,24 @@
 //! `complete`, every failure of a rank (an error that it reports by [`Bootstrap::fail`], or its death)
 //! ends the waits of all others with an error that names it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::Error;
 
+mod circle;
 pub mod config;
 pub mod id;
+mod joining;
 pub mod net;
 pub mod protocol;
 
 #[cfg(test)]
 mod tests;
 
+pub use circle::Circle;
 pub use config::{CommId, Family, InterfaceFilter, NetConfig};
-pub use id::UniqueId;
+pub use id::{Growth, UniqueId};
+pub use joining::{Joining, RootHandle, create_root, dismiss, growth};
 pub use net::cancel::Cancel;
 
 use id::{IdParts, show_ip};
@@ -36,6 +40,8 @@ use protocol::{MAX_FACTS, MAX_RANKS};
 const NO_PORT: u16 = 9;
 /// How long a rank that has failed tries to tell the root, before it returns its own error.
 pub const REPORT: Duration = Duration::from_secs(5);
+/// How long a rank that was aborted before the root knew it tries to tell the root: whoever aborts it waits meanwhile.
+const ABANDON: Duration = Duration::from_millis(500);
 
 /// What a rank brings to the rendezvous.
 #[derive(Clone, Debug)]
@@ -70,6 +76,10 @@ pub struct Bootstrap {
     rank: u32,
     nranks: u32,
     timings: Timings,
+    /// When the operations in progress must be over; none but for those of a rank that has an excuse to make.
+    limit: Option<Duration>,
+    /// An exchange of some ranks was given up, so that what still comes for it could be taken for another one's.
+    gave_up: bool,
 }
 
 /// Makes an id, and starts the root that the ranks will meet at, unless `NCCL_COMM_ID` fixes the address:
@@ -80,18 +90,10 @@ pub struct Bootstrap {
 pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
     if let Some(comm_id) = &config.comm_id {
         let root = net::root::resolve(config, comm_id)?;
-        return Ok(IdParts { magic: net::root::fixed_magic(config, root), root, fixed: true, token: 0 }.encode());
+        let magic = net::root::fixed_magic(config, root);
+        return Ok(IdParts { magic, root, fixed: true, token: 0, grow: None }.encode());
     }
-    let interface = interface::choose(
-        &interface::list()?,
-        Wish { filter: config.interfaces.as_ref(), family: config.family, ..Wish::default() },
-    )?;
-    log_interface(&interface);
-    let listener = socket::listen(interface.at(0), config.ports, "the ranks (root)")?;
-    let root = socket::local_address(&listener)?;
-    let parts = IdParts { magic: rand::random(), root, fixed: false, token: rand::random() };
-    net::root::start(config, listener, parts.magic, parts.token, false)?;
-    Ok(parts.encode())
+    joining::start_root(config, None, None)
 }
 
 fn log_interface(interface: &Interface) {
@@ -113,17 +115,12 @@ impl Bootstrap {
     /// together (the text names rank and values) or the id is of another library; `Remote` for a rank or a
     /// root that is gone; `Timeout` with the missing ranks; `Aborted` if it was cancelled; `System`.
     pub fn join(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Bootstrap, Error> {
-        let clock = Instant::now();
-        let (driver, settings) = prepare(config, id, join, true)?;
-        let create = clock.elapsed();
-        let (rank, nranks) = (settings.rank, settings.nranks);
-        let member = Member::new(settings, driver.now());
-        let timings = Timings { create, join: Duration::ZERO };
-        let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings };
-        bootstrap.run(|member| member.joined())?;
-        bootstrap.timings.join = clock.elapsed() - create;
-        bootstrap.log_timings();
-        Ok(bootstrap)
+        Joining::begin(config, id, join)?.finish()
+    }
+
+    /// A rank that has begun to join.
+    fn new(driver: Driver, member: Member, (rank, nranks): (u32, u32), timings: Timings) -> Bootstrap {
+        Bootstrap { driver, member, rank, nranks, timings, limit: None, gave_up: false }
     }
 
     /// For a rank that has failed before it could join (no memory, no device): checks in only to end the
@@ -134,20 +131,7 @@ impl Bootstrap {
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
     pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
-        // Nobody will connect to this rank, and descriptors may be what it lacks.
-        let (driver, settings) = prepare(config, id, join, false)?;
-        let (rank, nranks) = (settings.rank, settings.nranks);
-        let member = Member::reporting(settings, failure, driver.now());
-        let mut bootstrap = Bootstrap { driver, member, rank, nranks, timings: Timings::default() };
-        let limit = bootstrap.driver.now() + REPORT;
-        let outcome = bootstrap.driver.run(&mut bootstrap.member, Some(limit), |member| member.error().is_some());
-        match (outcome, bootstrap.member.error()) {
-            // The root has sent the news to all: this rank hears it too.
-            (Ok(()), Some(Error::Remote { rank: Some(culprit), .. })) if *culprit == rank => Ok(()),
-            (Ok(()), Some(error)) => Err(error.clone()),
-            (Err(Stop::System(error)), _) => Err(error),
-            _ => Err(Error::Timeout(format!("the root did not answer within {} s", REPORT.as_secs()))),
-        }
+        report(config, id, join, failure, (Errand::Report, REPORT))
     }
 
     fn log_timings(&self) {
@@ -244,13 +228,34 @@ impl Bootstrap {
         self.deliver();
     }
 
+    /// This rank takes no part in the next [`Bootstrap::all_gather`], for a reason of its own: that of the others
+    /// fails and names this rank, and the one after it is as good as any. It waits for nobody.
+    pub fn refuse(&mut self, error: &Error) {
+        self.member.refuse(error);
+        self.deliver();
+    }
+
+    /// Lets a second event end waits with [`Error::Aborted`], but not this rank's membership: messages are possible
+    /// after it, exchanges that were under way are over for all ranks. `None` takes it away.
+    ///
+    /// # Errors
+    /// `System` if the system refuses.
+    pub fn watch(&mut self, cancel: Option<&Cancel>) -> Result<(), Error> {
+        self.driver.watch(cancel.cloned())
+    }
+
     /// Runs the member until its result is there, or an error.
     fn run(&mut self, mut done: impl FnMut(&mut Member) -> bool) -> Result<(), Error> {
-        let outcome = self.driver.run(&mut self.member, None, |member| member.error().is_some() || done(member));
+        let outcome = self.driver.run(&mut self.member, self.limit, |member| member.error().is_some() || done(member));
         match outcome {
             Ok(()) => self.member.error().cloned().map_or(Ok(()), Err),
             Err(Stop::Cancelled) => {
-                self.member.fail(Error::Aborted);
+                if self.driver.cancelled() {
+                    self.member.fail(Error::Aborted);
+                } else {
+                    self.member.give_up(Error::Aborted);
+                }
+                self.deliver();
                 Err(Error::Aborted)
             }
             Err(Stop::System(error)) => {
@@ -258,7 +263,11 @@ impl Bootstrap {
                 self.deliver();
                 Err(error)
             }
-            Err(Stop::Late) => Err(Error::Internal("a wait without a limit was late".to_string())),
+            Err(Stop::Late) => {
+                let error = Error::Timeout("the other ranks have not come in time to hear of a failure".to_string());
+                self.member.give_up(error.clone());
+                Err(error)
+            }
         }
     }
 
@@ -282,9 +291,51 @@ impl Drop for Bootstrap {
     }
 }
 
+/// What brings a rank to the root.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Errand {
+    /// It joins, and listens for other ranks.
+    Join,
+    /// It has failed, and nobody will connect to it: descriptors may be what it lacks.
+    Report,
+    /// The same, after it had tried to join.
+    ReportAgain,
+}
+
+/// See [`Bootstrap::report_failure`]; `limit` is how long it may take.
+fn report(
+    config: &NetConfig,
+    id: &UniqueId,
+    join: Join,
+    failure: &Error,
+    (errand, limit): (Errand, Duration),
+) -> Result<(), Error> {
+    let (driver, settings) = prepare(config, id, join, errand)?;
+    let (rank, nranks) = (settings.rank, settings.nranks);
+    let member = Member::reporting(settings, failure, driver.now());
+    let mut bootstrap = Bootstrap::new(driver, member, (rank, nranks), Timings::default());
+    let until = bootstrap.driver.now() + limit;
+    let outcome = bootstrap.driver.run(&mut bootstrap.member, Some(until), |member| member.error().is_some());
+    match (outcome, bootstrap.member.error()) {
+        // The root has sent the news to all: this rank hears it too.
+        (Ok(()), Some(Error::Remote { rank: Some(culprit), .. })) if *culprit == rank => Ok(()),
+        (Ok(()), Some(error)) => Err(error.clone()),
+        (Err(Stop::System(error)), _) => Err(error),
+        _ => Err(Error::Timeout(format!("the root did not answer within {limit:?}"))),
+    }
+}
+
+/// A rank was aborted before the root knew of it: the others would wait for it for good.
+fn abandon(config: &NetConfig, id: &UniqueId, (rank, nranks): (u32, u32), version: u32) {
+    let join = Join { rank, nranks, version, settings: Vec::new(), facts: Vec::new(), cancel: None };
+    if let Err(why) = report(config, id, join, &Error::Aborted, (Errand::ReportAgain, ABANDON)) {
+        log::info!(target: "BOOTSTRAP", "rank {rank} was aborted and could not tell the other ranks: {why}");
+    }
+}
+
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
-/// A rank that does not `listen` comes only to report a failure.
-fn prepare(config: &NetConfig, id: &UniqueId, join: Join, listen: bool) -> Result<(Driver, MemberConfig), Error> {
+fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Result<(Driver, MemberConfig), Error> {
+    let listen = errand == Errand::Join;
     check(&join, listen)?;
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
@@ -292,9 +343,9 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, listen: bool) -> Resul
     let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
     let interface = interface::choose(&interface::list()?, wish)?;
     log_interface(&interface);
-    if parts.fixed && join.rank == 0 {
+    if parts.fixed && join.rank == 0 && errand != Errand::ReportAgain {
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
-        net::root::start(config, listener, parts.magic, rand::random(), true)?;
+        net::root::start(config, listener, (parts.magic, rand::random()), true, None)?;
     }
     let listener = listen.then(|| socket::listen(interface.at(0), config.ports, "other ranks")).transpose()?;
     let address = listener.as_ref().map_or(Ok(interface.at(NO_PORT)), socket::local_address)?;

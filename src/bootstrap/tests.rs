@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use proptest::prelude::*;
 
 use super::config::{CommId, Family, InterfaceFilter};
-use super::id::{IdParts, UniqueId, show};
+use super::id::{Growth, IdParts, UniqueId, show};
 use crate::error::Code;
 
 fn parts() -> IdParts {
-    IdParts { magic: 0x0102_0304_0506_0708, root: "10.20.30.40:4096".parse().unwrap(), fixed: false, token: 7 }
+    IdParts { magic: 0x0102_0304_0506_0708, root: "10.20.30.40:4096".parse().unwrap(), fixed: false, token: 7, grow: None }
 }
 
 /// Magic and address stand where NVIDIA's library has them (internals A.1).
@@ -25,6 +25,11 @@ fn an_id_has_the_address_where_nvidias_library_looks_for_it() {
     assert_eq!(id.0[8..12], [10, 0, 0, 99]);
     assert_eq!(id.0[16..32], "2001:db8::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
     assert_eq!(IdParts::decode(&id), Ok(v6));
+    let grow = IdParts { grow: Some(Growth { parent: u64::MAX - 1, count: 77 }), ..parts() };
+    assert_eq!(IdParts::decode(&grow.encode()), Ok(grow));
+    let mut damaged = grow.encode().0;
+    damaged[68] = 1;
+    assert_eq!(IdParts::decode(&UniqueId(damaged)).unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[test]

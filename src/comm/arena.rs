@@ -7,20 +7,27 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
-
 use super::Comm;
 use crate::error::Error;
-use crate::sys::AddressRange;
+use crate::sys::sync::{RwLock, RwLockReadGuard};
+use crate::sys::{self, AddressRange};
 
 /// Bytes between handles; the alignment tells most garbage from a handle.
 const CELL: usize = 64;
 /// Handles that can exist before old numbers are used again. The range costs address space only.
 const CELLS: usize = 1 << 20;
 
-struct Cells {
+/// The process's handles. A handle comes from C and names no owner, so the table is the process's.
+static HANDLES: OnceLock<Cells> = OnceLock::new();
+
+/// Handles and what they stand for.
+pub(super) struct Cells {
     range: AddressRange,
+    /// How many there are.
+    count: usize,
     table: RwLock<Table>,
+    /// How often the process had been forked when it was made.
+    forks: u32,
 }
 
 #[derive(Default)]
@@ -30,56 +37,100 @@ struct Table {
     dead: VecDeque<usize>,
 }
 
-/// The process's handles. A handle comes from C and names no owner, so the table is the process's.
-static HANDLES: OnceLock<Cells> = OnceLock::new();
-
-fn cells() -> Result<&'static Cells, Error> {
-    if let Some(cells) = HANDLES.get() {
-        return Ok(cells);
+impl Cells {
+    /// None of `count` handles is in use.
+    ///
+    /// # Errors
+    /// [`Error::System`] without address space.
+    pub(super) fn new(count: usize) -> Result<Cells, Error> {
+        let range = AddressRange::reserve(CELL * count)?;
+        Ok(Cells { range, count, table: RwLock::new(Table::default()), forks: sys::forks() })
     }
-    let fresh = Cells { range: AddressRange::reserve(CELL * CELLS)?, table: RwLock::default() };
-    Ok(HANDLES.get_or_init(|| fresh))
+
+    /// To look things up. In a forked child nothing, where another thread of the parent was changing the table.
+    fn look(&self) -> Option<RwLockReadGuard<'_, Table>> {
+        if self.forks == sys::forks() { Some(self.table.read()) } else { self.table.try_read() }
+    }
+
+    /// See [`insert`].
+    pub(super) fn insert(&self, comm: Arc<Comm>) -> Result<usize, Error> {
+        let mut table = self.table.write();
+        let index = if table.cells.len() < self.count {
+            table.cells.push(None);
+            table.cells.len() - 1
+        } else {
+            let full = || Error::Resource(format!("more than {} communicators are alive", self.count));
+            table.dead.pop_front().ok_or_else(full)?
+        };
+        table.cells[index] = Some(comm);
+        Ok(self.range.base() + index * CELL)
+    }
+
+    /// See [`get`].
+    pub(super) fn get(&self, handle: usize) -> Option<Arc<Comm>> {
+        self.look()?.cells.get(self.index_of(handle)?)?.clone()
+    }
+
+    /// See [`all`].
+    pub(super) fn all(&self) -> Vec<Arc<Comm>> {
+        self.look().map_or_else(Vec::new, |table| table.cells.iter().flatten().cloned().collect())
+    }
+
+    /// See [`each`].
+    pub(super) fn each(&self, mut look: impl FnMut(&Comm)) {
+        if let Some(table) = self.look() {
+            table.cells.iter().flatten().for_each(|comm| look(comm));
+        }
+    }
+
+    /// See [`remove`].
+    pub(super) fn remove(&self, handle: usize) -> Option<Arc<Comm>> {
+        let index = self.index_of(handle)?;
+        let mut table = self.table.write();
+        let comm = table.cells.get_mut(index)?.take()?;
+        table.dead.push_back(index);
+        Some(comm)
+    }
+
+    fn index_of(&self, handle: usize) -> Option<usize> {
+        let offset = handle.checked_sub(self.range.base())?;
+        (offset < self.range.bytes() && offset % CELL == 0).then_some(offset / CELL)
+    }
 }
 
 /// Gives a communicator a handle.
 ///
 /// # Errors
-/// [`Error::Resource`] when more than a million communicators are alive.
+/// [`Error::Resource`] when more than a million communicators are alive, [`Error::System`] without address space.
 pub(super) fn insert(comm: Arc<Comm>) -> Result<usize, Error> {
-    let cells = cells()?;
-    let mut table = cells.table.write();
-    let index = if table.cells.len() < CELLS {
-        table.cells.push(None);
-        table.cells.len() - 1
-    } else {
-        table.dead.pop_front().ok_or_else(|| Error::Resource(format!("more than {CELLS} communicators are alive")))?
+    let cells = match HANDLES.get() {
+        Some(cells) => cells,
+        None => {
+            let fresh = Cells::new(CELLS)?;
+            HANDLES.get_or_init(|| fresh)
+        }
     };
-    table.cells[index] = Some(comm);
-    Ok(cells.range.base() + index * CELL)
+    cells.insert(comm)
 }
 
 /// The communicator of a handle; none for anything that is not the handle of a live one.
 pub(super) fn get(handle: usize) -> Option<Arc<Comm>> {
-    let cells = HANDLES.get()?;
-    cells.table.read().cells.get(index_of(cells, handle)?)?.clone()
+    HANDLES.get()?.get(handle)
 }
 
 /// All live communicators.
 pub(super) fn all() -> Vec<Arc<Comm>> {
-    HANDLES.get().map_or_else(Vec::new, |cells| cells.table.read().cells.iter().flatten().cloned().collect())
+    HANDLES.get().map_or_else(Vec::new, Cells::all)
+}
+
+/// Looks at all live communicators; none can be added or taken away meanwhile, and none is kept alive.
+pub(super) fn each(look: impl FnMut(&Comm)) {
+    if let Some(cells) = HANDLES.get() {
+        cells.each(look);
+    }
 }
 
 /// Takes a handle back. The second call for a handle finds nothing.
 pub(super) fn remove(handle: usize) -> Option<Arc<Comm>> {
-    let cells = HANDLES.get()?;
-    let index = index_of(cells, handle)?;
-    let mut table = cells.table.write();
-    let comm = table.cells.get_mut(index)?.take()?;
-    table.dead.push_back(index);
-    Some(comm)
-}
-
-fn index_of(cells: &Cells, handle: usize) -> Option<usize> {
-    let offset = handle.checked_sub(cells.range.base())?;
-    (offset < cells.range.bytes() && offset % CELL == 0).then_some(offset / CELL)
+    HANDLES.get()?.remove(handle)
 }

@@ -1,22 +1,27 @@
 //! Work that goes on while its caller polls (non-blocking communicators, spec §6.2).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::{Comm, State};
+use crate::error::Error;
+use crate::sys::sync::{Condvar, Mutex, thread};
 
 /// A thread that works for communicators.
-#[derive(Default)]
 pub(super) struct Background {
     done: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Background {
+    /// One that has work.
+    pub(super) fn new() -> Background {
+        Background { done: Mutex::new(false), changed: Condvar::new() }
+    }
+
     /// The thread has done its work and touches the communicators no more.
-    pub(super) fn finish(&self) {
+    fn finish(&self) {
         *self.done.lock() = true;
         self.changed.notify_all();
     }
@@ -33,9 +38,38 @@ impl Background {
     }
 }
 
+/// Starts `work` for communicators on a thread of its own; their states tell how it goes.
+///
+/// # Errors
+/// [`Error::System`] when there is no thread; the communicators have then failed.
+pub(super) fn start(comms: Vec<Arc<Comm>>, work: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
+    let background = Arc::new(Background::new());
+    comms.iter().for_each(|comm| comm.enter_background(&background));
+    let (ours, theirs) = (comms.clone(), background.clone());
+    let run = move || {
+        let result = catch_unwind(AssertUnwindSafe(work));
+        let result = result.unwrap_or_else(|_| Err(Error::Internal("the end of a group panicked".to_string())));
+        if let Err(error) = result {
+            ours.iter().for_each(|comm| comm.fail(&error));
+        }
+        // What belongs to the communicators goes before somebody learns that the thread is done with them.
+        drop(ours);
+        theirs.finish();
+    };
+    match thread::Builder::new().name("oxccl-init".to_string()).spawn(run) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let error = Error::system("pthread_create", "a thread for non-blocking communicators", &error);
+            comms.iter().for_each(|comm| comm.fail(&error));
+            background.finish();
+            Err(error)
+        }
+    }
+}
+
 impl Comm {
     /// Marks the communicator as busy with what a thread does.
-    pub(super) fn enter_background(&self, background: &Arc<Background>) {
+    fn enter_background(&self, background: &Arc<Background>) {
         *self.background.lock() = Some(background.clone());
         let mut state = self.state.lock();
         if *state == State::Ready {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::Comm;
 use super::items::Lent;
-use super::{Comm, teardown};
 use crate::device::{Capture, Event, Kept};
 use crate::error::Error;
 
@@ -72,8 +72,6 @@ impl Captured {
             items.into_iter().for_each(|lent| parts.items.put_back(lent));
         }
         comm.forget_graph(&self);
-        drop(self);
-        teardown::let_go(comm);
     }
 }
 
@@ -144,9 +142,8 @@ impl Comm {
         }
     }
 
-    /// Whether calls of the communicator are in a graph that is alive.
+    /// Whether a graph is alive that has calls of this communicator.
     pub(super) fn has_graphs(&self) -> bool {
-        settle();
         !self.graphs.0.lock().is_empty()
     }
 

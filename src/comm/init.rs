@@ -11,7 +11,7 @@ use super::links::comms_on;
 use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
 use super::{Comm, ItemStore, Order, Parts, Registrations, State, arena, board};
-use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId};
+use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
 use crate::device::{self, HostFlag, Kernels, Use};
 use crate::error::Error;
 use crate::health::board::PART_BYTES;
@@ -21,10 +21,7 @@ use crate::sys::{self, HostFacts};
 use crate::transport::{self, Links, PeerFacts, Probe, Unconnected};
 
 /// The `graphUsageMode` for several graphs of a communicator, and for calls besides.
-const MIXED_GRAPHS: i32 = 2;
-
-/// What a rank joins with: kernels, a post box where there are others, facts about itself.
-type Prepared = (Arc<Kernels>, Option<Arc<Links>>, Join);
+pub(super) const MIXED_GRAPHS: i32 = 2;
 
 /// How long each phase took, for the log.
 struct Timings {
@@ -34,6 +31,17 @@ struct Timings {
     bootstrap: Duration,
     allgathers: Duration,
     connections: Duration,
+}
+
+/// What a rank needs before it can join. One rank alone has no links.
+type Prepared = (Arc<Kernels>, Option<Arc<Links>>, Join);
+
+/// A rank that the root knows.
+struct Entered {
+    settings: Settings,
+    kernels: Arc<Kernels>,
+    links: Option<Arc<Links>>,
+    joining: Joining,
 }
 
 impl Timings {
@@ -55,7 +63,16 @@ impl Comm {
     /// there; on failure the others are told. The handle is taken back then, unless it is `published`: one
     /// that the user has already is polled, and no call returns the error.
     pub fn init(self: &Arc<Comm>, id: &UniqueId, published: bool) -> Result<(), Error> {
-        let result = self.build(id);
+        self.come_to_life(published, || self.build(id, |outcome| self.tell_root(id, outcome)))
+    }
+
+    /// The same by whatever `build` does.
+    pub(super) fn come_to_life(
+        self: &Arc<Comm>,
+        published: bool,
+        build: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let result = build();
         self.begin_life(&result, published);
         if result.is_err() && !published {
             arena::remove(self.handle());
@@ -87,43 +104,39 @@ impl Comm {
         self.cancel.fire();
     }
 
-    fn build(self: &Arc<Comm>, id: &UniqueId) -> Result<(), Error> {
+    /// Builds what operations need. `arrived` is called once the root knows this rank, or with the reason why not; its
+    /// error ends it.
+    pub(super) fn build(
+        self: &Arc<Comm>,
+        id: &UniqueId,
+        arrived: impl FnOnce(Result<(), &Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         // A job of a group or of a non-blocking creation runs on a thread of its own.
         crate::log::set_thread_device(self.device);
         log::info!(target: "INIT", "{}", self.line().init_start());
         let mut timings = Timings::begin();
-        let settings = Settings::read()?;
-        let prepared = self.prepare(&settings).inspect_err(|error| tell(&settings.net, id, self.nranks, self.rank, error));
-        let (kernels, links, join) = prepared?;
-        let result = self.build_prepared(&settings, id, join, kernels, &links, &mut timings);
+        let entered = self.check_in(id, &mut timings);
+        if let Err(error) = arrived(entered.as_ref().map(drop)) {
+            if let Ok(Entered { links, joining, .. }) = entered {
+                links.iter().for_each(|links| links.close());
+                joining.fail(&error);
+            }
+            return Err(error);
+        }
+        let entered = entered?;
+        let links = entered.links.clone();
+        let result = self.build_entered(entered, id, &mut timings);
         if result.is_err() {
             links.iter().for_each(|links| links.close());
         }
         result
     }
 
-    fn build_prepared(
-        self: &Arc<Comm>,
-        settings: &Settings,
-        id: &UniqueId,
-        join: Join,
-        kernels: Arc<Kernels>,
-        links: &Option<Arc<Links>>,
-        timings: &mut Timings,
-    ) -> Result<(), Error> {
-        timings.kernels = timings.lap();
-        let mut bootstrap = match Bootstrap::join(&settings.net, id, join) {
-            Ok(bootstrap) => bootstrap,
-            Err(error) => {
-                // Where the system has refused something, the root may not know of this rank.
-                if matches!(error, Error::System { .. } | Error::Resource(_)) {
-                    tell(&settings.net, id, self.nranks, self.rank, &error);
-                }
-                return Err(error);
-            }
-        };
+    fn build_entered(self: &Arc<Comm>, entered: Entered, id: &UniqueId, timings: &mut Timings) -> Result<(), Error> {
+        let Entered { settings, kernels, links, joining } = entered;
+        let mut bootstrap = joining.finish().inspect_err(|error| self.excuse_lack(&settings.net, id, error))?;
         timings.bootstrap = timings.lap();
-        match self.build_joined(settings, &mut bootstrap, links, kernels, timings) {
+        match self.build_joined(&settings, &mut bootstrap, &links, kernels, timings) {
             Ok(mut parts) => {
                 bootstrap.complete();
                 self.log_complete(timings);
@@ -137,7 +150,34 @@ impl Comm {
         }
     }
 
-    /// What a rank needs before it can join: kernels, a post box, facts about itself. One rank alone writes to nobody.
+    /// Everything until the root knows this rank.
+    fn check_in(&self, id: &UniqueId, timings: &mut Timings) -> Result<Entered, Error> {
+        let settings = Settings::read()?;
+        let (kernels, links, join) = self.prepare(&settings)?;
+        timings.kernels = timings.lap();
+        let close = |_: &Error| links.iter().for_each(|links| links.close());
+        let joining = Joining::begin(&settings.net, id, join).inspect_err(close)?;
+        Ok(Entered { settings, kernels, links, joining })
+    }
+
+    /// A rank that the root does not know, because of something that others cannot see, tells it.
+    fn tell_root(&self, id: &UniqueId, outcome: Result<(), &Error>) -> Result<(), Error> {
+        let Err(error) = outcome else { return Ok(()) };
+        use Error::{Aborted, InvalidArgument, InvalidUsage, Remote, Timeout};
+        if !matches!(error, InvalidArgument(_) | InvalidUsage(_) | Remote { .. } | Timeout(_) | Aborted) {
+            excuse(id, self.nranks(), self.rank(), error);
+        }
+        Err(error.clone())
+    }
+
+    /// Where the system has refused something, the root may not know of this rank.
+    fn excuse_lack(&self, net: &NetConfig, id: &UniqueId, error: &Error) {
+        if matches!(error, Error::System { .. } | Error::Resource(_)) {
+            tell(net, id, self.nranks, self.rank, error);
+        }
+    }
+
+    /// What a rank needs before it can join. One rank alone writes to nobody.
     fn prepare(&self, settings: &Settings) -> Result<Prepared, Error> {
         let kernels = Kernels::get(&self.context, &schedules::kernel_names(self.context.driver().is_software()))?;
         let open = || Links::open(&self.context, self.rank, &self.cancel, &self.ledger);
@@ -156,11 +196,16 @@ impl Comm {
     /// Gives a communicator up whose creation was never begun, because a group has failed: the other ranks
     /// are told, and the handle is taken back where nobody has it.
     pub fn give_up(&self, id: &UniqueId, published: bool, error: &Error) {
+        self.drop_unmade(!published, error);
+        excuse(id, self.nranks(), self.rank(), error);
+    }
+
+    /// The same where the other ranks are told otherwise.
+    pub(super) fn drop_unmade(&self, unpublished: bool, error: &Error) {
         self.fail(error);
-        if !published {
+        if unpublished {
             arena::remove(self.handle());
         }
-        excuse(id, self.nranks(), self.rank(), error);
     }
 
     fn build_joined(

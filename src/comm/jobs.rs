@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Background, Comm};
-use crate::bootstrap::UniqueId;
+use super::family::Derivation;
+use super::{Comm, background, free_ended};
+use crate::bootstrap::{self, Cancel, UniqueId};
 use crate::error::Error;
+use crate::log::Place;
 
 /// What is to be done with a communicator.
 pub enum Task {
@@ -15,11 +17,17 @@ pub enum Task {
     Init {
         /// The rendezvous.
         id: UniqueId,
+        /// Ids of which this rank tells the roots that nobody will come.
+        unused: Vec<UniqueId>,
         /// Takes the handle.
         publish: Option<Box<dyn FnOnce(usize) + Send>>,
     },
+    /// Another communicator is derived from it (split, shrink), or it is derived itself (grow).
+    Derive(Box<Derivation>),
     /// `ncclCommFinalize`.
     Finalize,
+    /// `ncclCommRevoke`.
+    Revoke,
     /// `ncclCommDestroy`.
     Destroy,
     /// `ncclCommAbort`.
@@ -53,27 +61,76 @@ impl Job {
         matches!(self.task, Task::Destroy | Task::Abort)
     }
 
+    /// Jobs of one lane are done in the order of their calls: those of a communicator, with what is derived from it.
+    fn lane(&self) -> *const Comm {
+        match &self.task {
+            Task::Derive(derivation) => Arc::as_ptr(derivation.parent()),
+            _ => Arc::as_ptr(&self.comm),
+        }
+    }
+
+    /// What makes it give up where it waits for other ranks.
+    fn giving_up(&self) -> Option<GivingUp> {
+        match &self.task {
+            Task::Init { .. } => Some(GivingUp::Creation(self.comm.clone())),
+            Task::Derive(derivation) => Some(GivingUp::Derivation(derivation.cancel().clone())),
+            Task::Finalize | Task::Revoke | Task::Destroy | Task::Abort | Task::Suspend | Task::Resume => None,
+        }
+    }
+
     /// Does the work. A panic is an error, so that nobody waits for what will not come.
     ///
     /// # Errors
     /// What the work gives.
     pub fn run(self) -> Result<(), Error> {
-        let comm = self.comm.clone();
-        catch_unwind(AssertUnwindSafe(|| self.carry_out())).unwrap_or_else(|_| {
+        if self.comm.is_inherited() {
+            return self.decline();
+        }
+        let (comm, ends) = (self.comm.clone(), self.is_end());
+        let result = catch_unwind(AssertUnwindSafe(|| self.carry_out())).unwrap_or_else(|_| {
             let error = Error::Internal("a job of a communicator panicked".to_string());
             comm.fail(&error);
             Err(error)
-        })
+        });
+        drop(comm);
+        if ends {
+            free_ended();
+        }
+        result
+    }
+
+    /// In a forked child: what belongs to the parent is left alone, even by its destructors. To end it is no error.
+    fn decline(self) -> Result<(), Error> {
+        let result = match self.task {
+            Task::Finalize | Task::Destroy | Task::Abort => Ok(()),
+            _ => self.comm.check_ready(),
+        };
+        std::mem::forget(self);
+        result
     }
 
     fn carry_out(self) -> Result<(), Error> {
         match self.task {
-            Task::Init { id, publish } => {
-                self.comm.init(&id, publish.is_none())?;
+            Task::Init { id, unused, publish } => {
+                let made = self.comm.init(&id, publish.is_none());
+                unused.iter().for_each(bootstrap::dismiss);
+                made?;
                 publish.into_iter().for_each(|publish| publish(self.comm.handle()));
                 Ok(())
             }
+            Task::Derive(derivation) => {
+                // A communicator that grows out of another one tells it itself.
+                let polled = !self.blocking && Arc::ptr_eq(derivation.parent(), &self.comm);
+                let function = derivation.function();
+                derivation.carry_out().inspect_err(|error| {
+                    // No call returns it.
+                    if polled {
+                        crate::log::failure(&Place { file: "comm/jobs.rs", line: line!(), function }, error);
+                    }
+                })
+            }
             Task::Finalize => self.comm.finalize(),
+            Task::Revoke => self.comm.revoke(),
             Task::Destroy => self.comm.destroy(),
             Task::Abort => self.comm.abort(),
             Task::Suspend => self.comm.suspend(),
@@ -85,42 +142,105 @@ impl Job {
     /// goes, and one that is polled tells the error.
     pub fn drop_for(self, error: &Error) {
         match self.task {
-            Task::Init { id, publish } => self.comm.give_up(&id, publish.is_none(), error),
+            Task::Init { id, unused, publish } => {
+                unused.iter().for_each(bootstrap::dismiss);
+                self.comm.give_up(&id, publish.is_none(), error);
+            }
+            Task::Derive(derivation) => {
+                derivation.drop_for(error);
+                if !self.blocking {
+                    self.comm.fail(error);
+                }
+            }
             _ if !self.blocking => self.comm.fail(error),
             _ => {}
         }
     }
 }
 
-/// Runs jobs at the same time, since they wait for one another; returns the first failure. A failure
-/// makes those that wait give up.
+/// See [`Job::giving_up`].
+enum GivingUp {
+    Creation(Arc<Comm>),
+    Derivation(Cancel),
+}
+
+impl GivingUp {
+    fn fire(&self) {
+        match self {
+            GivingUp::Creation(comm) => comm.cancel_init(),
+            GivingUp::Derivation(cancel) => cancel.fire(),
+        }
+    }
+}
+
+/// Runs jobs at the same time, since they wait for one another, but those of one communicator in the order of their calls;
+/// returns the first failure. A failure makes those that wait give up.
 ///
 /// # Errors
 /// The first failure of a job, or of the system to start a thread.
-pub fn run_all(mut jobs: Vec<Job>) -> Result<(), Error> {
-    match jobs.len() {
-        0 => return Ok(()),
-        1 => return jobs.remove(0).run(),
-        _ => {}
-    }
+pub fn run_all(jobs: Vec<Job>) -> Result<(), Error> {
     let comms: Vec<Arc<Comm>> = jobs.iter().filter(|job| !job.is_end()).map(|job| job.comm.clone()).collect();
+    let mut lanes = lanes(jobs);
+    let result = match lanes.len() {
+        0 => Ok(()),
+        1 => run_lane(lanes.remove(0)),
+        _ => run_lanes(lanes),
+    };
+    if result.is_ok() {
+        comms.iter().for_each(|comm| comm.leave_busy());
+    }
+    result
+}
+
+fn lanes(jobs: Vec<Job>) -> Vec<Vec<Job>> {
+    let mut lanes: Vec<Vec<Job>> = Vec::new();
+    for job in jobs {
+        match lanes.iter_mut().find(|lane| lane[0].lane() == job.lane()) {
+            Some(lane) => lane.push(job),
+            None => lanes.push(vec![job]),
+        }
+    }
+    lanes
+}
+
+/// After a failure only what ends a communicator is still done.
+fn run_lane(lane: Vec<Job>) -> Result<(), Error> {
+    let mut result = Ok(());
+    for job in lane {
+        result = match (result, job.is_end()) {
+            (Ok(()), _) => job.run(),
+            (Err(error), true) => job.run().and(Err(error)),
+            (Err(error), false) => {
+                job.drop_for(&error);
+                Err(error)
+            }
+        };
+    }
+    result
+}
+
+fn run_lanes(lanes: Vec<Vec<Job>>) -> Result<(), Error> {
+    let others: Vec<GivingUp> = lanes.iter().flatten().filter_map(Job::giving_up).collect();
     let first = Mutex::new(None);
     let fail = |error: Error| {
         if first.lock().get_or_insert(error.clone()) == &error {
-            comms.iter().for_each(|comm| comm.cancel_init());
+            others.iter().for_each(GivingUp::fire);
         }
     };
     std::thread::scope(|scope| {
-        for job in jobs {
-            // Where the thread cannot be started the job comes back, to be dropped properly.
-            let place = Arc::new(Mutex::new(Some(job)));
+        for lane in lanes {
+            // Where the thread cannot be started the jobs come back, to be dropped properly.
+            let place = Arc::new(Mutex::new(lane));
             let theirs = place.clone();
             let fail = &fail;
-            let work = move || theirs.lock().take().map_or(Ok(()), Job::run).unwrap_or_else(fail);
+            let work = move || {
+                let lane = std::mem::take(&mut *theirs.lock());
+                run_lane(lane).unwrap_or_else(fail);
+            };
             if let Err(error) = std::thread::Builder::new().name("oxccl-job".to_string()).spawn_scoped(scope, work) {
                 let error = Error::system("pthread_create", "a thread for a job of a group", &error);
                 fail(error.clone());
-                place.lock().take().into_iter().for_each(|job| job.drop_for(&error));
+                std::mem::take(&mut *place.lock()).into_iter().for_each(|job| job.drop_for(&error));
             }
         }
     });
@@ -132,7 +252,7 @@ pub fn run_all(mut jobs: Vec<Job>) -> Result<(), Error> {
 /// # Errors
 /// [`Error::System`] when there is no thread; the communicators have then failed.
 pub fn in_background(jobs: Vec<Job>, work: impl FnOnce(Vec<Job>) -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
-    let comms: Vec<Arc<Comm>> = jobs.iter().map(|job| job.comm.clone()).collect();
+    let comms = jobs.iter().map(|job| job.comm.clone()).collect();
     carry_on(comms, move || work(jobs))
 }
 
@@ -142,26 +262,5 @@ pub fn in_background(jobs: Vec<Job>, work: impl FnOnce(Vec<Job>) -> Result<(), E
 /// # Errors
 /// As [`in_background`].
 pub fn carry_on(comms: Vec<Arc<Comm>>, work: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
-    let background = Arc::new(Background::default());
-    comms.iter().for_each(|comm| comm.enter_background(&background));
-    let (ours, theirs) = (comms.clone(), background.clone());
-    let run = move || {
-        let result = catch_unwind(AssertUnwindSafe(work));
-        let result = result.unwrap_or_else(|_| Err(Error::Internal("the end of a group panicked".to_string())));
-        if let Err(error) = result {
-            ours.iter().for_each(|comm| comm.fail(&error));
-        }
-        // What belongs to the communicators goes before somebody learns that the thread is done with them.
-        drop(ours);
-        theirs.finish();
-    };
-    match std::thread::Builder::new().name("oxccl-init".to_string()).spawn(run) {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            let error = Error::system("pthread_create", "a thread for non-blocking communicators", &error);
-            comms.iter().for_each(|comm| comm.fail(&error));
-            background.finish();
-            Err(error)
-        }
-    }
+    background::start(comms, work)
 }

@@ -4,23 +4,26 @@ mod arena;
 mod background;
 mod board;
 pub mod config;
+pub mod family;
 mod filter;
 mod graphs;
 mod init;
 mod items;
 pub mod jobs;
+mod kin;
 mod links;
 mod ops;
 mod order;
 mod programs;
 mod registration;
+mod revoke;
 mod schedules;
 pub mod selection;
 mod settings;
 mod suspend;
 mod teardown;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -36,7 +39,9 @@ use crate::sys;
 use crate::transport::{Links, PeerFacts, Probe, Unit};
 
 use background::Background;
+use family::Origin;
 use graphs::Graphs;
+use kin::Kin;
 
 pub use config::Config;
 pub use graphs::{Captured, settle as settle_graphs};
@@ -48,6 +53,7 @@ pub use registration::{Registrations, memory_freed};
 pub use schedules::{Ask, Cut, Half, Offered, Schedules, WaitPolicy, kernel_number};
 pub use settings::{check_device_list, first_devices, unique_id};
 pub use suspend::{MemoryStat, check_managed};
+pub use teardown::free_ended;
 
 /// How a call of the C interface went, other than by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,14 +72,27 @@ pub struct InitRequest {
     pub nranks: i32,
     /// This rank.
     pub rank: i32,
-    /// The rendezvous.
-    pub id: UniqueId,
+    /// The rendezvous; none where it is not known yet.
+    pub id: Option<UniqueId>,
     /// The resolved configuration.
     pub config: Config,
     /// `ncclCommInitRank` and `ncclCommInitAll` block whatever the configuration says (spec §3.2).
     pub always_blocking: bool,
     /// The device, where it is not the calling thread's current one.
     pub device: Option<i32>,
+    /// What it is derived from, if that is to be told.
+    pub origin: Option<Origin>,
+    /// What ends its waits, if that is there already.
+    pub cancel: Option<Cancel>,
+}
+
+impl InitRequest {
+    /// A request of the calling thread for its current device.
+    pub fn new(function: &'static str, (nranks, rank): (i32, i32), id: UniqueId, config: Config) -> InitRequest {
+        let id = Some(id);
+        let always_blocking = false;
+        InitRequest { function, nranks, rank, id, config, always_blocking, device: None, origin: None, cancel: None }
+    }
 }
 
 /// Where a communicator is in its life.
@@ -94,10 +113,11 @@ pub struct Comm {
     function: &'static str,
     rank: u32,
     nranks: u32,
-    hash: u64,
+    hash: OnceLock<u64>,
     device: i32,
     facts: DeviceFacts,
     config: Config,
+    origin: Option<Origin>,
     handle: OnceLock<usize>,
     context: Arc<Context>,
     cancel: Cancel,
@@ -106,7 +126,10 @@ pub struct Comm {
     calls: AtomicU64,
     collectives: AtomicU64,
     farewell_due: AtomicBool,
-    revoked: AtomicBool,
+    /// Why there are no data calls any more.
+    halt: AtomicU8,
+    /// Its user has aborted it.
+    aborted: AtomicBool,
     finalized: AtomicBool,
     /// The work that goes on in the background.
     background: Mutex<Option<Arc<Background>>>,
@@ -115,6 +138,8 @@ pub struct Comm {
     parts: OnceLock<Parts>,
     operators: Operators,
     graphs: Graphs,
+    /// What it has to do with communicators that are derived from it.
+    kin: Kin,
     /// What it holds in memory.
     ledger: Arc<Ledger>,
     suspended: AtomicBool,
@@ -174,13 +199,13 @@ impl Comm {
     /// at, spec §3.2), [`Error::InvalidArgument`] for a rank out of range.
     pub fn create(request: InitRequest) -> Result<Arc<Comm>, Error> {
         check_cuda()?;
-        teardown::free_ended();
+        free_ended();
         let device = match request.device {
             Some(device) => device,
             None => device::current_device()?,
         };
         crate::log::set_thread_device(device);
-        let InitRequest { function, nranks, rank, config, .. } = request;
+        let InitRequest { function, nranks, rank, config, origin, cancel, .. } = request;
         if nranks < 1 || rank < 0 || rank >= nranks {
             return Err(Error::InvalidArgument(format!("Invalid rank requested : {rank}/{nranks}")));
         }
@@ -189,25 +214,31 @@ impl Comm {
             function,
             rank: rank as u32,
             nranks: nranks as u32,
-            hash: request.id.hash64(),
+            hash: origin
+                .map(|origin| origin.hash)
+                .or(request.id.map(|id| id.hash64()))
+                .map_or_else(OnceLock::new, OnceLock::from),
             device,
             facts: context.facts()?,
             config,
+            origin,
             handle: OnceLock::new(),
             context,
-            cancel: Cancel::new()?,
+            cancel: cancel.map_or_else(Cancel::new, Ok)?,
             state: Mutex::new(State::Busy),
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
             farewell_due: AtomicBool::new(false),
-            revoked: AtomicBool::new(false),
+            halt: AtomicU8::new(revoke::RUNNING),
+            aborted: AtomicBool::new(false),
             finalized: AtomicBool::new(false),
             background: Mutex::new(None),
             forks: sys::forks(),
             parts: OnceLock::new(),
             operators: Operators::default(),
             graphs: Graphs::default(),
+            kin: Kin::default(),
             ledger: Arc::default(),
             suspended: AtomicBool::new(false),
             to_reconnect: Mutex::new(Vec::new()),
@@ -238,7 +269,7 @@ impl Comm {
 
     /// The 64-bit hash of the communicator's id that log lines show.
     pub fn hash(&self) -> u64 {
-        self.hash
+        self.hash.get().copied().unwrap_or(0)
     }
 
     /// The operators that users have made for it.
@@ -276,6 +307,17 @@ impl Comm {
             None => {
                 self.check_ready().and_then(|()| Err(Error::InvalidArgument("the communicator is not initialised".to_string())))
             }
+        }
+    }
+
+    /// Whether nothing is under way, though something may have failed: enough to stop what there is.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where something is, or the communicator has ended.
+    pub fn check_settled(&self) -> Result<(), Error> {
+        match self.check_ready() {
+            Err(_) if !self.is_inherited() && matches!(*self.state.lock(), State::Failed(_)) => Ok(()),
+            checked => checked,
         }
     }
 
@@ -327,7 +369,8 @@ impl Comm {
     /// A kernel's report makes the communicator fail, once; no call has returned that error, so that it becomes the
     /// last error here.
     fn notice_kernel_failure(&self) {
-        if self.is_inherited() {
+        // Kernels of ranks that are told to leave at different times have nothing to say.
+        if self.is_inherited() || self.is_halted() {
             return;
         }
         let Some(error) = self.kernel_failure() else { return };
@@ -346,11 +389,6 @@ impl Comm {
         self.note_failure(self.function, &error);
     }
 
-    /// Whether `ncclCommRevoke` was called.
-    pub fn is_revoked(&self) -> bool {
-        self.revoked.load(Ordering::Acquire)
-    }
-
     /// Whether the communicator works without blocking its caller.
     pub fn is_blocking(&self) -> bool {
         self.config.blocking
@@ -365,9 +403,10 @@ impl Comm {
     }
 
     /// The failure of a data call: it is for good where results are polled for (spec §4.3), but not
-    /// while the communicator is busy, which the call has merely come too early for.
+    /// while the communicator is busy, which the call has merely come too early for, nor where there are no data calls at
+    /// all any more, and others are allowed.
     pub fn fail_call(&self, error: &Error) {
-        if !self.is_blocking() && *self.state.lock() == State::Ready {
+        if !self.is_blocking() && !self.is_halted() && *self.state.lock() == State::Ready {
             self.fail(error);
         }
     }
@@ -411,7 +450,8 @@ impl Comm {
             cuda_device: self.device,
             nvml_device: self.device,
             bus_id: self.facts.bus_id,
-            hash: self.hash,
+            hash: self.hash(),
+            origin: self.origin.map(|origin| origin.line),
         }
     }
 }

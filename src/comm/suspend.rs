@@ -85,6 +85,7 @@ impl Comm {
         if let Some((parts, links)) = parts.and_then(|parts| Some((parts, parts.links.as_ref()?))) {
             // From here on no kernel of any rank uses a link.
             self.meet()?;
+            super::settle_graphs();
             *self.to_reconnect.lock() = if self.has_graphs() { parts.schedules.connected_units() } else { Vec::new() };
             parts.schedules.disconnect();
             links.unmap();

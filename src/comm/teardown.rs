@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::init::MIXED_GRAPHS;
 use super::{Comm, State, arena};
 use crate::error::Error;
 use crate::health::Board;
 use crate::plan::layout::kernel_error;
 
 /// How long an abort waits for running kernels to see the flag. They look at it many times a second.
-const ABORT_LIMIT: Duration = Duration::from_secs(2);
+pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two looks at the stream during an abort.
 const ABORT_NAP: Duration = Duration::from_micros(200);
 
-/// Ended communicators whose memory is not freed yet. They have no handle and no owner any more.
+/// Ended communicators whose memory is not freed yet: nobody else may be the last to drop one. They have no handle any more.
 static ENDED: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
 
 impl Comm {
@@ -41,13 +42,16 @@ impl Comm {
     /// # Errors
     /// [`Error::InvalidArgument`] where there was one.
     pub fn check_unfinalized(&self) -> Result<(), Error> {
+        if self.is_revoked() {
+            return Err(Error::InvalidArgument("ncclCommFinalize: the communicator was revoked".to_string()));
+        }
         if !self.finalized.load(Ordering::Acquire) {
             return Ok(());
         }
         Err(Error::InvalidArgument("ncclCommFinalize: the communicator is finalized already".to_string()))
     }
 
-    /// Waits for the work and for graphs, and takes the handle back; the last user of the communicator frees it.
+    /// Waits for the work and for graphs, and takes the handle back; [`free_ended`] frees it.
     ///
     /// # Errors
     /// The failure of a communicator that has failed: nothing is freed then, abort does that. [`Error::InvalidArgument`]
@@ -67,7 +71,8 @@ impl Comm {
         if arena::remove(self.handle()).is_none() {
             return Err(Error::InvalidArgument("ncclCommDestroy: comm has already been destroyed".to_string()));
         }
-        self.refuse_launches();
+        // Who launches now waits for nobody but the device.
+        while !self.refuse_launches(Instant::now() + ABORT_LIMIT) {}
         // A launch of another thread may have slipped in between; a graph keeps the communicator alive.
         let result = result.and(self.wait_for_launches());
         self.end("Destroy");
@@ -80,19 +85,27 @@ impl Comm {
             return;
         }
         log::info!(target: "DESTROY", "{}", self.line().abort_start());
+        self.aborted.store(true, Ordering::Release);
+        self.stop();
+        self.leave_graphs();
+        self.stop_family();
+    }
+
+    /// Ends waits and kernels.
+    pub(super) fn stop(&self) {
         self.cancel.fire();
+        self.kin.stop_deriving();
         if let Some(parts) = self.parts.get() {
             parts.flag.raise();
         }
-        self.leave_graphs();
     }
 
-    /// Whether kernels have been told to leave.
+    /// Whether its user has aborted it.
     pub(super) fn is_aborted(&self) -> bool {
-        self.parts.get().is_some_and(|parts| parts.flag.is_raised())
+        self.aborted.load(Ordering::Acquire)
     }
 
-    /// Ends a communicator whatever its peers do, and frees it.
+    /// Ends a communicator whatever its peers do; [`free_ended`] frees it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] where somebody else has ended it meanwhile.
@@ -104,21 +117,23 @@ impl Comm {
             return Err(Error::InvalidArgument("ncclCommAbort: comm has already been destroyed".to_string()));
         }
         let deadline = Instant::now() + ABORT_LIMIT;
-        self.refuse_launches();
-        if !(self.leave_background(deadline) && self.leave_kernels(deadline)) {
+        let refused = self.refuse_launches(deadline);
+        // What a thread in the background still has, it lets go when it comes to its end.
+        let left = self.leave_background(deadline);
+        if !(refused && self.leave_kernels(deadline)) {
+            let comm = self.handle();
             log::warn!(
-                "comm {:#x}: a kernel did not leave within {ABORT_LIMIT:?} of the abort; its memory is not freed",
-                self.handle()
+                "comm {comm:#x}: a kernel did not leave within {ABORT_LIMIT:?} of the abort; its memory is freed when it has"
             );
-            // Freeing memory under a running kernel would be worse than keeping it.
-            std::mem::forget(self.clone());
+        } else if !left {
+            log::info!(target: "INIT,DESTROY", "comm {:#x}: what was under way goes on for a while after the abort", self.handle());
         }
         self.end("Abort");
         Ok(())
     }
 
     /// Whether all launches have ended within the limit. Errors of the driver count as the end.
-    fn leave_kernels(&self, deadline: Instant) -> bool {
+    pub(super) fn leave_kernels(&self, deadline: Instant) -> bool {
         let Some(parts) = self.parts.get() else { return true };
         // Creation may have ended after the abort had looked for the flag.
         parts.flag.raise();
@@ -135,12 +150,20 @@ impl Comm {
 
     /// Whether no communicator on this one's device has a launch under way.
     pub fn device_is_quiet(&self) -> bool {
-        arena::all().iter().filter(|comm| comm.device == self.device).all(|comm| comm.is_idle())
+        let mut quiet = true;
+        arena::each(|comm| quiet &= comm.device != self.device || comm.is_quiet());
+        quiet
+    }
+
+    /// Whether nothing of it can be running. Where replays of graphs are in no order with other launches, nobody can
+    /// tell whether one runs.
+    fn is_quiet(&self) -> bool {
+        self.is_idle() && (self.config.graph_usage_mode == MIXED_GRAPHS || !self.has_graphs())
     }
 
     /// Whether no launch is under way; errors of the driver count as none.
     fn is_idle(&self) -> bool {
-        let Some(parts) = self.parts.get() else { return true };
+        let Some(parts) = self.parts.get().filter(|_| !self.is_inherited()) else { return true };
         let Ok(_entered) = self.context.enter() else { return true };
         // Held means that something is being launched; the driver may keep that waiting for room.
         parts.order.try_lock().is_some_and(|order| order.is_idle().unwrap_or(true))
@@ -182,13 +205,16 @@ impl Comm {
         })
     }
 
-    /// From here on nothing is launched: a launch looks at the state under the same lock.
-    fn refuse_launches(&self) {
-        let _order = self.parts.get().map(|parts| parts.order.lock());
+    /// From here on nothing is launched: a launch looks at the state under the same lock. False: at the deadline somebody
+    /// was still launching. The driver keeps a launch waiting while its stream is full.
+    fn refuse_launches(&self, deadline: Instant) -> bool {
+        let order = self.parts.get().map(|parts| parts.order.try_lock_until(deadline));
         *self.state.lock() = State::Ended;
+        !matches!(order, Some(None))
     }
 
     fn end(self: &Arc<Comm>, what: &str) {
+        self.kin.stop_deriving();
         // Sockets close now even if another thread still holds the communicator.
         let bootstrap = self.parts.get().and_then(|parts| parts.bootstrap.lock().take());
         drop(bootstrap);
@@ -199,30 +225,24 @@ impl Comm {
         log::info!(target: "DESTROY", "{}", self.memory_line());
         log::info!(target: "DESTROY", "{}", self.line().gone(what));
         ENDED.lock().push(self.clone());
-        free_ended();
     }
 }
 
-/// Drops a communicator where nothing must be freed: one that has ended is left to [`free_ended`].
-pub(super) fn let_go(comm: Arc<Comm>) {
-    let mut ended = ENDED.lock();
-    let has_ended = *comm.state.lock() == State::Ended;
-    // Else who ends it has yet to come by here, so that this one is not the last.
-    if has_ended { ended.push(comm) } else { drop(comm) }
-}
-
-/// Frees ended communicators, but none on a device where another communicator's kernel may wait for a
-/// peer: freeing waits for the device, and the caller may be the one who is to abort that communicator.
-/// What graphs hold is freed when they are gone.
-pub(super) fn free_ended() {
+/// Frees ended communicators that nobody uses any more, but none on a device where a kernel may wait for a peer, or behind
+/// work of the user's: freeing waits for the device, and the caller may be the one who is to abort that kernel's
+/// communicator. Threads that are still inside one, and graphs, keep it; the next call here frees it.
+pub fn free_ended() {
     super::settle_graphs();
     // Not under the lock: what the driver is asked may end graphs.
     let ended = std::mem::take(&mut *ENDED.lock());
     if ended.is_empty() {
         return;
     }
-    let busy: Vec<i32> = arena::all().iter().filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
-    let (keep, free): (Vec<_>, Vec<_>) = ended.into_iter().partition(|comm| busy.contains(&comm.device));
+    let mut busy: Vec<i32> = ended.iter().filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
+    arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device)));
+    // Without a handle nobody can come by it anew.
+    let unused = |comm: &Arc<Comm>| Arc::strong_count(comm) == 1 && !comm.is_inherited() && !busy.contains(&comm.device);
+    let (free, keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(unused);
     ENDED.lock().extend(keep);
     drop(free);
 }

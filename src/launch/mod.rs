@@ -225,6 +225,7 @@ impl Prepared {
         let _gate = gate::launching(comm.context().device());
         let mut order = parts.order.lock();
         // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
+        comm.check_running("the launch")?;
         comm.check_usable(busy)?;
         order.before(stream, captured)?;
         others.iter().try_for_each(|other| order.join(*other, stream))?;

@@ -19,20 +19,42 @@ pub struct CommLine<'a> {
     pub bus_id: u64,
     /// The communicator's hash.
     pub hash: u64,
+    /// What it is derived from, by split or shrink.
+    pub origin: Option<OriginLine>,
+}
+
+/// What the lines of a derived communicator say about its origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OriginLine {
+    /// The handle of the parent.
+    pub parent: usize,
+    /// How many communicators the parent had derived before.
+    pub count: u32,
+    /// The colour of a split.
+    pub color: i32,
+    /// The key of a split.
+    pub key: i32,
 }
 
 impl CommLine<'_> {
     fn who(&self) -> String {
-        let CommLine { function, comm, rank, nranks, cuda_device, nvml_device, bus_id, hash } = self;
-        format!(
-            "{function} comm {comm:#x} rank {rank} nranks {nranks} cudaDev {cuda_device} nvmlDev {nvml_device} \
-             busId {bus_id:x} commId {hash:#x}"
-        )
+        let CommLine { function, comm, rank, nranks, cuda_device, nvml_device, bus_id, hash, origin } = self;
+        let device = format!("cudaDev {cuda_device} nvmlDev {nvml_device} busId {bus_id:x}");
+        let from = match origin {
+            None => format!("commId {hash:#x}"),
+            Some(OriginLine { parent, count, color, key }) => {
+                format!("parent {parent:#x} childCount {count} color {color} key {key}")
+            }
+        };
+        format!("{function} comm {comm:#x} rank {rank} nranks {nranks} {device} {from}")
     }
 
-    /// Subsystem INIT: An init call begins.
+    /// Subsystem INIT: An init call begins. The line of a derived communicator names no rank in front, and lacks a space.
     pub fn init_start(&self) -> String {
-        format!("[Rank {}] {} - Init START", self.rank, self.who())
+        match self.origin {
+            None => format!("[Rank {}] {} - Init START", self.rank, self.who()),
+            Some(_) => format!("{}- Init START", self.who()),
+        }
     }
 
     /// Subsystem INIT: An init call is done.
@@ -44,6 +66,12 @@ impl CommLine<'_> {
     pub fn abort_start(&self) -> String {
         let CommLine { comm, rank, nranks, cuda_device, bus_id, .. } = self;
         format!("comm {comm:#x} rank {rank} nRanks {nranks} cudaDev {cuda_device} busId {bus_id:x} - Abort START")
+    }
+
+    /// Subsystem DESTROY: What runs is told to leave; `what` is `START`, or `COMPLETE, result` and a result code.
+    pub fn revoke(&self, what: &str) -> String {
+        let CommLine { comm, rank, nranks, cuda_device, bus_id, .. } = self;
+        format!("comm {comm:#x} rank {rank} nranks {nranks} cudaDev {cuda_device} busId {bus_id:x} - Revoke {what}")
     }
 
     /// Subsystem DESTROY: The communicator's memory is freed; `what` is `Destroy` or `Abort`.

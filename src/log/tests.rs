@@ -44,10 +44,20 @@ fn lines_that_people_look_for() {
         nvml_device: 5,
         bus_id: 0x41000,
         hash: 0xdead_beef,
+        origin: None,
     };
     let who = "ncclCommInitRank comm 0x55ab rank 1 nranks 4 cudaDev 1 nvmlDev 5 busId 41000 commId 0xdeadbeef";
     assert_eq!(line.init_start(), format!("[Rank 1] {who} - Init START"));
     assert_eq!(line.init_complete(), format!("{who} - Init COMPLETE"));
+    let origin = lines::OriginLine { parent: 0x77, count: 3, color: -2, key: 5 };
+    let child = lines::CommLine { function: "ncclCommSplit", origin: Some(origin), ..line };
+    let who = "ncclCommSplit comm 0x55ab rank 1 nranks 4 cudaDev 1 nvmlDev 5 busId 41000 parent 0x77 childCount 3 color -2 key 5";
+    assert_eq!(child.init_start(), format!("{who}- Init START"));
+    assert_eq!(child.init_complete(), format!("{who} - Init COMPLETE"));
+    assert_eq!(
+        line.revoke("COMPLETE, result 0"),
+        "comm 0x55ab rank 1 nranks 4 cudaDev 1 busId 41000 - Revoke COMPLETE, result 0"
+    );
     assert_eq!(line.abort_start(), "comm 0x55ab rank 1 nRanks 4 cudaDev 1 busId 41000 - Abort START");
     assert_eq!(line.gone("Destroy"), "comm 0x55ab rank 1 nranks 4 cudaDev 1 busId 41000 - Destroy COMPLETE");
     assert_eq!(lines::channel(3, Some(0), (0, 0), (1, 5), "P2P/IPC"), "Channel 03/0 : 0[0] -> 1[5] via P2P/IPC");

@@ -4,6 +4,7 @@ mod fdpass;
 mod fork;
 mod host;
 mod shared;
+pub mod sync;
 
 pub use fdpass::{LETTER_MAX, Parcel, Post, PostName, Sent, too_many_files};
 pub use fork::{ChildCloses, forks};

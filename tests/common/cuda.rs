@@ -40,6 +40,8 @@ pub struct Stream(pub *mut c_void);
 
 // SAFETY: the driver allows a stream to be used from any thread.
 unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
 
 /// The driver and its functions. It stays loaded for the life of the process.
 #[derive(Clone, Copy)]

@@ -22,6 +22,8 @@ pub struct Comm(pub *mut c_void);
 
 // SAFETY: NCCL allows to hand a communicator from thread to thread (spec §3.9).
 unsafe impl Send for Comm {}
+// SAFETY: it is a number; what is done with it by whom is the user's affair.
+unsafe impl Sync for Comm {}
 
 impl Comm {
     /// `NCCL_COMM_NULL`.

@@ -38,6 +38,11 @@ impl Cancel {
         }
     }
 
+    /// Whether both end the same waits.
+    pub fn is(&self, other: &Cancel) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether it was fired.
     pub fn fired(&self) -> bool {
         self.0.fired.load(Ordering::Acquire)

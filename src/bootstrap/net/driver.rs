@@ -16,6 +16,7 @@ use super::cancel::Cancel;
 use super::socket::{self, Buffers};
 use crate::bootstrap::protocol::{Action, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
+use crate::sys::ChildCloses;
 
 /// Marks of the two descriptors that are no connection.
 const LISTENER: u64 = u64::MAX;
@@ -34,6 +35,8 @@ const EVENTS: usize = 256;
 const FAREWELL: Duration = Duration::from_secs(1);
 
 struct Io {
+    /// Before the socket, so that it goes first.
+    _child_closes: ChildCloses,
     socket: Socket,
     queue: VecDeque<Arc<[u8]>>,
     /// Bytes of the first queued block that are sent.
@@ -47,11 +50,20 @@ struct Io {
     wants_write: bool,
 }
 
+/// Where connections come in.
+struct Listener {
+    /// Before the socket, so that it goes first.
+    _child_closes: ChildCloses,
+    socket: Socket,
+}
+
 /// Owns the sockets of one machine.
 pub struct Driver {
     epoll: OwnedFd,
-    listener: Option<Socket>,
+    listener: Option<Listener>,
     cancel: Option<Cancel>,
+    /// Ends the operation in progress only.
+    also: Option<Cancel>,
     buffers: Buffers,
     conns: BTreeMap<Conn, Io>,
     /// Connections with bytes that the system has not taken.
@@ -95,8 +107,9 @@ impl Driver {
         }
         Ok(Driver {
             epoll,
-            listener,
+            listener: listener.map(|socket| Listener { _child_closes: ChildCloses::of(socket.as_fd()), socket }),
             cancel,
+            also: None,
             buffers,
             conns: BTreeMap::new(),
             unsent: 0,
@@ -110,6 +123,27 @@ impl Driver {
     /// The machine's clock.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// A second event that ends waits, until it is taken away again.
+    ///
+    /// # Errors
+    /// `System` if the system refuses.
+    pub fn watch(&mut self, also: Option<Cancel>) -> Result<(), Error> {
+        if let Some(old) = self.also.take() {
+            let _ = epoll::delete(&self.epoll, &old);
+        }
+        if let Some(new) = &also {
+            epoll::add(&self.epoll, new, EventData::new_u64(CANCEL), EventFlags::IN)
+                .map_err(|errno| Error::system("epoll_ctl", "bootstrap", &errno.into()))?;
+        }
+        self.also = also;
+        Ok(())
+    }
+
+    /// Whether waits are over for good.
+    pub fn cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(Cancel::fired)
     }
 
     /// Whether everything that the machine has sent is with the system.
@@ -129,7 +163,7 @@ impl Driver {
     ) -> Result<(), Stop> {
         loop {
             self.carry_out(machine);
-            if self.cancel.as_ref().is_some_and(Cancel::fired) {
+            if self.cancelled() || self.also.as_ref().is_some_and(Cancel::fired) {
                 return Err(Stop::Cancelled);
             }
             if done(machine) && self.flushed() {
@@ -154,6 +188,7 @@ impl Driver {
         if let Some(cancel) = self.cancel.take() {
             let _ = epoll::delete(&self.epoll, &cancel);
         }
+        let _ = self.watch(None);
         let _ = self.run(machine, Some(limit), |_| true);
         self.conns.clear();
     }
@@ -194,7 +229,7 @@ impl Driver {
             let Some(listener) = &self.listener else {
                 return Ok(());
             };
-            match socket::accept(listener, self.buffers) {
+            match socket::accept(&listener.socket, self.buffers) {
                 Ok(None) => {
                     self.accept_failing = None;
                     return Ok(());
@@ -240,7 +275,7 @@ impl Driver {
 
     fn watch_listener(&self, flags: EventFlags) {
         if let Some(listener) = &self.listener {
-            let _ = epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), flags);
+            let _ = epoll::modify(&self.epoll, &listener.socket, EventData::new_u64(LISTENER), flags);
         }
     }
 
@@ -251,8 +286,16 @@ impl Driver {
             let now = self.now();
             return machine.closed(now, conn, Some(text));
         }
-        let io =
-            Io { socket, queue: VecDeque::new(), sent: 0, connecting, closing: false, broken: false, wants_write: connecting };
+        let io = Io {
+            _child_closes: ChildCloses::of(socket.as_fd()),
+            socket,
+            queue: VecDeque::new(),
+            sent: 0,
+            connecting,
+            closing: false,
+            broken: false,
+            wants_write: connecting,
+        };
         self.conns.insert(conn, io);
     }
 

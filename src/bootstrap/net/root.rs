@@ -1,8 +1,10 @@
 //! The root's thread: one for each id, named `oxccl-root`.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use socket2::Socket;
 
 use super::cancel::Cancel;
@@ -19,11 +21,33 @@ use crate::error::Error;
 const FIXED_BIND: Duration = Duration::from_secs(5);
 const FIXED_BIND_PAUSE: Duration = Duration::from_millis(50);
 
-/// Starts the thread of a root that listens on `listener`.
+/// How long a root that is stopped stays to tell ranks that are on their way.
+const STOPPED_STAY: Duration = Duration::from_secs(1);
+
+/// Most roots of a process that have failed and stay for ranks that come late, each with a thread and three descriptors.
+const LATE_ROOTS: usize = 8;
+/// Those roots, the oldest first. They outlive the calls and communicators that they were made for, and have no other owner.
+static LATE: Mutex<VecDeque<Cancel>> = Mutex::new(VecDeque::new());
+
+/// A root has failed: it may stay a while, and where there are too many of its kind, the oldest goes.
+fn stay(cancel: &Cancel) {
+    let mut late = LATE.lock();
+    late.push_back(cancel.clone());
+    let over = late.len().saturating_sub(LATE_ROOTS);
+    late.drain(..over).for_each(|oldest| oldest.fire());
+}
+
+/// Starts the thread of a root that listens on `listener`; `stop` ends it before its time.
 ///
 /// # Errors
 /// `System` if the thread or its descriptors cannot be made.
-pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed: bool) -> Result<(), Error> {
+pub fn start(
+    config: &NetConfig,
+    listener: Socket,
+    (magic, token): (u64, u64),
+    fixed: bool,
+    stop: Option<Cancel>,
+) -> Result<(), Error> {
     let settings = RootConfig {
         magic,
         token,
@@ -34,12 +58,32 @@ pub fn start(config: &NetConfig, listener: Socket, magic: u64, token: u64, fixed
         idle: config.root_idle,
         linger: config.failed_linger,
     };
-    let mut driver = Driver::new(Some(listener), None, Buffers::from(config))?;
+    let cancel = Cancel::new()?;
+    let mut driver = Driver::new(Some(listener), Some(cancel.clone()), Buffers::from(config))?;
+    driver.watch(stop)?;
     let run = move || {
         let mut root = Root::new(settings, driver.now());
-        if let Err(Stop::System(error)) = driver.run(&mut root, None, |root| root.finished()) {
-            root.fail(driver.now(), Failure::remote(None, format!("the root has failed: {error}")));
+        let mut stays = false;
+        let outcome = driver.run(&mut root, None, |root| {
+            if root.has_failed() && !std::mem::replace(&mut stays, true) {
+                stay(&cancel);
+            }
+            root.finished()
+        });
+        let text = match outcome {
+            Err(Stop::System(error)) => Some(format!("the root has failed: {error}")),
+            Err(Stop::Cancelled) if !driver.cancelled() => {
+                Some("the rank that made the id of this communicator has given up".to_string())
+            }
+            _ => None,
+        };
+        if let Some(text) = text {
+            let _ = driver.watch(None);
+            root.fail(driver.now(), Failure::remote(None, text));
+            let limit = driver.now() + STOPPED_STAY;
+            let _ = driver.run(&mut root, Some(limit), |root| root.finished());
         }
+        LATE.lock().retain(|late| !late.is(&cancel));
         driver.farewell(&mut root);
     };
     let spawned = std::thread::Builder::new().name("oxccl-root".to_string()).spawn(run);

@@ -47,6 +47,8 @@ pub const MAX_BLOCK: usize = 64 << 20;
 pub const FULL_ROSTER: usize = 64 << 20;
 /// Connections that have not said yet who they are; beyond this the oldest is dropped.
 pub const MAX_PENDING: usize = 4096;
+/// By how many refused exchanges a rank may be ahead of another one.
+pub const MAX_REFUSALS: u64 = 1024;
 /// How long a new connection may take to say who it is.
 pub const HANDSHAKE: Duration = Duration::from_secs(20);
 /// How long the other side of a new connection may take to answer the handshake. Longer than [`HANDSHAKE`]: it may be busy.

@@ -85,12 +85,18 @@ pub enum Kind {
     Message = 10,
     /// The sender leaves in peace.
     Bye = 11,
+    /// Over the tree: a rank takes no part in an exchange.
+    Refuse = 12,
+    /// To a root: nobody will come.
+    Dismiss = 13,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye].into_iter().find(|kind| *kind as u8 == byte)
+        [Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye, Refuse, Dismiss]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
     }
 }
 

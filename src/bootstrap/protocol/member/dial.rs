@@ -186,7 +186,10 @@ impl Member {
         let (target, address, waited) = (dial.target, dial.address, now - dial.first);
         self.dials.0.retain(|dial| dial.conn() != Some(conn));
         let failure = self.unreachable(target, address, cause, why, waited);
-        self.fail_with(&failure);
+        match target {
+            Target::Peer(rank, purpose) if self.complete => self.peer_unreachable(rank, purpose, why, &failure),
+            _ => self.fail_with(&failure),
+        }
     }
 
     fn unreachable(&self, target: Target, address: std::net::SocketAddr, cause: Cause, why: &str, waited: Duration) -> Failure {
@@ -234,6 +237,8 @@ impl Member {
                     self.actions.push_back(Action::Close { conn });
                     self.dial_again(now, conn, Cause::Unreachable, "no answer");
                 }
+                // Its process is there; it answers when it comes to an operation of its own.
+                Step::Answering(conn, _) if self.complete => self.dials.0[index].step = Step::Answering(conn, now + ANSWER),
                 Step::Answering(conn, _) => {
                     self.close(conn);
                     self.dial_again(now, conn, Cause::Other, "it accepts the connection and does not answer");

@@ -1,7 +1,7 @@
 //! The all-gather: blocks go up the tree, all blocks come down; where they are too large for that, only
 //! the sizes do, and the blocks go round a ring in pieces.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,8 +41,10 @@ enum Stage {
 pub(super) struct Gather {
     stage: Stage,
     sequence: u64,
-    /// What the children have sent for the exchange to come; they can be ahead by one, never by two.
-    ups: Vec<Option<Up>>,
+    /// What the children have sent, and for which exchange: this one or the next, but for those that are refused.
+    ups: Vec<Option<(u64, Up)>>,
+    /// Exchanges to come that some rank takes no part in.
+    refused: BTreeMap<u64, Failure>,
     /// The connection to the next rank of the ring, and what waits until it is answered.
     pub(super) next: Option<Conn>,
     queue: VecDeque<Arc<[u8]>>,
@@ -61,6 +63,7 @@ impl Gather {
             stage: Stage::Idle,
             sequence: 0,
             ups: place.children.iter().map(|_| None).collect(),
+            refused: BTreeMap::new(),
             next: None,
             queue: VecDeque::new(),
             next_gone: None,
@@ -103,9 +106,45 @@ impl Gather {
         matches!(self.stage, Stage::Ring { .. })
     }
 
+    /// The number of the exchange in progress, or of the next one.
+    pub(super) fn number(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Whether an exchange was begun whose result has not been taken.
+    pub(super) fn in_progress(&self) -> bool {
+        self.active() || self.result.is_some() || !self.queue.is_empty()
+    }
+
+    /// Ends the exchange in progress without a result, and all that are to come.
+    pub(super) fn stop(&mut self) {
+        self.stage = Stage::Idle;
+        self.result = None;
+        self.queue.clear();
+        self.early.clear();
+    }
+
+    pub(super) fn is_refused(&self, number: u64) -> bool {
+        self.refused.contains_key(&number)
+    }
+
+    /// Some rank takes no part in an exchange: what the children have sent for it is of no use.
+    pub(super) fn refuse(&mut self, number: u64, failure: Failure) {
+        self.refused.insert(number, failure);
+        self.ups.iter_mut().for_each(|up| drop(up.take_if(|(sequence, _)| *sequence == number)));
+    }
+
+    /// If the exchange in progress, or the next one, is refused: goes on to the one after it, and says why.
+    pub(super) fn pass_refused(&mut self) -> Option<Failure> {
+        let failure = self.refused.remove(&self.sequence)?;
+        self.stop();
+        self.sequence += 1;
+        Some(failure)
+    }
+
     /// Joins what this rank and its children have: the whole span, in the order of ranks.
     fn merge(&mut self, own: &[u8]) -> Up {
-        let ups: Vec<Up> = self.ups.iter_mut().filter_map(Option::take).collect();
+        let ups: Vec<Up> = self.ups.iter_mut().filter_map(Option::take).map(|(_, up)| up).collect();
         let sizes: Vec<u32> =
             std::iter::once(own.len() as u32).chain(ups.iter().flat_map(|up| up.sizes.iter().copied())).collect();
         let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
@@ -178,9 +217,10 @@ impl Member {
             )));
         }
         debug_assert!(self.joined() && !self.gather.active(), "one operation at a time, after the rendezvous");
+        self.check_exchange()?;
         if let Some((rank, why, bye)) = self.absent_neighbour() {
             let failure = self.absence(rank, &why, bye);
-            self.fail_with(&failure);
+            self.bad_news(&failure);
             return Err(failure.error());
         }
         self.limit = self.config.timeout.map(|timeout| now + timeout);
@@ -213,7 +253,8 @@ impl Member {
 
     /// Sends the blocks of this rank's span to the parent, once they are all there; rank 0 sends them down.
     fn climb(&mut self, now: Duration) {
-        let complete = self.gather.ups.iter().all(Option::is_some);
+        let now_due = |up: &Option<(u64, Up)>| up.as_ref().is_some_and(|(sequence, _)| *sequence == self.gather.sequence);
+        let complete = self.gather.ups.iter().all(now_due);
         let Stage::Tree { own, sent: sent @ false } = &mut self.gather.stage else {
             return;
         };
@@ -244,10 +285,18 @@ impl Member {
         // In an exchange that this rank has passed up already, the child is at the next one: it has had the result before us.
         let passed = matches!(self.gather.stage, Stage::Ring { .. } | Stage::Tree { sent: true, .. });
         let expected = self.gather.sequence + u64::from(passed);
-        if sequence != expected || self.gather.ups[index].is_some() {
+        if sequence < self.gather.sequence {
+            // The child did not know yet that this exchange was refused.
+            return Ok(());
+        }
+        let reached = sequence >= expected && (expected..sequence).all(|between| self.gather.refused.contains_key(&between));
+        if !reached || self.gather.ups[index].is_some() {
             return Err(Malformed(format!("blocks for exchange {sequence} in exchange {expected}")));
         }
-        self.gather.ups[index] = Some(up);
+        if self.gather.refused.contains_key(&sequence) {
+            return Ok(());
+        }
+        self.gather.ups[index] = Some((sequence, up));
         self.climb(now);
         Ok(())
     }

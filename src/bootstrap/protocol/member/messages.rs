@@ -45,6 +45,12 @@ impl Messages {
         self.queue.contains_key(&rank)
     }
 
+    /// Gives up the send or the receive in progress.
+    pub(super) fn stop(&mut self) {
+        self.queue.clear();
+        self.awaited = None;
+    }
+
     pub(super) fn gone(&mut self, rank: u32, why: &str, bye: bool) {
         self.gone.entry(rank).or_insert((why.to_string(), bye));
     }
@@ -76,6 +82,7 @@ impl Member {
     /// `InvalidArgument` for a rank or a size out of range; the first error of the communicator; `Remote` if
     /// the rank has left.
     pub fn send_message(&mut self, now: Duration, peer: u32, tag: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.trouble = None;
         self.check_peer(peer)?;
         if bytes.len() > MAX_BLOCK {
             return Err(Error::InvalidArgument(format!(
@@ -92,7 +99,7 @@ impl Member {
         self.messages.queue.entry(peer).or_default().push_back(frame);
         self.connect_peer(now, peer);
         self.flush_messages(peer);
-        self.failure.clone().map_or(Ok(()), Err)
+        self.error().cloned().map_or(Ok(()), Err)
     }
 
     /// Whether no message to a rank waits for its connection any more.
@@ -105,6 +112,7 @@ impl Member {
     /// # Errors
     /// As [`Member::send_message`].
     pub fn start_receive(&mut self, now: Duration, peer: u32, tag: u64) -> Result<(), Error> {
+        self.trouble = None;
         if let Some(error) = &self.failure {
             return Err(error.clone());
         }
@@ -124,7 +132,7 @@ impl Member {
         self.check_peer(peer)?;
         // The connection tells if the peer dies, also one that this rank has no other connection with.
         self.connect_peer(now, peer);
-        self.failure.clone().map_or(Ok(()), Err)
+        self.error().cloned().map_or(Ok(()), Err)
     }
 
     /// The message that [`Member::start_receive`] waits for, once it is there.

@@ -2,7 +2,10 @@
 //!
 //! The driver starts an operation (`join` begins at once, then [`Member::start_all_gather`],
 //! [`Member::send_message`], [`Member::start_receive`]) and runs the machine until its result is there or
-//! [`Member::error`] is. The first error stays: every later operation returns it.
+//! [`Member::error`] is. While the communicator is being made, the first error stays: every later operation returns it.
+//!
+//! Once it is made ([`Member::complete`]), the end of a rank is only the end of what needs that rank: exchanges of
+//! all ranks are over for good, messages among the others are not (`survive`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,6 +26,7 @@ mod door;
 mod gather;
 mod join;
 mod messages;
+mod survive;
 
 use book::Book;
 use dial::Dials;
@@ -126,6 +130,12 @@ pub struct Member {
     place: Place,
     phase: Phase,
     failure: Option<Error>,
+    /// The initialisation is complete.
+    complete: bool,
+    /// Why there are no exchanges any more, though this rank is well.
+    broken: Option<Failure>,
+    /// The error of the operation in progress alone.
+    trouble: Option<Error>,
     /// This rank comes only to tell the others that it has failed.
     verdict: Option<Failure>,
     links: BTreeMap<Conn, Link>,
@@ -160,6 +170,9 @@ impl Member {
             place,
             phase: Phase::Root,
             failure: None,
+            complete: false,
+            broken: None,
+            trouble: None,
             verdict: None,
             links: BTreeMap::new(),
             next_conn: 1,
@@ -189,9 +202,9 @@ impl Member {
         self.root.is_some() || self.phase != Phase::Root
     }
 
-    /// The first error, if there was one.
+    /// The first error, if there was one; else that of the operation in progress.
     pub fn error(&self) -> Option<&Error> {
-        self.failure.as_ref()
+        self.failure.as_ref().or(self.trouble.as_ref())
     }
 
     /// How many ranks there are.
@@ -216,6 +229,7 @@ impl Member {
 
     /// Tells the root that this rank's initialisation is complete, and parts from it.
     pub fn complete(&mut self) {
+        self.complete = true;
         if let Some(conn) = self.root.take() {
             self.send(conn, Encoder::new(Kind::Done, 0).finish());
             self.close(conn);
@@ -245,6 +259,9 @@ impl Member {
 
     /// Another rank has failed, or the way to it: tells the others, and keeps the error that all return.
     fn fail_with(&mut self, failure: &Failure) {
+        if self.complete {
+            return self.hurt(failure, failure.error());
+        }
         self.spread(failure, failure.error());
     }
 
@@ -332,7 +349,10 @@ impl Member {
     fn frame(&mut self, now: Duration, conn: Conn, role: Role, frame: Frame) {
         let payload = frame.payload;
         let outcome = match (role, frame.kind) {
-            (_, Kind::Fail) => Failure::decode(&payload).map(|failure| self.fail_with(&failure)),
+            // On its way when exchanges ended.
+            (_, Kind::Up | Kind::Down | Kind::Ring) if self.broken.is_some() => Ok(()),
+            (_, Kind::Fail) => Failure::decode(&payload).map(|failure| self.bad_news(&failure)),
+            (Role::In(_, Purpose::Tree) | Role::Out(_, Purpose::Tree, _), Kind::Refuse) => self.refusal(conn, &payload),
             (Role::Root(_), Kind::Welcome) if self.phase == Phase::Root => {
                 Welcome::decode(&payload).and_then(|welcome| self.welcome(now, welcome))
             }

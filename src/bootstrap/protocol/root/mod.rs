@@ -137,6 +137,11 @@ impl Root {
         matches!(self.phase, Phase::Finished)
     }
 
+    /// It has failed, and is there only to say so to ranks that come late.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.phase, Phase::Failed { .. })
+    }
+
     /// Ends the rendezvous with an error for all: for instance the system refuses more descriptors.
     pub fn fail(&mut self, now: Duration, failure: Failure) {
         if matches!(self.phase, Phase::Failed { .. } | Phase::Finished) {
@@ -296,6 +301,7 @@ impl Root {
                 Ok(record) => self.check_in(now, conn, record),
                 Err(bad) => self.drop_visit(conn, &format!("its check-in is malformed: {bad}")),
             },
+            (Some(State::Greeted(_)), Kind::Dismiss) if payload == self.config.token.to_le_bytes() => self.dismissed(conn),
             (Some(State::Seated(rank)), Kind::Done) => {
                 let rank = *rank;
                 self.done(now, conn, rank);
@@ -308,6 +314,23 @@ impl Root {
             }
             _ => self.broken(now, conn, &format!("it sent an unexpected {kind:?}")),
         }
+    }
+
+    /// Somebody who has the id says that nobody will come: the ranks meet elsewhere. Of no account once a rank has come.
+    fn dismissed(&mut self, conn: Conn) {
+        if !matches!(self.phase, Phase::Collecting) || self.first.is_some() {
+            return self.drop_visit(conn, "it came to say that nobody will come");
+        }
+        self.log(Level::Info, "Bootstrap: this ncclUniqueId is not needed, its root ends".to_string());
+        self.actions.push_back(Action::StopListening);
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        self.phase = Phase::Finished;
+        self.pending.clear();
+        let open = std::mem::take(&mut self.visits);
+        self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
     }
 
     fn done(&mut self, now: Duration, conn: Conn, rank: u32) {
@@ -472,10 +495,7 @@ impl Root {
             }
             _ => return,
         }
-        self.phase = Phase::Finished;
-        self.pending.clear();
-        let open = std::mem::take(&mut self.visits);
-        self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
+        self.finish();
     }
 
     /// Ranks may still come only if not all had joined.

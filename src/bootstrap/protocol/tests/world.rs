@@ -1,7 +1,7 @@
 //! A network in memory: one thread, a seeded order of events, a clock of its own.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -49,6 +49,23 @@ enum Event {
     },
     /// A connection of this machine breaks in the middle of the network.
     Cut,
+    /// A member that is through goes on with its script.
+    Script,
+}
+
+/// What a member does once its initialisation is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// An exchange of all ranks.
+    Gather,
+    /// No part in the next exchange.
+    Refuse,
+    /// A message to a rank.
+    Send(u32),
+    /// One from a rank.
+    Receive(u32),
+    /// The end of the operation in progress comes first, unless it is quick.
+    GiveUp,
 }
 
 #[allow(clippy::large_enum_variant)]
@@ -93,6 +110,12 @@ pub struct World {
     pub block: usize,
     /// By id.
     ranks: Vec<u32>,
+    /// What members do after their initialisation.
+    scripts: BTreeMap<Id, VecDeque<Op>>,
+    /// How each operation of a script went, in order.
+    pub done: BTreeMap<Id, Vec<Result<(), Error>>>,
+    /// The operation that a member is in.
+    current: BTreeMap<Id, Op>,
 }
 
 fn address(id: Id) -> SocketAddr {
@@ -132,6 +155,9 @@ impl World {
             leave: true,
             block: 50,
             ranks: vec![0; root_id + 1],
+            scripts: BTreeMap::new(),
+            done: BTreeMap::new(),
+            current: BTreeMap::new(),
         };
         world.nodes[root_id] = Node::Root(Root::new(root, Duration::ZERO));
         world.after(root_id);
@@ -204,6 +230,67 @@ impl World {
 
     pub fn cut(&mut self, id: Id, at: Duration) {
         self.push(at, id, Event::Cut);
+    }
+
+    /// Lets a member that is through carry out operations, one after the other, from a moment on.
+    pub fn script(&mut self, id: Id, at: Duration, ops: &[Op]) {
+        self.scripts.entry(id).or_default().extend(ops);
+        self.push(at, id, Event::Script);
+    }
+
+    /// Whether a member has carried out its script.
+    pub fn script_over(&self, id: Id) -> bool {
+        self.scripts.get(&id).is_none_or(VecDeque::is_empty) && !self.current.contains_key(&id)
+    }
+
+    /// Goes on with a script as far as it gets. A member reads nothing while it has no operation to carry out, as in life;
+    /// here it does, which must make no difference.
+    fn follow_script(&mut self, id: Id) {
+        let (now, rank) = (self.now, self.ranks[id]);
+        loop {
+            let Node::Member { member, .. } = &mut self.nodes[id] else {
+                return;
+            };
+            if let Some(op) = self.current.get(&id).copied() {
+                let error = member.error().cloned();
+                let over = match op {
+                    _ if error.is_some() => true,
+                    Op::Gather => member.take_gathered().is_some(),
+                    Op::Send(to) => member.sent(to),
+                    Op::Receive(from) => member.take_message().is_some_and(|message| {
+                        assert_eq!(message, block(from, 1, 30), "rank {rank}");
+                        true
+                    }),
+                    Op::Refuse | Op::GiveUp => true,
+                };
+                if !over {
+                    return;
+                }
+                self.current.remove(&id);
+                self.done.entry(id).or_default().push(error.map_or(Ok(()), Err));
+            }
+            let Some(op) = self.scripts.get_mut(&id).and_then(VecDeque::pop_front) else {
+                return;
+            };
+            let begun = match op {
+                Op::Gather => member.start_all_gather(now, &block(rank, 1, 30)),
+                Op::Send(to) => member.send_message(now, to, 1, &block(rank, 1, 30)),
+                Op::Receive(from) => member.start_receive(now, from, 1),
+                Op::Refuse => {
+                    member.refuse(&Error::Resource(format!("rank {rank} does not want to")));
+                    Ok(())
+                }
+                Op::GiveUp => Ok(()),
+            };
+            match begun {
+                Ok(()) if op != Op::Refuse => drop(self.current.insert(id, op)),
+                outcome => self.done.entry(id).or_default().push(outcome),
+            }
+            if op == Op::Gather && self.scripts[&id].front() == Some(&Op::GiveUp) {
+                self.scripts.get_mut(&id).and_then(VecDeque::pop_front);
+                member.give_up(Error::Aborted);
+            }
+        }
     }
 
     pub fn root_finished(&self) -> bool {
@@ -293,6 +380,7 @@ impl World {
             Event::Kill => self.killed(id),
             Event::Fail => self.failed(id),
             Event::Visit { bytes, stay } => self.visited(id, bytes, stay),
+            Event::Script => {}
             Event::Cut => {
                 let conns: Vec<Conn> = self.pipes.range((id, 0)..=(id, Conn::MAX)).map(|(key, _)| key.1).collect();
                 if !conns.is_empty() {
@@ -304,6 +392,9 @@ impl World {
             }
         }
         self.look(id);
+        if self.outcomes.get(&id) == Some(&None) {
+            self.follow_script(id);
+        }
     }
 
     /// A connect request reaches `to`.

@@ -1,0 +1,119 @@
+//! What a communicator has to do with others that are derived from it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::{Comm, State, settings};
+use crate::bootstrap::{self, Cancel, Growth, RootHandle, UniqueId};
+use crate::error::Error;
+
+/// A communicator's part in deriving others.
+#[derive(Default)]
+pub(super) struct Kin {
+    /// How many were derived, or tried to be. All ranks count alike, but for those that a shrink has left out.
+    count: AtomicU32,
+    /// The derivations under way.
+    deriving: Mutex<Vec<Cancel>>,
+    /// Where the new ranks of the next grow meet the old ones, on the rank that made their id.
+    growth: Mutex<Option<RootHandle>>,
+    /// The communicators that end with it, if it shares their resources.
+    family: Mutex<Option<Arc<Family>>>,
+}
+
+/// Communicators that share their resources: what aborts one of them stops all (spec §6.3).
+#[derive(Default)]
+pub(super) struct Family(Mutex<Vec<Weak<Comm>>>);
+
+impl Kin {
+    /// How many communicators were derived before.
+    pub(super) fn count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Counts one more; returns how many there were before.
+    pub(super) fn next(&self) -> u32 {
+        self.count.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// The number that all ranks give to what they derive now, from what each had derived before: a rank that has missed
+    /// some takes over the count of the others.
+    pub(super) fn agree(&self, counts: impl Iterator<Item = u32>) -> u32 {
+        let count = counts.max().unwrap_or(0);
+        self.count.fetch_max(count + 1, Ordering::AcqRel);
+        count
+    }
+
+    /// The rendezvous of the next grow, if this rank has made its id. It is no good for any other.
+    pub(super) fn take_growth(&self) -> Option<RootHandle> {
+        self.growth.lock().take()
+    }
+
+    /// Notes that something is being derived, for as long as the result lives.
+    pub(super) fn derive(&self, cancel: &Cancel) -> Deriving<'_> {
+        self.deriving.lock().push(cancel.clone());
+        Deriving { kin: self, cancel: cancel.clone() }
+    }
+
+    /// Makes everything that is being derived give up.
+    pub(super) fn stop_deriving(&self) {
+        self.deriving.lock().iter().for_each(Cancel::fire);
+    }
+}
+
+/// See [`Kin::derive`].
+pub(super) struct Deriving<'a> {
+    kin: &'a Kin,
+    cancel: Cancel,
+}
+
+impl Drop for Deriving<'_> {
+    fn drop(&mut self) {
+        self.kin.deriving.lock().retain(|other| !other.is(&self.cancel));
+    }
+}
+
+impl Comm {
+    /// Makes an id by which new ranks join the ranks that there are (`ncclCommGetUniqueId`). It is good until the next
+    /// communicator is derived.
+    ///
+    /// # Errors
+    /// As [`bootstrap::create_root`].
+    pub fn growth_id(&self) -> Result<UniqueId, Error> {
+        let net = settings::Settings::read()?.net;
+        let growth = Growth { parent: self.hash(), count: self.kin.count() };
+        let root = bootstrap::create_root(&net, Some(growth))?;
+        let id = *root.id();
+        // The id that was made before leads nowhere now.
+        drop(self.kin.growth.lock().replace(root));
+        Ok(id)
+    }
+
+    /// From now on an abort of this communicator or of `child` stops both.
+    pub(super) fn adopt(self: &Arc<Comm>, child: &Arc<Comm>) {
+        let mut family = self.kin.family.lock();
+        let family = family.get_or_insert_with(|| {
+            let family = Arc::new(Family::default());
+            family.0.lock().push(Arc::downgrade(self));
+            family
+        });
+        let mut members = family.0.lock();
+        members.retain(|member| member.strong_count() > 0);
+        members.push(Arc::downgrade(child));
+        *child.kin.family.lock() = Some(family.clone());
+    }
+
+    /// Stops the communicators that share resources with this one, which is aborted. They can only be aborted after it.
+    pub(super) fn stop_family(&self) {
+        let Some(family) = self.kin.family.lock().clone() else { return };
+        let members: Vec<Arc<Comm>> = family.0.lock().iter().filter_map(Weak::upgrade).collect();
+        let text = format!("comm {:#x}, with which this one shares its resources, was aborted", self.handle());
+        for member in members {
+            if !std::ptr::eq(&*member, self) && !matches!(*member.state.lock(), State::Ended) {
+                member.fail(&Error::InvalidUsage(text.clone()));
+                member.stop();
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Children that share their parent's resources (spec §6.3), and what a child inherits (spec §2.6).
+
+use crate::common::census::Census;
+use crate::common::launch::{self, Job};
+use crate::common::nccl::Comm;
+use crate::kit::{Api, Bench, Config, IN_PROGRESS, INVALID_USAGE, SUCCESS};
+
+/// A family of four: parent, two children, a grandchild. Destroyed in every order, all others work.
+#[test]
+fn destroyed_in_every_order() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let all: Vec<usize> = (0..me.nranks).collect();
+        let config = Config::new().shared();
+        let round = |number: usize| {
+            let parent = api.init(&me, &format!("id{number}"), Some(&config));
+            let child = api.split(parent, 0, 0);
+            let mut family = vec![parent, child, api.split(parent, 0, 0), api.split(child, 0, 0)];
+            let mut order = number;
+            while !family.is_empty() {
+                family.iter().for_each(|comm| api.check(*comm, &all, me.rank));
+                api.destroy(family.remove(order % family.len()));
+                order /= family.len().max(1) + 1;
+            }
+        };
+        round(0);
+        me.barrier("warm");
+        let before = Census::now();
+        // Every third order: 24 in all.
+        (1..24).step_by(3).for_each(round);
+        me.barrier("done");
+        return before.assert_same();
+    }
+    Job::this_test("shares::destroyed_in_every_order", 2).run().assert_ok();
+}
+
+/// An abort of one stops the whole family; the others can only be aborted, too. Without sharing it stops nobody else.
+#[test]
+fn an_abort_stops_the_family() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let all: Vec<usize> = (0..me.nranks).collect();
+        for (number, shared) in [true, true, false].into_iter().enumerate() {
+            let config = if shared { Config::new().shared() } else { Config::new() };
+            let parent = api.init(&me, &format!("id{number}"), Some(&config));
+            let child = api.split(parent, 0, 0);
+            let (first, second) = if number == 0 { (parent, child) } else { (child, parent) };
+            if !shared {
+                api.nccl.abort(first).expect("abort");
+                api.check(second, &all, me.rank);
+                api.destroy(second);
+                continue;
+            }
+            // The second one waits for the other rank, which does not come.
+            let bench = Bench::new(&api);
+            if me.rank == 0 {
+                bench.begin(&api, second, 0).expect("a call");
+            }
+            api.nccl.abort(first).expect("abort");
+            api.cuda.wait(bench.stream).expect("the kernel has left");
+            assert_eq!(bench.begin(&api, second, me.rank), Err(INVALID_USAGE));
+            assert_eq!(api.nccl.destroy(second).expect_err("it was stopped").code, INVALID_USAGE);
+            api.nccl.abort(second).expect("abort");
+        }
+        return;
+    }
+    Job::this_test("shares::an_abort_stops_the_family", 2).allow_any_warning().run().assert_ok();
+}
+
+/// Another network than the parent's is refused where resources are shared, and only there.
+#[test]
+fn another_network_is_refused() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let socket = Config::new().net("Socket");
+        for (number, shared) in [true, false].into_iter().enumerate() {
+            let config = if shared { Config::new().net("Socket").shared() } else { Config::new().net("Socket") };
+            let parent = api.init(&me, &format!("id{number}"), Some(&config));
+            let (code, child) = api.try_split(parent, 0, 0, Some(&Config::new().net("other")));
+            assert_eq!(code, if shared { INVALID_USAGE } else { SUCCESS }, "{}", api.nccl.last_error());
+            if shared {
+                assert_eq!(child, Comm::NULL);
+                assert!(api.nccl.last_error().contains("netName"), "{}", api.nccl.last_error());
+            } else {
+                api.destroy(child);
+            }
+            let (code, child) = api.try_split(parent, 0, 0, Some(&socket));
+            assert_eq!(code, SUCCESS);
+            api.destroy(child);
+            // Sharing is off for a parent that was revoked.
+            assert_eq!(api.revoke(parent, 0), SUCCESS);
+            let (code, child) = api.try_split(parent, 0, 0, Some(&Config::new().net("other")));
+            assert_eq!(code, SUCCESS, "{}", api.nccl.last_error());
+            api.destroy(child);
+            api.destroy(parent);
+        }
+        return;
+    }
+    Job::this_test("shares::another_network_is_refused", 2).allow_any_warning().run().assert_ok();
+}
+
+/// NULL stands for the parent's configuration, a configuration for itself (spec §2.6.1).
+#[test]
+fn configurations_are_inherited() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let parent = api.init(&me, "id", None);
+        let (code, polled) = api.try_split(parent, 0, 0, Some(&Config::polled()));
+        assert_eq!(code, SUCCESS);
+        assert_eq!(api.nccl.async_error(polled), Ok(SUCCESS), "the parent is one that blocks");
+        // The parent of this one is polled.
+        let mut child = Comm::NULL;
+        // SAFETY: the handle lives until the split is over.
+        let code = unsafe { (api.split)(polled, 0, 0, &mut child, std::ptr::null()) };
+        assert!(matches!(code, SUCCESS | IN_PROGRESS));
+        assert_eq!(api.settle(polled), SUCCESS);
+        let blocks = |comm: Comm| api.nccl.finalize(comm).map_or_else(|failure| failure.code, |()| SUCCESS) == SUCCESS;
+        assert!(!blocks(child) && blocks(parent));
+        assert_eq!(api.settle(child), SUCCESS);
+        return [child, polled, parent].into_iter().for_each(|comm| api.destroy(comm));
+    }
+    Job::this_test("shares::configurations_are_inherited", 2).allow_any_warning().run().assert_ok();
+}

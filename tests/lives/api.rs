@@ -1,0 +1,330 @@
+//! The libraries, and what tests of lives need of them: communicators that are polled, sums, counts of what is held.
+
+use std::env;
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use crate::common::census::Census;
+use crate::common::cuda::{Cuda, Stream};
+use crate::common::graph::Graphs;
+use crate::common::launch::Place;
+use crate::common::nccl::{Comm, Failure, Nccl, UniqueId, open, symbol};
+use crate::common::oracle::{DataType, RedOp};
+
+/// `ncclResult_t`.
+pub const SUCCESS: i32 = 0;
+pub const INVALID_ARGUMENT: i32 = 4;
+pub const INVALID_USAGE: i32 = 5;
+pub const REMOTE: i32 = 6;
+pub const IN_PROGRESS: i32 = 7;
+
+/// How long a state may take to change, on a machine that is busy.
+const SETTLE: Duration = Duration::from_secs(60);
+/// How long an abort may take, and what a busy machine may add.
+pub const ABORT: Duration = Duration::from_secs(2);
+pub const SLACK: Duration = Duration::from_secs(2);
+/// How long what ends by itself may take to be gone.
+const GONE: Duration = Duration::from_secs(5);
+/// Most roots that stay for a while after their creation has failed.
+const ROOTS: usize = 8;
+/// Elements of a sum, and its element type.
+pub const COUNT: usize = 1000;
+const BYTES: usize = COUNT * 4;
+
+/// The libraries of this build.
+#[derive(Clone, Copy)]
+pub struct Api {
+    pub nccl: Nccl,
+    pub cuda: Cuda,
+    pub graphs: Graphs,
+    init_config: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *const c_void) -> c_int,
+    count: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    device: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    rank: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    split: unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *const c_void) -> c_int,
+    shrink: unsafe extern "C" fn(Comm, *mut c_int, c_int, *mut Comm, *const c_void, c_int) -> c_int,
+    grow: unsafe extern "C" fn(Comm, c_int, *const UniqueId, c_int, *mut Comm, *const c_void) -> c_int,
+    growth_id: unsafe extern "C" fn(Comm, *mut UniqueId) -> c_int,
+    mem_info: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
+}
+
+impl Api {
+    /// Loads the libraries, once for the process.
+    pub fn load() -> &'static Api {
+        static LOADED: OnceLock<Api> = OnceLock::new();
+        LOADED.get_or_init(|| {
+            let (nccl, cuda) = (open("libnccl.so.2").expect("libnccl"), open("libcuda.so.1").expect("libcuda"));
+            let missing = "the library has the function";
+            // SAFETY: the types of the fields are the prototypes of nccl.h and cuda.h.
+            unsafe {
+                Api {
+                    nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
+                    cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
+                    graphs: Graphs::load().expect("libcuda"),
+                    init_config: symbol(nccl, "ncclCommInitRankConfig").expect(missing),
+                    count: symbol(nccl, "ncclCommCount").expect(missing),
+                    device: symbol(nccl, "ncclCommCuDevice").expect(missing),
+                    rank: symbol(nccl, "ncclCommUserRank").expect(missing),
+                    split: symbol(nccl, "ncclCommSplit").expect(missing),
+                    shrink: symbol(nccl, "ncclCommShrink").expect(missing),
+                    grow: symbol(nccl, "ncclCommGrow").expect(missing),
+                    growth_id: symbol(nccl, "ncclCommGetUniqueId").expect(missing),
+                    mem_info: symbol(cuda, "cuMemGetInfo_v2").expect(missing),
+                }
+            }
+        })
+    }
+
+    /// Begins to make a communicator that is polled.
+    pub fn begin(&self, (nranks, rank): (usize, usize), id: UniqueId) -> Comm {
+        let mut comm = Comm::NULL;
+        assert_eq!(self.begin_at(&mut comm, (nranks, rank), id), IN_PROGRESS, "{}", self.nccl.last_error());
+        assert_ne!(comm, Comm::NULL, "the handle is valid at once");
+        comm
+    }
+
+    /// `ncclCommInitRankConfig` with `blocking = 0`; the code as it is.
+    pub fn begin_at(&self, comm: &mut Comm, (nranks, rank): (usize, usize), id: UniqueId) -> i32 {
+        // An ncclConfig_t of 24 bytes, the oldest: size; magic and version; blocking, and padding.
+        let config = [24u64, 0xcafe_beef | 23203 << 32, 0x8000_0000_0000_0000];
+        // SAFETY: the configuration begins with its size; without blocking the handle is written before the return.
+        unsafe { (self.init_config)(comm, nranks as c_int, id, rank as c_int, config.as_ptr().cast()) }
+    }
+
+    /// A blocking communicator on the current device.
+    pub fn init(&self, (nranks, rank): (usize, usize), id: UniqueId) -> Comm {
+        self.try_init((nranks, rank), id).unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// The same, where it may fail.
+    pub fn try_init(&self, (nranks, rank): (usize, usize), id: UniqueId) -> Result<Comm, Failure> {
+        let mut comm = Comm::NULL;
+        // SAFETY: the handle lives until the call is over.
+        unsafe { self.nccl.init_rank(&mut comm, nranks, id, rank) }.map(|()| comm)
+    }
+
+    /// A communicator of this process alone, made and destroyed: what is left over from before goes with it.
+    pub fn sweep(&self) {
+        let comm = self.init((1, 0), self.nccl.unique_id().expect("an id"));
+        self.nccl.destroy(comm).expect("destroy");
+    }
+
+    /// Polls until the communicator is no longer busy; its state.
+    pub fn settle(&self, comm: Comm) -> i32 {
+        let until = Instant::now() + SETTLE;
+        loop {
+            match self.nccl.async_error(comm).expect("a live handle") {
+                IN_PROGRESS => assert!(Instant::now() < until, "still in progress"),
+                state => return state,
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The codes of the three questions about a communicator.
+    pub fn questions(&self, comm: Comm) -> [(&'static str, i32); 3] {
+        let mut value = 0;
+        let all = [("ncclCommCount", self.count), ("ncclCommCuDevice", self.device), ("ncclCommUserRank", self.rank)];
+        // SAFETY: the library checks the handle; the pointer is to a live int.
+        all.map(|(name, ask)| (name, unsafe { ask(comm, &mut value) }))
+    }
+
+    /// `ncclCommSplit` with one colour, into a place that outlives it: without blocking, the handle comes later.
+    pub fn split(&self, comm: Comm, key: i32) -> (i32, &'static mut Comm) {
+        let made = Box::leak(Box::new(Comm::NULL));
+        // SAFETY: the place is never freed; NULL stands for the parent's configuration.
+        (unsafe { (self.split)(comm, 0, key, made, std::ptr::null()) }, made)
+    }
+
+    /// `ncclCommShrink` without a rank.
+    pub fn shrink(&self, comm: Comm, without: usize) -> (i32, Comm) {
+        let (mut list, mut made) = ([without as c_int], Comm::NULL);
+        // SAFETY: the list has one rank; the communicator blocks, so that the handle is written before the return.
+        (unsafe { (self.shrink)(comm, list.as_mut_ptr(), 1, &mut made, std::ptr::null(), 0) }, made)
+    }
+
+    /// `ncclCommGrow`: without a communicator for a rank that is new.
+    pub fn grow(&self, comm: Comm, (nranks, rank): (usize, i32), id: &UniqueId) -> (i32, Comm) {
+        let mut made = Comm::NULL;
+        // SAFETY: the id is alive; it blocks, so that the handle is written before the return.
+        (unsafe { (self.grow)(comm, nranks as c_int, id, rank, &mut made, std::ptr::null()) }, made)
+    }
+
+    /// `ncclCommGetUniqueId`.
+    pub fn growth_id(&self, comm: Comm) -> UniqueId {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the pointer is to a live id.
+        assert_eq!(unsafe { (self.growth_id)(comm, &mut id) }, 0, "{}", self.nccl.last_error());
+        id
+    }
+
+    /// The way of processes to meet: rank 0 publishes an id under a name that is used once.
+    pub fn meet(&self, me: &Place, name: &str) -> UniqueId {
+        if me.rank == 0 {
+            me.publish(name, &self.nccl.unique_id().expect("an id").0);
+        }
+        UniqueId(me.await_published(name).try_into().expect("an id has 128 bytes"))
+    }
+
+    /// Bytes of the current device that this process has.
+    pub fn device_bytes(&self) -> usize {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are to live integers.
+        assert_eq!(unsafe { (self.mem_info)(&mut free, &mut total) }, 0);
+        total - free
+    }
+}
+
+/// A communicator, and a stream and memory for sums in place.
+#[derive(Clone, Copy)]
+pub struct Member {
+    pub api: &'static Api,
+    pub comm: Comm,
+    pub stream: Stream,
+    buffer: u64,
+    nranks: usize,
+    rank: usize,
+}
+
+impl Member {
+    /// On the current device.
+    pub fn new(comm: Comm, (nranks, rank): (usize, usize)) -> Member {
+        let api = Api::load();
+        let (stream, buffer) = (api.cuda.stream().expect("a stream"), api.cuda.alloc(BYTES).expect("memory"));
+        Member { api, comm, stream, buffer, nranks, rank }
+    }
+
+    /// The process's rank on the device of its number.
+    pub fn of_process(me: &Place, id: &str) -> Member {
+        let api = Api::load();
+        api.cuda.use_device(me.rank).expect("a device");
+        Member::new(api.init((me.nranks, me.rank), api.meet(me, id)), (me.nranks, me.rank))
+    }
+
+    /// The same stream and memory with another communicator.
+    pub fn with(self, comm: Comm) -> Member {
+        Member { comm, ..self }
+    }
+
+    /// The same as another rank.
+    pub fn at(self, (nranks, rank): (usize, usize)) -> Member {
+        Member { nranks, rank, ..self }
+    }
+
+    /// Fills the input: element `i` of rank `r` is `(r + 1) * (i + 1)`.
+    pub fn fill(&self) {
+        let input: Vec<u8> = (0..COUNT).flat_map(|i| (((self.rank + 1) * (i + 1)) as i32).to_ne_bytes()).collect();
+        self.api.cuda.copy_to_device(self.buffer, &input).expect("a copy");
+    }
+
+    /// Calls AllReduce on what is there.
+    pub fn call(&self) -> Result<(), Failure> {
+        let what = (DataType::Int32, RedOp::Sum);
+        // SAFETY: the buffer is freed when the stream's work has ended, or at the end of the process.
+        unsafe { self.api.nccl.all_reduce((self.buffer, self.buffer), COUNT, what, self.comm, self.stream.0) }
+    }
+
+    /// Waits for the stream, and checks the sum.
+    pub fn check(&self) {
+        self.api.cuda.wait(self.stream).expect("the work");
+        let mut output = vec![0; BYTES];
+        self.api.cuda.copy_to_host(&mut output, self.buffer).expect("a copy");
+        let ranks = (self.nranks * (self.nranks + 1) / 2) as i32;
+        for (i, got) in output.chunks(4).enumerate() {
+            let want = ranks * (i as i32 + 1);
+            assert_eq!(got, want.to_ne_bytes(), "element {i} should be {want}");
+        }
+    }
+
+    /// Sums, and checks the sum.
+    pub fn sum(&self) {
+        self.fill();
+        self.call().unwrap_or_else(|failure| panic!("{failure}"));
+        self.check();
+    }
+
+    /// Frees what is not the communicator.
+    pub fn free(self) {
+        self.api.cuda.wait(self.stream).expect("the work");
+        self.api.cuda.destroy_stream(self.stream).expect("destroy a stream");
+        // SAFETY: the stream's work has ended, and nothing else uses the memory.
+        unsafe { self.api.cuda.free(self.buffer) }.expect("free");
+    }
+
+    /// Destroys the communicator, and frees the rest.
+    pub fn end(self) {
+        self.api.nccl.destroy(self.comm).expect("destroy");
+        self.free();
+    }
+}
+
+/// Aborts, within the time that an abort has.
+#[track_caller]
+pub fn abort(api: &Api, comm: Comm) {
+    let start = Instant::now();
+    api.nccl.abort(comm).expect("abort");
+    assert!(start.elapsed() < ABORT + SLACK, "an abort took {:?}", start.elapsed());
+}
+
+/// What a process and its share of the current device hold.
+pub struct Holdings {
+    census: Census,
+    device: usize,
+}
+
+impl Holdings {
+    /// Counts now, when what is left over from before is gone.
+    pub fn now() -> Holdings {
+        let api = Api::load();
+        api.sweep();
+        Holdings { census: Census::now(), device: api.device_bytes() }
+    }
+
+    /// Fails unless everything that came since is gone again within some seconds, but for roots of creations that failed:
+    /// a few stay for ranks that come late.
+    #[track_caller]
+    pub fn assert_same(&self) {
+        let api = Api::load();
+        api.sweep();
+        let until = Instant::now() + GONE;
+        loop {
+            let (left, now) = (left_behind(&self.census), api.device_bytes());
+            if left.is_empty() && now <= self.device {
+                return;
+            }
+            if Instant::now() > until {
+                panic!("bytes of the device: {} before, {now} now; left behind:\n{}", self.device, left.join("\n"));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// What there is more of than before, without what roots have that may stay.
+fn left_behind(before: &Census) -> Vec<String> {
+    let grown = Census::now().grown(before);
+    let more = |line: &str| line.split(' ').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(usize::MAX);
+    let roots = grown.iter().find(|line| line.ends_with(" threads: oxccl-root")).map_or(0, |line| more(line));
+    let allowed = |line: &String| match line.split_once(" more ").map_or("", |(_, what)| what) {
+        "threads: oxccl-root" => roots <= ROOTS,
+        // A root listens, and has an epoll set and an event.
+        "fds: socket" => more(line) <= roots,
+        "fds: anon_inode" => more(line) <= 2 * roots,
+        // The driver's own, which comes and goes as it is needed.
+        "threads: softcuda-kicker" => true,
+        _ => false,
+    };
+    grown.iter().filter(|line| !allowed(line)).cloned().collect()
+}
+
+/// The random numbers of a test; `OXCCL_SEED` picks others.
+pub fn dice(of: &str) -> SmallRng {
+    let seed = env::var("OXCCL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1u64);
+    println!("seed {seed} ({of})");
+    SmallRng::seed_from_u64(of.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)))
+}

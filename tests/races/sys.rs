@@ -1,0 +1,84 @@
+//! The room `sys` as the sources under test see it: addresses are real, locks and threads are shuttle's.
+
+pub use nccl::sys::{AddressRange, forks};
+
+/// parking_lot's locks as far as they are used, on shuttle's.
+pub mod sync {
+    use std::ops::{Deref, DerefMut};
+    use std::time::Instant;
+
+    pub use shuttle::sync::RwLockReadGuard;
+    pub use shuttle::thread;
+
+    pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+    pub struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
+
+    impl<T> Mutex<T> {
+        pub fn new(value: T) -> Mutex<T> {
+            Mutex(shuttle::sync::Mutex::new(value))
+        }
+
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            MutexGuard(Some(self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
+        }
+    }
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("it is held")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("it is held")
+        }
+    }
+
+    pub struct Condvar(shuttle::sync::Condvar);
+    /// Whether a wait was over by its deadline. There is no time here: none is.
+    pub struct TimedOut(bool);
+
+    impl TimedOut {
+        pub fn timed_out(&self) -> bool {
+            self.0
+        }
+    }
+
+    impl Condvar {
+        pub fn new() -> Condvar {
+            Condvar(shuttle::sync::Condvar::new())
+        }
+
+        pub fn notify_all(&self) {
+            self.0.notify_all();
+        }
+
+        pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> TimedOut {
+            let held = guard.0.take().expect("it is held");
+            guard.0 = Some(self.0.wait(held).unwrap_or_else(|poisoned| poisoned.into_inner()));
+            TimedOut(false)
+        }
+    }
+
+    pub struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub fn new(value: T) -> RwLock<T> {
+            RwLock(shuttle::sync::RwLock::new(value))
+        }
+
+        pub fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+        }
+
+        pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+            self.0.try_read().ok()
+        }
+
+        pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+            self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+        }
+    }
+}
