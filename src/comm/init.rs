@@ -177,7 +177,7 @@ impl Comm {
         }
     }
 
-    /// What a rank needs before it can join: kernels, a post box, facts about itself.
+    /// What a rank needs before it can join. One rank alone writes to nobody.
     fn prepare(&self, settings: &Settings) -> Result<Prepared, Error> {
         let kernels = Kernels::get(&self.context, &schedules::kernel_names(self.context.driver().is_software()))?;
         let open = || Links::open(&self.context, self.rank, &self.cancel, &self.ledger);

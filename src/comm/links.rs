@@ -28,6 +28,8 @@ impl Comm {
         let connected = |unit| schedules.is_connected(unit);
         let look = || self.check_usable(busy);
         let result = links.connect(units, connected, &look, |unit, ends| schedules.connect(unit, ends));
+        // A peer that is gone may have gone for a reason that is known here.
+        let result = result.map_err(|error| look().err().unwrap_or(error));
         result.inspect_err(|error| self.lose_links(links, error))
     }
 

@@ -186,7 +186,7 @@ impl Context {
         Ok(self.attribute(ATTRIBUTE_CAPABILITY.0)? * 10 + self.attribute(ATTRIBUTE_CAPABILITY.1)?)
     }
 
-    fn attribute(&self, number: c_int) -> Result<i32, Error> {
+    pub(super) fn attribute(&self, number: c_int) -> Result<i32, Error> {
         let mut value = 0;
         // SAFETY: the pointer is to a live integer.
         let code = unsafe { (self.driver.table.device_attribute)(&mut value, number, self.device) };

@@ -4,7 +4,7 @@
 //! there is one, so that it always talks to the driver that the application talks to. Results are
 //! plain integers: a newer driver may return codes that no enum of ours knows.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
@@ -116,6 +116,21 @@ driver_table! {
     fn graph_retain = "cuGraphRetainUserObject"(*mut c_void, *mut c_void, c_uint, c_uint);
 }
 
+driver_table! {
+    /// Virtual memory management; drivers before CUDA 10.2 lack it.
+    struct VirtualTable;
+    fn granularity = "cuMemGetAllocationGranularity"(*mut usize, *const c_void, c_uint);
+    fn create = "cuMemCreate"(*mut c_ulonglong, usize, *const c_void, c_ulonglong);
+    fn release = "cuMemRelease"(c_ulonglong);
+    fn export = "cuMemExportToShareableHandle"(*mut c_void, c_ulonglong, c_int, c_ulonglong);
+    fn import = "cuMemImportFromShareableHandle"(*mut c_ulonglong, *mut c_void, c_int);
+    fn reserve = "cuMemAddressReserve"(*mut u64, usize, usize, u64, c_ulonglong);
+    fn free_address = "cuMemAddressFree"(u64, usize);
+    fn map = "cuMemMap"(u64, usize, usize, c_ulonglong, c_ulonglong);
+    fn unmap = "cuMemUnmap"(u64, usize);
+    fn set_access = "cuMemSetAccess"(u64, usize, *const c_void, usize);
+}
+
 /// The software device's extra entry point: loads a host image in place of a fatbin.
 type LoadImage = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
 /// The software device's question whether host images shall do without wake-ups.
@@ -125,6 +140,7 @@ type NoWake = unsafe extern "C" fn() -> c_int;
 pub struct Driver {
     pub(super) table: Table,
     pub(super) graphs: Option<GraphTable>,
+    pub(super) virtual_memory: Option<VirtualTable>,
     load_image: Option<LoadImage>,
     no_wake: bool,
     version: i32,
@@ -154,7 +170,8 @@ impl Driver {
         let load_image = unsafe { library.get::<LoadImage>(b"softcudaModuleLoadImage") }.ok().map(|s| *s);
         // SAFETY: as above; the function takes nothing and needs no `cuInit`.
         let no_wake = unsafe { library.get::<NoWake>(b"softcudaNoWake").is_ok_and(|asked| asked() != 0) };
-        let mut driver = Driver { table, graphs, load_image, no_wake, version: 0, _library: library };
+        let virtual_memory = VirtualTable::load(&library).ok();
+        let mut driver = Driver { table, graphs, virtual_memory, load_image, no_wake, version: 0, _library: library };
         // SAFETY: the only argument is a flag word that must be 0.
         driver.check("cuInit", unsafe { (driver.table.init)(0) })?;
         let mut version = 0;

@@ -9,10 +9,12 @@ mod capture;
 mod context;
 mod driver;
 mod event;
+pub mod gate;
 mod image;
 mod ledger;
 mod memory;
 pub mod nvrtc;
+mod physical;
 
 pub use allocation::{Allocation, allocate, buffer_id, free, is_given};
 pub use capture::{Capture, Kept};
@@ -22,3 +24,4 @@ pub use event::Event;
 pub use image::{KernelFacts, Kernels, Stream};
 pub use ledger::{Charge, Ledger, Use};
 pub use memory::{DeviceMemory, HostFlag, HostMemory, PeerMemory, RegisteredMemory};
+pub use physical::PhysicalMemory;

@@ -9,7 +9,7 @@ mod plan;
 use std::sync::Arc;
 
 use crate::comm::{self, Captured, Comm, Outcome, Parts, jobs};
-use crate::device::{Capture, Stream};
+use crate::device::{Capture, Stream, gate};
 use crate::error::Error;
 use crate::log::lines::CallLine;
 use crate::log::{Place, failure};
@@ -222,6 +222,7 @@ impl Prepared {
         let parts = comm.parts()?;
         let captured = captured.as_deref();
         let _entered = comm.context().enter_for_launch()?;
+        let _gate = gate::launching(comm.context().device());
         let mut order = parts.order.lock();
         // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
         comm.check_running("the launch")?;

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::handshake::{Handshake, Letters, Message, Standing, Todo};
 use super::layout::{Area, areas};
-use super::{Given, Offer, PeerFacts, Segment, TRANSPORTS, Unit, choose};
+use super::{Given, Made, Need, Offer, PeerFacts, Segment, TRANSPORTS, Unit, choose};
 use crate::bootstrap::Cancel;
-use crate::device::{Charge, Context, Ledger, Use};
+use crate::device::{Charge, Context, Ledger, Use, gate};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
 use crate::proxy::{self, Address, Letter, Member, Outbox, Source};
@@ -78,7 +78,7 @@ struct Own {
     segment: Box<dyn Segment>,
     offer: Offer,
     /// Until all peers have it.
-    file: Option<Arc<OwnedFd>>,
+    fd: Option<Arc<OwnedFd>>,
     _charge: Charge,
 }
 
@@ -402,7 +402,7 @@ impl Links {
         let offer = |peer: u32| {
             let transport = self.plan.get().and_then(|plan| plan.transport(self.rank, peer).ok())?;
             let own = made.as_ref().ok()?.get(&transport)?;
-            Some((own.offer.clone(), own.area.bytes as u64, own.file.clone()))
+            Some((own.offer.clone(), own.area.bytes as u64, own.fd.clone()))
         };
         let mut letters = Vec::new();
         for (peer, message) in messages {
@@ -419,7 +419,7 @@ impl Links {
         match made {
             Ok(mut parts) => {
                 // The letters have it now.
-                parts.values_mut().for_each(|own| own.file = None);
+                parts.values_mut().for_each(|own| own.fd = None);
                 state.own.insert(unit, parts);
             }
             Err(error) => drop(state.failures.insert(unit, error)),
@@ -433,12 +433,26 @@ impl Links {
         let plan = self.wiring()?;
         let mut parts = Parts::new();
         for (transport, area) in areas(self.rank, &plan.facts, &plan.wiring, unit)? {
-            let made = TRANSPORTS[transport].make(&self.context, area.bytes, area.zeroed)?;
-            let charge = self.ledger.charge(Use::Links, area.bytes);
-            let file = made.file.map(|file| Arc::new(file.into_descriptor()));
-            parts.insert(transport, Own { area, segment: made.segment, offer: made.offer, file, _charge: charge });
+            let Made { segment, offer, fd, bytes } = self.make_memory(transport, &area)?;
+            let charge = self.ledger.charge(Use::Links, bytes);
+            parts.insert(transport, Own { area, segment, offer, fd: fd.map(Arc::new), _charge: charge });
         }
         Ok(parts)
+    }
+
+    fn make_memory(&self, transport: usize, area: &Area) -> Result<Made, Error> {
+        // Held until the memory is there.
+        let gate = gate::allocating(self.context.device());
+        let quiet = gate.is_some() && self.is_quiet();
+        let need = Need { bytes: area.bytes, zeroed: area.zeroed, quiet };
+        let gate = gate.filter(|_| quiet);
+        let made = TRANSPORTS[transport].make(&self.context, need);
+        drop(gate);
+        made
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.hooks.get().is_none_or(|hooks| (hooks.is_quiet)())
     }
 
     fn letter(&self, peer: u32, note: &Note, fd: Option<Arc<OwnedFd>>) -> Option<Letter> {
@@ -491,8 +505,7 @@ impl Links {
     /// Whether the driver may hold up whoever makes or maps memory of a unit now.
     fn may_wait(&self, plan: &Plan, unit: Unit) -> bool {
         let on_device = |areas: BTreeMap<usize, Area>| areas.keys().any(|transport| TRANSPORTS[*transport].is_device_memory());
-        areas(self.rank, &plan.facts, &plan.wiring, unit).is_ok_and(on_device)
-            && !self.hooks.get().is_some_and(|hooks| (hooks.is_quiet)())
+        areas(self.rank, &plan.facts, &plan.wiring, unit).is_ok_and(on_device) && !self.is_quiet()
     }
 
     /// Takes what a peer offers and makes what it wants, in a thread of its own.
@@ -574,7 +587,7 @@ impl Source for Links {
         let from = from.rank;
         match note {
             Note::Offer { epoch, unit, offer, bytes, wanted } => {
-                let given = attached(fd, lost, bytes).map(|memory| Given { offer, memory });
+                let given = if lost { Err(too_many_files()) } else { Ok(Given { offer, fd }) };
                 let offered = Offered { from, given, bytes };
                 self.receive_about(from, (epoch, unit), Message::Offer { wanted }, Some(offered), out);
             }

@@ -19,6 +19,7 @@ mod shm;
 #[cfg(test)]
 mod tests;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ pub use probe::{Exchange, Probe, Route, Unconnected, probe, routes};
 
 use crate::device::Context;
 use crate::error::Error;
-use crate::sys::{HostFacts, PostName, SharedFile, SharedMemory};
+use crate::sys::{HostFacts, PostName};
 
 /// What a rank tells all others about itself, once, when a communicator is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +85,8 @@ pub enum Offer {
     Ipc(Vec<u8>),
     /// A memfd that comes with the message.
     Shared,
+    /// Device memory of so many bytes, by a descriptor that comes with the message.
+    Physical(u64),
 }
 
 /// Memory that a kernel of this rank can reach, kept alive by the object.
@@ -106,15 +109,28 @@ pub struct Made {
     /// How peers come by it.
     pub offer: Offer,
     /// What must go with the offer.
-    pub file: Option<SharedFile>,
+    pub fd: Option<OwnedFd>,
+    /// Bytes that it takes, which can be more than were asked for.
+    pub bytes: usize,
 }
 
-/// What a peer has offered, as far as it can be kept without a descriptor.
+/// What a peer has offered.
 pub struct Given {
     /// The offer.
     pub offer: Offer,
-    /// What came with it, mapped.
-    pub memory: Option<SharedMemory>,
+    /// What came with it.
+    pub fd: Option<OwnedFd>,
+}
+
+/// How much memory is to be made, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// How many of its first bytes must be zero.
+    pub zeroed: usize,
+    /// Nothing runs on the device, and nothing is launched meanwhile: the driver will not wait for anything.
+    pub quiet: bool,
 }
 
 /// One way of sharing memory.
@@ -131,11 +147,11 @@ pub trait Transport: Sync {
     }
     /// Whether two ranks can use it. Both ranks come to the same answer from the same facts.
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool;
-    /// Makes memory for peers, of which the first `zeroed` bytes are zero.
+    /// Makes memory for peers.
     ///
     /// # Errors
     /// What the driver or the system gives when it has no memory.
-    fn make(&self, context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<Made, Error>;
+    fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error>;
     /// Maps memory of some bytes that a peer made; kernels can use it when it is registered. From here on it stays, even if
     /// the peer dies.
     ///

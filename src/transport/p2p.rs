@@ -1,13 +1,14 @@
 //! Peer memory: device memory of one rank that the device of another rank reaches.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 use super::opened::Opened;
-use super::{Given, Made, Offer, PeerFacts, Segment, Transport, wrong_offer};
-use crate::device::{Context, DeviceMemory, IpcMemHandle};
+use super::{Given, Made, Need, Offer, PeerFacts, Segment, Transport, wrong_offer};
+use crate::device::{Context, DeviceMemory, IpcMemHandle, PhysicalMemory};
 use crate::error::Error;
 
 /// Both ranks are threads of one process: a pointer will do.
@@ -16,15 +17,59 @@ pub(super) struct Direct;
 /// The ranks are processes of one host: the memory goes over by a CUDA inter-process handle.
 pub(super) struct Ipc;
 
+/// Device memory that is offered to ranks of this process.
+enum Piece {
+    Plain(DeviceMemory),
+    Physical(PhysicalMemory),
+}
+
+impl Piece {
+    fn make(context: &Arc<Context>, need: Need) -> Result<Piece, Error> {
+        match is_plain(context, need) {
+            true => DeviceMemory::zeroed_at_first(context, need.bytes, need.zeroed).map(Piece::Plain),
+            false => PhysicalMemory::zeroed_at_first(context, need.bytes, need.zeroed).map(|(memory, _)| Piece::Physical(memory)),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Piece::Plain(memory) => memory.bytes(),
+            Piece::Physical(memory) => memory.bytes(),
+        }
+    }
+
+    fn let_reach(&self, user: &Arc<Context>) -> Result<(), Error> {
+        match self {
+            Piece::Plain(memory) => user.enable_peer(memory.context()),
+            Piece::Physical(memory) => memory.let_reach(user),
+        }
+    }
+}
+
+/// Whether memory is allocated in the common way, which is the thriftier one: unless the driver would perhaps wait for what
+/// runs, and there is another way.
+fn is_plain(context: &Context, need: Need) -> bool {
+    need.quiet || !PhysicalMemory::is_possible(context)
+}
+
 impl Segment for DeviceMemory {
     fn address(&self) -> u64 {
         DeviceMemory::address(self)
     }
 }
 
-impl Segment for Arc<DeviceMemory> {
+impl Segment for PhysicalMemory {
     fn address(&self) -> u64 {
-        DeviceMemory::address(self)
+        PhysicalMemory::address(self)
+    }
+}
+
+impl Segment for Arc<Piece> {
+    fn address(&self) -> u64 {
+        match &**self {
+            Piece::Plain(memory) => memory.address(),
+            Piece::Physical(memory) => memory.address(),
+        }
     }
 }
 
@@ -70,9 +115,9 @@ impl PeerBuffer {
 
 /// Memory that ranks of this process offer each other, by number. The rank that made it and the peer
 /// that uses it each hold it alive, so that either may be destroyed first.
-static OFFERED: Mutex<Option<HashMap<u64, Weak<DeviceMemory>>>> = Mutex::new(None);
+static OFFERED: Mutex<Option<HashMap<u64, Weak<Piece>>>> = Mutex::new(None);
 
-fn publish(memory: &Arc<DeviceMemory>) -> u64 {
+fn publish(memory: &Arc<Piece>) -> u64 {
     let mut guard = OFFERED.lock();
     let offered = guard.get_or_insert_default();
     offered.retain(|_, memory| memory.strong_count() > 0);
@@ -94,10 +139,10 @@ impl Transport for Direct {
         a.process == b.process && a.host == b.host && devices_reach_each_other(a, b)
     }
 
-    fn make(&self, context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<Made, Error> {
-        let memory = Arc::new(DeviceMemory::zeroed_at_first(context, bytes, zeroed)?);
-        let number = publish(&memory);
-        Ok(Made { segment: Box::new(memory), offer: Offer::SameProcess(number), file: None })
+    fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error> {
+        let memory = Arc::new(Piece::make(context, need)?);
+        let (number, bytes) = (publish(&memory), memory.bytes());
+        Ok(Made { segment: Box::new(memory), offer: Offer::SameProcess(number), fd: None, bytes })
     }
 
     fn open(&self, context: &Arc<Context>, maker: &PeerFacts, given: Given, _bytes: usize) -> Result<Box<dyn Segment>, Error> {
@@ -107,7 +152,7 @@ impl Transport for Direct {
             rank: Some(maker.rank),
             text: format!("rank {} of this process gave up before its memory was mapped", maker.rank),
         })?;
-        context.enable_peer(memory.context())?;
+        memory.let_reach(context)?;
         Ok(Box::new(memory))
     }
 }
@@ -121,13 +166,22 @@ impl Transport for Ipc {
         a.process != b.process && a.host.can_see_process(&b.host) && devices_reach_each_other(a, b)
     }
 
-    fn make(&self, context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<Made, Error> {
-        let memory = DeviceMemory::zeroed_at_first(context, bytes, zeroed)?;
+    fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error> {
+        if !is_plain(context, need) {
+            let (memory, fd) = PhysicalMemory::zeroed_at_first(context, need.bytes, need.zeroed)?;
+            let bytes = memory.bytes();
+            return Ok(Made { segment: Box::new(memory), offer: Offer::Physical(bytes as u64), fd: Some(fd), bytes });
+        }
+        let memory = DeviceMemory::zeroed_at_first(context, need.bytes, need.zeroed)?;
         let handle = memory.export()?;
-        Ok(Made { segment: Box::new(memory), offer: Offer::Ipc(handle.0.to_vec()), file: None })
+        Ok(Made { segment: Box::new(memory), offer: Offer::Ipc(handle.0.to_vec()), fd: None, bytes: need.bytes })
     }
 
     fn open(&self, context: &Arc<Context>, maker: &PeerFacts, given: Given, _bytes: usize) -> Result<Box<dyn Segment>, Error> {
+        if let (Offer::Physical(bytes), Some(fd)) = (&given.offer, &given.fd) {
+            let bytes = usize::try_from(*bytes).map_err(|_| wrong_offer(maker, self.label()))?;
+            return Ok(Box::new(PhysicalMemory::import(context, fd.as_fd(), bytes)?));
+        }
         let Offer::Ipc(bytes) = given.offer else { return Err(wrong_offer(maker, self.label())) };
         let handle = <[u8; 64]>::try_from(bytes.as_slice()).map_err(|_| wrong_offer(maker, self.label()))?;
         Ok(Box::new(Opened::open(context, IpcMemHandle(handle))?))

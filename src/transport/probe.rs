@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::layout::PAGE;
-use super::{Given, Offer, PeerFacts, Segment, TRANSPORTS, choose};
+use super::{Given, Need, Offer, PeerFacts, Segment, TRANSPORTS, choose};
 use crate::device::{Charge, Context, Ledger, Use};
 use crate::error::Error;
 use crate::plan::LinkClass;
@@ -116,7 +116,8 @@ impl Probe {
     fn make(&mut self, context: &Arc<Context>, ledger: &Arc<Ledger>) -> Result<Offers, Error> {
         let mut offers = Offers::new();
         for transport in self.peers.keys() {
-            let mut made = TRANSPORTS[*transport].make(context, PAGE, PAGE)?;
+            let need = Need { bytes: PAGE, zeroed: PAGE, quiet: true };
+            let mut made = TRANSPORTS[*transport].make(context, need)?;
             made.segment.register(context)?;
             offers.push((*transport as u32, made.offer));
             self.charges.push(ledger.charge(Use::Persist, PAGE));
@@ -132,7 +133,7 @@ impl Probe {
         let gone = || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links") };
         let (_, offer) = offers.into_iter().find(|(number, _)| *number as usize == transport).ok_or_else(gone)?;
         if TRANSPORTS[transport].is_device_memory() {
-            let given = Given { offer, memory: None };
+            let given = Given { offer, fd: None };
             self.theirs.push(TRANSPORTS[transport].open(context, peer, given, PAGE)?);
         }
         Ok(())

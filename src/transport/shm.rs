@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Given, Made, Offer, PeerFacts, Segment, Transport, wrong_offer};
+use super::{Given, Made, Need, Offer, PeerFacts, Segment, Transport, wrong_offer};
 use crate::device::{Context, RegisteredMemory};
 use crate::error::Error;
 use crate::sys::{SharedFile, SharedMemory};
@@ -48,19 +48,17 @@ impl Transport for Shm {
         !a.shm_disabled && !b.shm_disabled && a.host.can_pass_descriptors(&b.host)
     }
 
-    fn make(&self, _context: &Arc<Context>, bytes: usize, _zeroed: usize) -> Result<Made, Error> {
-        let file = SharedFile::create("oxccl-link", bytes)?;
+    fn make(&self, _context: &Arc<Context>, need: Need) -> Result<Made, Error> {
+        let file = SharedFile::create("oxccl-link", need.bytes)?;
         // Pages belong where their owner is: whoever else touched one first, or registered it, would have it.
-        file.reserve(0, bytes)?;
+        file.reserve(0, need.bytes)?;
         let segment = Box::new(HostSegment { registered: None, memory: file.map()? });
-        Ok(Made { segment, offer: Offer::Shared, file: Some(file) })
+        Ok(Made { segment, offer: Offer::Shared, fd: Some(file.into_descriptor()), bytes: need.bytes })
     }
 
     fn open(&self, _context: &Arc<Context>, maker: &PeerFacts, given: Given, bytes: usize) -> Result<Box<dyn Segment>, Error> {
-        let (Offer::Shared, Some(memory)) = (given.offer, given.memory) else { return Err(wrong_offer(maker, self.label())) };
-        if memory.bytes() < bytes {
-            return Err(wrong_offer(maker, self.label()));
-        }
+        let (Offer::Shared, Some(fd)) = (given.offer, given.fd) else { return Err(wrong_offer(maker, self.label())) };
+        let memory = SharedFile::adopt(fd, bytes)?.map()?;
         Ok(Box::new(HostSegment { registered: None, memory }))
     }
 }

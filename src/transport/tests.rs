@@ -89,7 +89,7 @@ fn without_a_transport_the_error_says_why() {
 
 #[test]
 fn offers_survive_their_encoding_and_garbage_does_not_crash() {
-    let offers = [Offer::SameProcess(300), Offer::Ipc(vec![1; 64]), Offer::Shared];
+    let offers = [Offer::SameProcess(300), Offer::Ipc(vec![1; 64]), Offer::Shared, Offer::Physical(1 << 21)];
     for offer in offers {
         let bytes = postcard::to_stdvec(&offer).expect("encode");
         assert_eq!(postcard::from_bytes::<Offer>(&bytes).expect("decode"), offer);

@@ -189,8 +189,9 @@ fn several_that_wait_are_aborted_in_turn() {
         api.cuda.use_device(me.rank).expect("a device");
         let comm = |number: usize| api.init(me.nranks, api.meet(&me, &format!("id{number}")), me.rank);
         let members: Vec<Member> = (0..3).map(|number| Member::new(&api, comm(number), me.rank, me.nranks)).collect();
+        // All memory first, that of links, too: an allocation may wait for the device.
+        members.iter().for_each(|member| member.run(&[one(100_000)]));
         if me.rank == 0 {
-            // All memory first: an allocation may wait for the device.
             let buffers: Vec<Buffers> = members.iter().map(|member| Buffers::new(member, one(100_000))).collect();
             for (member, buffers) in members.iter().zip(&buffers) {
                 buffers.call(member, member.stream).expect("a call");

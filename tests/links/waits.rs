@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::common::launch::{self, Job, Place, Running};
 use crate::common::need;
-use crate::member::{Api, IN_PROGRESS, Member, REMOTE_ERROR, SUCCESS};
+use crate::member::{Api, IN_PROGRESS, Member, REMOTE_ERROR, SUCCESS, Stat};
 
 /// An abort, and a call that does not block, may take so long on a busy machine.
 const PROMPT: Duration = Duration::from_secs(2);
@@ -50,6 +50,46 @@ fn a_first_call_waits_for_no_call() {
         let job = Job::this_test("waits::a_first_call_waits_for_no_call", 1);
         if shm { job.env("NCCL_P2P_DISABLE", "1") } else { job }.run().assert_ok();
     }
+}
+
+/// Two communicators that ranks use in different orders, for the first time, on streams of their own: the links of the one
+/// are made while a kernel of the other waits for a peer, on a device whose allocations wait for what runs. (So does
+/// the registration of host memory, for which there is no other way.)
+#[test]
+fn links_are_made_while_a_kernel_waits() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let members = ["a", "b"].map(|name| Member::of_process(api, &me, name));
+        let inputs = members.map(|member| member.input(1000));
+        me.barrier("made");
+        let call = |number: usize| members[number].all_reduce(inputs[number], 1000).expect("a call");
+        // Kernels of all ranks but rank 1 wait for it.
+        if me.rank != 1 {
+            call(0);
+        }
+        me.barrier("waiting");
+        call(1);
+        if me.rank == 1 {
+            call(0);
+        }
+        for (member, at) in members.iter().zip(inputs) {
+            api.cuda.wait(member.stream).expect("wait");
+            member.check_sum(at, 1000);
+            member.sum(2000);
+        }
+        let bytes: u64 = members.iter().map(|member| member.stat(Stat::Suspend)).sum();
+        println!("rank {}: {bytes} bytes of links", me.rank);
+        me.barrier("done");
+        return members.into_iter().for_each(Member::end);
+    }
+    let outcome = Job::this_test("waits::links_are_made_while_a_kernel_waits", 3).env("SOFTCUDA_ALLOC_WAITS", "1").run();
+    outcome.assert_ok();
+    // There is no less than 2 MiB of such memory.
+    let large = |text: &str| {
+        let bytes = text.lines().find_map(|line| line.split_once(" bytes of links")?.0.rsplit_once(' ')?.1.parse::<u64>().ok());
+        bytes.expect("a number") > 2 << 20
+    };
+    assert!(outcome.ranks.iter().any(|rank| large(&rank.stdout)), "{outcome}");
 }
 
 /// Rank 0 tells `text`; then rank 1 is to be stopped, and rank 0 to hear of it.

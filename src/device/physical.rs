@@ -1,0 +1,177 @@
+//! Device memory by way of the driver's virtual memory management: made and mapped without waiting for what runs on the
+//! device, which `cuMemAlloc` may do. It comes in pieces of at least 2 MiB, so it is for when something runs.
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use super::context::Context;
+use super::driver::VirtualTable;
+use crate::error::Error;
+
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` and `_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
+const ATTRIBUTES: [c_int; 2] = [102, 103];
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const PINNED: c_int = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: c_int = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const DEVICE: c_int = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_WRITE: c_int = 3;
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
+const MINIMUM: c_uint = 0;
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+struct Properties {
+    kind: c_int,
+    handle_types: c_int,
+    location: Location,
+    win32: *const c_void,
+    flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+struct Access {
+    location: Location,
+    flags: c_int,
+}
+
+const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
+
+/// Device memory that is mapped in this process, made here or by another one. Dropping it unmaps it; the memory lives until
+/// nobody has it mapped, in any process.
+pub struct PhysicalMemory {
+    context: Arc<Context>,
+    address: u64,
+    bytes: usize,
+    mapped: bool,
+}
+
+impl PhysicalMemory {
+    /// Whether the driver and the device can do this.
+    pub fn is_possible(context: &Context) -> bool {
+        let has = |attribute| context.attribute(attribute).is_ok_and(|value| value != 0);
+        context.driver().virtual_memory.is_some() && ATTRIBUTES.into_iter().all(has)
+    }
+
+    /// Allocates memory of at least `bytes` bytes, of which the first `zeroed` are zero; and a descriptor by which others can
+    /// map it.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where the device has no memory, or the driver cannot do this.
+    pub fn zeroed_at_first(context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<(PhysicalMemory, OwnedFd), Error> {
+        let (driver, table, _entered) = (context.driver(), table(context)?, context.enter()?);
+        let location = Location { kind: DEVICE, id: context.device() };
+        let properties =
+            Properties { kind: PINNED, handle_types: FILE_DESCRIPTOR, location, win32: std::ptr::null(), flags: [0; 8] };
+        let mut unit = 0;
+        // SAFETY: the pointers are to a live number and to live properties.
+        let code = unsafe { (table.granularity)(&mut unit, (&raw const properties).cast(), MINIMUM) };
+        driver.check("cuMemGetAllocationGranularity", code)?;
+        let (bytes, mut handle) = (bytes.next_multiple_of(unit.max(1)), 0);
+        // SAFETY: as above.
+        driver.check("cuMemCreate", unsafe { (table.create)(&mut handle, bytes, (&raw const properties).cast(), 0) })?;
+        let handle = Handle { table, handle };
+        let mut fd: c_int = -1;
+        // SAFETY: the pointer is to a live integer, which is what this kind of handle is.
+        let code = unsafe { (table.export)((&raw mut fd).cast(), handle.handle, FILE_DESCRIPTOR, 0) };
+        driver.check("cuMemExportToShareableHandle", code)?;
+        // SAFETY: the driver has made the descriptor for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let memory = PhysicalMemory::map(context, &handle, bytes)?;
+        context.zero(memory.address, zeroed)?;
+        Ok((memory, fd))
+    }
+
+    /// Maps memory of [`PhysicalMemory::bytes`] bytes that another process has made.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where the descriptor is of something else, or the driver cannot do this.
+    pub fn import(context: &Arc<Context>, fd: BorrowedFd<'_>, bytes: usize) -> Result<PhysicalMemory, Error> {
+        let (driver, table, _entered) = (context.driver(), table(context)?, context.enter()?);
+        let mut handle = 0;
+        let number = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
+        // SAFETY: the pointer is to a live handle; a descriptor is passed as if it were a pointer.
+        let code = unsafe { (table.import)(&mut handle, number, FILE_DESCRIPTOR) };
+        driver.check("cuMemImportFromShareableHandle", code)?;
+        PhysicalMemory::map(context, &Handle { table, handle }, bytes)
+    }
+
+    fn map(context: &Arc<Context>, handle: &Handle<'_>, bytes: usize) -> Result<PhysicalMemory, Error> {
+        let (driver, table) = (context.driver(), handle.table);
+        let mut address = 0;
+        // SAFETY: a context is current; the pointer is to a live variable.
+        driver.check("cuMemAddressReserve", unsafe { (table.reserve)(&mut address, bytes, 0, 0, 0) })?;
+        let mut memory = PhysicalMemory { context: context.clone(), address, bytes, mapped: false };
+        // SAFETY: the addresses were just reserved; the driver checks the handle.
+        driver.check("cuMemMap", unsafe { (table.map)(address, bytes, 0, handle.handle, 0) })?;
+        memory.mapped = true;
+        memory.let_reach(context)?;
+        Ok(memory)
+    }
+
+    /// Lets kernels of a device of this process use the memory.
+    ///
+    /// # Errors
+    /// What the driver gives.
+    pub fn let_reach(&self, user: &Context) -> Result<(), Error> {
+        let table = table(&self.context)?;
+        let access = Access { location: Location { kind: DEVICE, id: user.device() }, flags: READ_WRITE };
+        // SAFETY: the range is mapped; the pointer is to one live description.
+        let code = unsafe { (table.set_access)(self.address, self.bytes, (&raw const access).cast(), 1) };
+        self.context.driver().check("cuMemSetAccess", code)
+    }
+
+    /// The device address.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The size in bytes, which can be more than was asked for.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for PhysicalMemory {
+    fn drop(&mut self) {
+        let (Ok(table), Ok(_entered)) = (table(&self.context), self.context.enter()) else { return };
+        // SAFETY: the mapping and the addresses are ours; users have ended before the owner drops them.
+        unsafe {
+            if self.mapped {
+                (table.unmap)(self.address, self.bytes);
+            }
+            (table.free_address)(self.address, self.bytes);
+        }
+    }
+}
+
+/// A handle of physical memory. A mapping does without it.
+struct Handle<'a> {
+    table: &'a VirtualTable,
+    handle: c_ulonglong,
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours.
+        unsafe { (self.table.release)(self.handle) };
+    }
+}
+
+fn table(context: &Context) -> Result<&'static VirtualTable, Error> {
+    let driver = context.driver();
+    let lacks = || Error::NoCuda(format!("the CUDA driver, version {}, has no virtual memory management", driver.version()));
+    driver.virtual_memory.as_ref().ok_or_else(lacks)
+}
