@@ -118,11 +118,11 @@ fn a_rank_dies_at_any_moment() {
     }
 }
 
-/// The device of one rank has nothing left for what it shares with others: the fourth allocation of its process.
+/// The device of one rank has nothing left for what it shares with others: the sixth allocation of its process.
 #[test]
 fn a_rank_without_memory_ends_the_creation_of_all() {
     for poor in [0, 2] {
-        let outcome = ranks(3).env_of(poor, "SOFTCUDA_FAULT", "cuMemAlloc:4").run();
+        let outcome = ranks(3).env_of(poor, "SOFTCUDA_FAULT", "cuMemAlloc:6").run();
         let told = answers(&outcome);
         for (rank, answer) in told.iter().enumerate() {
             match rank == poor {

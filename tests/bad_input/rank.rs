@@ -125,6 +125,8 @@ fn one_rank() {
     let id = from_hex(&std::env::var(ID).expect("an id"));
     let cuda = warm_up(lib);
     cuda.use_device(device).expect("a device");
+    // Before descriptors are few: what the test itself needs is not at stake.
+    let bench = Bench::new(cuda, device);
     let before = settled();
     if let Some(more) = number(FILES) {
         allow_files(more as u64);
@@ -133,7 +135,7 @@ fn one_rank() {
     let answer = match std::env::var(MODE).as_deref() {
         Ok("abort") => start_and_abort(lib, nranks, id, rank),
         Ok("poll") => start_and_poll(lib, nranks, id, rank),
-        _ => blocking(lib, cuda, device, nranks, id, rank),
+        _ => blocking(lib, &bench, nranks, id, rank),
     };
     say(&answer);
     before.assert_same();
@@ -152,15 +154,14 @@ fn allow_files(more: u64) {
 }
 
 /// A creation that blocks; where it succeeds, its communicator must work.
-fn blocking(lib: Lib, cuda: Cuda, device: usize, nranks: i32, id: UniqueId, rank: i32) -> Answer {
+fn blocking(lib: Lib, bench: &Bench, nranks: i32, id: UniqueId, rank: i32) -> Answer {
     let (answer, comm) = lib.init(nranks, id, rank);
     if answer.code != SUCCESS {
         assert_eq!(comm, 0, "a failed creation leaves NULL: {answer:?}");
         return answer;
     }
     println!("MADE");
-    let bench = Bench::new(cuda, device);
-    first_call(lib, &bench, comm, (nranks, rank)).unwrap_or(answer)
+    first_call(lib, bench, comm, (nranks, rank)).unwrap_or(answer)
 }
 
 /// Makes a call and ends the communicator. What the call says where it lacks something for its links, or the state of a rank
