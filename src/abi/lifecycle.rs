@@ -404,18 +404,14 @@ const SUSPEND_MEMORY: c_int = 1;
 
 fn suspend(comm: Handle, flags: c_int) -> Result<Outcome, Error> {
     const NAME: &str = "ncclCommSuspend";
-    noted((|| {
-        let comm = ready(NAME, comm)?;
-        comm::check_managed(NAME)?;
-        if flags & SUSPEND_MEMORY == 0 { Ok(Outcome::Done) } else { group::suspend(comm) }
-    })())
+    let comm = ready(NAME, comm)?;
+    comm::check_managed(NAME)?;
+    if flags & SUSPEND_MEMORY == 0 { Ok(Outcome::Done) } else { group::suspend(comm) }
 }
 
 fn resume(comm: Handle) -> Result<Outcome, Error> {
     const NAME: &str = "ncclCommResume";
-    noted((|| {
-        let comm = ready(NAME, comm)?;
-        comm::check_managed(NAME)?;
-        group::resume(comm)
-    })())
+    let comm = ready(NAME, comm)?;
+    comm::check_managed(NAME)?;
+    group::resume(comm)
 }

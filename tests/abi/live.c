@@ -147,7 +147,7 @@ static void queries(ncclComm_t comm) {
   TELL(4, "asyncError argument is NULL", ncclCommGetAsyncError(comm, NULL));
   TELL(4, "value argument is NULL", ncclCommMemStats(comm, ncclStatGpuMemTotal, NULL));
   TELL(4, "invalid stat 9", ncclCommMemStats(comm, (ncclCommMemStat_t)9, &value));
-  UNSUPPORTED(ncclCommMemStats, ncclCommMemStats(comm, ncclStatGpuMemTotal, &value));
+  CODE(0, ncclCommMemStats(comm, ncclStatGpuMemTotal, &value));
 }
 
 static void collectives(ncclComm_t comm) {
@@ -272,8 +272,13 @@ static void kin(ncclComm_t comm) {
   TELL(5, "was revoked", ncclAllReduce(data, data, 4, ncclFloat, ncclSum, child, NULL));
   TELL(4, "was revoked", ncclCommFinalize(child));
   CODE(0, ncclCommDestroy(child));
-  UNSUPPORTED(ncclCommSuspend, ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
-  UNSUPPORTED(ncclCommResume, ncclCommResume(comm));
+  CODE(0, ncclCommSuspend(comm, 0));
+  TELL(5, "not suspended", ncclCommResume(comm));
+  CODE(0, ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+  TELL(5, "suspended already", ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+  TELL(5, "is suspended", ncclAllReduce(data, data, 4, ncclFloat, ncclSum, comm, NULL));
+  CODE(0, ncclCommResume(comm));
+  CODE(0, ncclAllReduce(data, data, 4, ncclFloat, ncclSum, comm, NULL));
 }
 
 static void simulation(void) {
