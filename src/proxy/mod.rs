@@ -4,8 +4,8 @@
 //! The first source starts the thread, and the last one ends it. What a source does in the thread must not wait for
 //! another rank: all others wait meanwhile.
 //!
-//! * [`letter`] is what goes from process to process;
-//! * [`outbox`] has the letters that are still to be sent, in order;
+//! * `letter` is what goes from process to process;
+//! * `outbox` has the letters that are still to be sent, in order;
 //! * `helper` is the thread.
 
 mod helper;

@@ -7,7 +7,7 @@
 //! Links are made when a call first needs them, unit by unit ([`Unit`]): each rank makes one piece of memory for the peers
 //! that it reaches in the same way, and knows where in a peer's piece the parts of which link are (`layout`): what ranks
 //! tell each other ([`Links`], by letters between helper threads) is no more than how to map it. When a communicator is
-//! made, ranks only try ([`probe`]) whether the transports that they have chosen work.
+//! made, ranks only try ([`probe()`]) whether the transports that they have chosen work.
 
 mod handshake;
 mod layout;
