@@ -27,6 +27,10 @@ use crate::sys::{PostName, SharedFile, SharedMemory, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long whoever makes device memory waits for a moment at which nothing runs: memory is thriftier then. And how often it
+/// looks.
+const QUIET_LIMIT: Duration = Duration::from_millis(20);
+const QUIET_NAP: Duration = Duration::from_micros(100);
 /// After how long it says whom it waits for, and how often again.
 const NOTICE: Duration = Duration::from_secs(10);
 
@@ -441,14 +445,25 @@ impl Links {
     }
 
     fn make_memory(&self, transport: usize, area: &Area) -> Result<Made, Error> {
-        // Held until the memory is there.
-        let gate = gate::allocating(self.context.device());
-        let quiet = gate.is_some() && self.is_quiet();
-        let need = Need { bytes: area.bytes, zeroed: area.zeroed, quiet };
-        let gate = gate.filter(|_| quiet);
-        let made = TRANSPORTS[transport].make(&self.context, need);
-        drop(gate);
-        made
+        let need = |quiet| Need { bytes: area.bytes, zeroed: area.zeroed, quiet };
+        let make = |quiet| TRANSPORTS[transport].make(&self.context, need(quiet));
+        if !TRANSPORTS[transport].is_device_memory() {
+            return make(true);
+        }
+        let until = Instant::now() + QUIET_LIMIT;
+        while !self.cancel.fired() {
+            // Held until the memory is there.
+            let gate = gate::allocating(self.context.device());
+            if gate.is_some() && self.is_quiet() {
+                return make(true);
+            }
+            drop(gate);
+            if Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(QUIET_NAP);
+        }
+        make(false)
     }
 
     fn is_quiet(&self) -> bool {
