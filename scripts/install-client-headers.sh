@@ -12,13 +12,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 for version in $versions; do
   [ ! -e "$dir/$version/include/nccl.h" ] || continue
-  try=1
-  until python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$work/$version" \
-    "nvidia-nccl-cu12==$version" >&2; do
-    [ "$try" -lt 3 ] || { echo "install-client-headers.sh: pip failed three times" >&2; exit 1; }
-    try=$((try + 1))
-    sleep 5
-  done
+  "$(dirname "$0")/retry.sh" python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+    --dest "$work/$version" "nvidia-nccl-cu12==$version" >&2
   mkdir -p "$dir/$version/include"
   python3 -c '
 import sys, zipfile

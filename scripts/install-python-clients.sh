@@ -7,6 +7,7 @@ set -eu
 cupy=14.2.0
 nccl4py=0.6.0
 dir=${1:?usage: install-python-clients.sh DIR}
+scripts=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 if [ -e "$dir/.complete-$cupy-$nccl4py" ]; then
@@ -15,15 +16,8 @@ if [ -e "$dir/.complete-$cupy-$nccl4py" ]; then
 fi
 python3 -m venv --clear "$dir" >&2
 
-# install OPTION-OR-PACKAGE...: up to three times; registries have bad moments.
-install() {
-  try=1
-  until "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" >&2; do
-    [ "$try" -lt 3 ] || { echo "install-python-clients.sh: pip failed three times" >&2; exit 1; }
-    try=$((try + 1))
-    sleep 5
-  done
-}
+# install OPTION-OR-PACKAGE...
+install() { "$scripts/retry.sh" "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" >&2; }
 install numpy packaging
 install --no-deps "cupy-cuda13x==$cupy"
 install --no-deps "nccl4py==$nccl4py" cuda-core==1.2.2 cuda-bindings==13.5.0 cuda-pathfinder

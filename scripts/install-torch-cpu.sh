@@ -7,7 +7,7 @@
 set -eu
 version=2.15.0
 dir=${1:?usage: install-torch-cpu.sh DIR}
-root=$(cd "$(dirname "$0")/.." && pwd)
+scripts=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
 if [ -e "$dir/.complete-$version" ]; then
@@ -16,15 +16,8 @@ if [ -e "$dir/.complete-$version" ]; then
 fi
 python3 -m venv --clear "$dir" >&2
 
-# install OPTION-OR-PACKAGE...: up to three times; registries have bad moments.
-install() {
-  try=1
-  until "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" >&2; do
-    [ "$try" -lt 3 ] || { echo "install-torch-cpu.sh: pip failed three times" >&2; exit 1; }
-    try=$((try + 1))
-    sleep 5
-  done
-}
+# install OPTION-OR-PACKAGE...
+install() { "$scripts/retry.sh" "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" >&2; }
 install --no-deps "torch==$version"
 install sympy networkx jinja2 fsspec filelock typing-extensions numpy
 
@@ -48,6 +41,6 @@ for name in $needed; do
   node=$(echo "$symbols" | sed -n 's/.*@//p' | head -n 1)
   echo "$name ${node:--}" $(echo "$symbols" | sed 's/@.*//')
 done > "$dir/stubs/list"
-(cd "$root" && cargo run --quiet --locked -p softcuda --bin softcuda-stubs -- "$dir/stubs" < "$dir/stubs/list" >&2)
+(cd "$scripts/.." && cargo run --quiet --locked -p softcuda --bin softcuda-stubs -- "$dir/stubs" < "$dir/stubs/list" >&2)
 : > "$dir/.complete-$version"
 echo "$dir"

@@ -9,18 +9,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 glibc=2.28
-triple=x86_64-unknown-linux-gnu
 nccl=2.32.3 # whose ABI it has
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 out=${1:-target/package}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
-# zig links for the old glibc; the C++ of the kernels needs no library, so the machine's own compiler serves.
-PATH=$(scripts/install-zigbuild.sh target/tools/zig):$PATH
-export CC_x86_64_unknown_linux_gnu=${CC:-cc} CXX_x86_64_unknown_linux_gnu=${CXX:-c++} AR_x86_64_unknown_linux_gnu=${AR:-ar}
-cargo zigbuild --release --locked --target "$triple.$glibc" --lib
-library=target/$triple/release/libnccl.so.2
+scripts/zigbuild.sh --lib
+library=target/x86_64-unknown-linux-gnu/release/libnccl.so.2
 scripts/check-library.sh "$library" "$glibc"
 
 # --- the tree, as `make install` would leave it below a prefix ---------------------------------------------

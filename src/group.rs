@@ -159,17 +159,12 @@ fn submit_job(job: Job) -> Result<Outcome, Error> {
 ///
 /// # Errors
 /// Whatever the arguments or the creation give; a blocking creation outside a group returns its end.
-pub fn init_rank(
-    request: InitRequest,
-    id: UniqueId,
-    unused: Vec<UniqueId>,
-    publish: impl FnOnce(usize) + Send + 'static,
-) -> Result<Outcome, Error> {
+pub fn init_rank(request: InitRequest, id: UniqueId, unused: Vec<UniqueId>, publish: Publish) -> Result<Outcome, Error> {
     let blocking = request.config.blocking || request.always_blocking;
     let (nranks, rank) = (request.nranks, request.rank);
     let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
     if blocking {
-        return submit_job(Job::new(comm, Task::Init { id, unused, publish: Some(Box::new(publish)) }, true));
+        return submit_job(Job::new(comm, Task::Init { id, unused, publish: Some(publish) }, true));
     }
     publish(comm.handle());
     submit_job(Job::new(comm, Task::Init { id, unused, publish: None }, false))?;

@@ -125,9 +125,8 @@ unsafe fn init(
         ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.0[..8]);
         let always_blocking = function == "ncclCommInitRank";
         let request = InitRequest { always_blocking, ..InitRequest::new(function, (nranks, rank), id, config) };
-        let to = newcomm as usize;
         // SAFETY: `newcomm` is not NULL and stays valid by the contract.
-        let publish = move |handle| unsafe { (to as *mut Handle).write(handle as Handle) };
+        let publish = unsafe { publish_to(newcomm) };
         group::init_rank(request, id, unused.into_iter().collect(), publish)
     })())
     .inspect_err(|error| never_made(function, error))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::family::Derivation;
+use super::family::{Derivation, Publish};
 use super::{Comm, background, free_ended};
 use crate::bootstrap::{self, Cancel, UniqueId};
 use crate::error::Error;
@@ -20,7 +20,7 @@ pub enum Task {
         /// Ids of which this rank tells the roots that nobody will come.
         unused: Vec<UniqueId>,
         /// Takes the handle.
-        publish: Option<Box<dyn FnOnce(usize) + Send>>,
+        publish: Option<Publish>,
     },
     /// Another communicator is derived from it (split, shrink), or it is derived itself (grow).
     Derive(Box<Derivation>),

@@ -2,7 +2,7 @@
 //! links for each channel.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use zerocopy::IntoBytes;
 
@@ -112,51 +112,53 @@ type Tables = [[Option<Table>; Proto::ALL.len()]; LinkClass::ALL.len()];
 
 /// Which units are connected. What is set stays so but for [`Schedules::disconnect`], so that a call needs no lock.
 struct Connected {
+    /// This rank.
+    me: u32,
     /// By class and protocol, a bit for each channel.
-    channels: [[AtomicU32; Proto::ALL.len()]; LinkClass::ALL.len()],
+    channels: [[AtomicU64; Proto::ALL.len()]; LinkClass::ALL.len()],
     /// A bit for each rank that messages can be exchanged with.
     peers: Vec<AtomicU64>,
 }
 
 impl Connected {
-    fn none(nranks: u32) -> Connected {
+    fn none(me: u32, nranks: u32) -> Connected {
         let peers = (0..nranks.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect();
-        Connected { channels: Default::default(), peers }
+        Connected { me, channels: Default::default(), peers }
     }
 
-    fn channels(&self, class: LinkClass, proto: Proto) -> &AtomicU32 {
-        &self.channels[class as usize][proto as usize]
+    /// The channels of a class and protocol that are connected, as bits.
+    fn channels(&self, class: LinkClass, proto: Proto) -> u64 {
+        self.channels[class as usize][proto as usize].load(Ordering::Acquire)
     }
 
-    fn peer(&self, peer: u32) -> (&AtomicU64, u64) {
-        (&self.peers[(peer / u64::BITS) as usize], 1 << (peer % u64::BITS))
+    /// The other rank of a pair.
+    fn other(&self, low: u32, high: u32) -> u32 {
+        low + high - self.me
     }
 
-    fn has(&self, me: u32, unit: Unit) -> bool {
+    /// Where it is noted whether a unit is connected: a word, and the bit in it.
+    fn place(&self, unit: Unit) -> (&AtomicU64, u64) {
         match unit {
-            Unit::Channel { class, proto, channel } => self.channels(class, proto).load(Ordering::Acquire) & 1 << channel != 0,
+            Unit::Channel { class, proto, channel } => (&self.channels[class as usize][proto as usize], 1 << channel),
             Unit::Pair { low, high } => {
-                let (word, bit) = self.peer(low + high - me);
-                word.load(Ordering::Acquire) & bit != 0
+                let peer = self.other(low, high);
+                (&self.peers[(peer / u64::BITS) as usize], 1 << (peer % u64::BITS))
             }
         }
     }
 
-    fn add(&self, me: u32, unit: Unit) {
-        match unit {
-            Unit::Channel { class, proto, channel } => {
-                self.channels(class, proto).fetch_or(1 << channel, Ordering::Release);
-            }
-            Unit::Pair { low, high } => {
-                let (word, bit) = self.peer(low + high - me);
-                word.fetch_or(bit, Ordering::Release);
-            }
-        }
+    fn has(&self, unit: Unit) -> bool {
+        let (word, bit) = self.place(unit);
+        word.load(Ordering::Acquire) & bit != 0
+    }
+
+    fn add(&self, unit: Unit) {
+        let (word, bit) = self.place(unit);
+        word.fetch_or(bit, Ordering::Release);
     }
 
     fn clear(&self) {
-        self.channels.iter().flatten().for_each(|word| word.store(0, Ordering::Release));
-        self.peers.iter().for_each(|word| word.store(0, Ordering::Release));
+        self.channels.iter().flatten().chain(&self.peers).for_each(|word| word.store(0, Ordering::Release));
     }
 }
 
@@ -301,7 +303,7 @@ impl Schedules {
             machine,
             programs: image.at(memory.address()),
             tables: tables(wiring.map(Wiring::sets).unwrap_or_default(), &links, memory.address() + links_at as u64),
-            connected: Connected::none(nranks),
+            connected: Connected::none(me.rank, nranks),
             _charge: ledger.charge(Use::Persist, memory.bytes()),
             memory,
         })
@@ -449,7 +451,7 @@ impl Schedules {
                     items.extend(programs.zip(table).map(|(program, table)| item(*program, table.channel(channel), table.links)));
                 }
                 Unit::Pair { low, high } => {
-                    let peer = low + high - self.rank;
+                    let peer = self.connected.other(low, high);
                     let Some(table) = self.tables[LinkClass::Peer as usize][Proto::Simple as usize] else { continue };
                     for half in [Half::Send(peer), Half::Receive(peer)] {
                         items.push(item(self.programs.half(half), table.end(self.link_place(half)), 1));
@@ -463,25 +465,21 @@ impl Schedules {
     /// The units that a cut needs and that are not connected.
     pub fn missing(&self, cut: &Cut) -> impl Iterator<Item = Unit> {
         let (class, proto) = (cut.program.class, cut.choice.proto);
-        let needed = if cut.table.links == 0 { 0 } else { (1u32 << cut.channels()) - 1 };
-        let missing = needed & !self.connected.channels(class, proto).load(Ordering::Acquire);
-        (0..u32::BITS).filter(move |channel| missing & 1 << channel != 0).map(move |channel| Unit::Channel {
-            class,
-            proto,
-            channel,
-        })
+        let (needed, there) = (if cut.table.links == 0 { 0 } else { cut.channels() }, self.connected.channels(class, proto));
+        let missing = (0..needed).filter(move |channel| there & 1 << channel == 0);
+        missing.map(move |channel| Unit::Channel { class, proto, channel })
     }
 
     /// The unit that half of a message needs, if it is not connected.
     pub fn missing_half(&self, half: Half) -> Option<Unit> {
         let (Half::Send(peer) | Half::Receive(peer)) = half else { return None };
         let unit = Unit::pair(self.rank, peer);
-        (!self.connected.has(self.rank, unit)).then_some(unit)
+        (!self.connected.has(unit)).then_some(unit)
     }
 
     /// Whether a unit is connected.
     pub fn is_connected(&self, unit: Unit) -> bool {
-        self.connected.has(self.rank, unit)
+        self.connected.has(unit)
     }
 
     /// All units that are connected.
@@ -511,14 +509,14 @@ impl Schedules {
         let table = table.ok_or_else(|| Error::Internal(format!("no room for links of {unit:?}")))?;
         let (at, room) = match unit {
             Unit::Channel { channel, .. } => (table.channel(channel), table.links),
-            Unit::Pair { low, high } => (table.end(self.link_place(Half::Send(low + high - self.rank))), 2),
+            Unit::Pair { low, high } => (table.end(self.link_place(Half::Send(self.connected.other(low, high)))), 2),
         };
         if links.len() != room as usize {
             return Err(Error::Internal(format!("{} links of {unit:?}, where there is room for {room}", links.len())));
         }
         let ends: Vec<LinkEnd> = links.iter().map(|(_, addresses)| link_end(addresses)).collect();
         self.memory.write((at - self.memory.address()) as usize, ends.as_bytes())?;
-        self.connected.add(self.rank, unit);
+        self.connected.add(unit);
         Ok(())
     }
 

@@ -10,8 +10,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=$((60 * 1000 * 1000))
-glibc=2.28
-triple=x86_64-unknown-linux-gnu
 
 if [ "${1:-}" = --soft ]; then
   target=${OXCCL_PROFILE_DIR:-target/debug}
@@ -27,18 +25,7 @@ if [ "${1:-}" = --all ]; then
   fi
 fi
 
-# needs_at_most VERSION FILE: whether a program's or library's newest version of glibc is no newer
-needs_at_most() {
-  local newest
-  newest=$(readelf -V "$2" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
-  echo "$2 needs ${newest:-no glibc}"
-  [ "$(printf '%s\n' "GLIBC_$1" "$newest" | sort -V | tail -n 1)" = "GLIBC_$1" ]
-}
-
-# zig links for the old glibc; the C++ of the kernels needs no library, so the machine's own compiler serves.
-PATH=$(scripts/install-zigbuild.sh target/tools/zig):$PATH
-export CC_x86_64_unknown_linux_gnu=${CC:-cc} CXX_x86_64_unknown_linux_gnu=${CXX:-c++} AR_x86_64_unknown_linux_gnu=${AR:-ar}
-cargo zigbuild --release --locked --target "$triple.$glibc" --lib --example gpu_check --example perf
+scripts/zigbuild.sh --lib --example gpu_check --example perf
 bundle=${1:-target/gpu-check.tar.gz}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -46,8 +33,8 @@ mkdir "$folder/gpu-check"
 cp tests/gpu/check.sh "$folder/gpu-check/"
 for file in examples/gpu_check examples/perf libnccl.so.2; do
   # Without what only a debugger reads.
-  strip --strip-debug -o "$folder/gpu-check/$(basename "$file")" "target/$triple/release/$file"
-  needs_at_most "$glibc" "$folder/gpu-check/$(basename "$file")" || { echo "that is newer than $glibc" >&2; exit 1; }
+  strip --strip-debug -o "$folder/gpu-check/$(basename "$file")" "target/x86_64-unknown-linux-gnu/release/$file"
+  scripts/check-glibc.sh 2.28 "$folder/gpu-check/$(basename "$file")"
 done
 tar -C "$folder" -czf "$bundle" gpu-check
 ls -l "$folder/gpu-check"
