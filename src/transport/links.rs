@@ -23,7 +23,7 @@ use crate::device::{Charge, Context, Ledger, Use, gate};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
 use crate::proxy::{self, Address, Letter, Member, Outbox, Source};
-use crate::sys::{PostName, SharedFile, SharedMemory, too_many_files};
+use crate::sys::{LETTER_MAX, PostName, SharedFile, SharedMemory, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
@@ -31,6 +31,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// looks.
 const QUIET_LIMIT: Duration = Duration::from_millis(20);
 const QUIET_NAP: Duration = Duration::from_micros(100);
+/// The most bytes of a reason that is told to a peer: the rest of its letter has room beside it.
+const TEXT_MAX: usize = LETTER_MAX / 2;
 /// After how long it says whom it waits for, and how often again.
 const NOTICE: Duration = Duration::from_secs(10);
 
@@ -64,6 +66,22 @@ enum Note {
     Memory { bytes: u64 },
     /// It has met an error and will not take part in calls any more.
     Leaving,
+}
+
+impl Note {
+    /// What says a message about a unit; none for an offer, which says more.
+    fn of(epoch: u32, unit: Unit, message: Message) -> Option<Note> {
+        match message {
+            Message::Failed(mut text) => {
+                // A letter that is too long would not be read, and whoever waits for it wait on.
+                text.truncate(text.floor_char_boundary(TEXT_MAX));
+                Some(Note::Failed { epoch, unit, text })
+            }
+            Message::Ask => Some(Note::Ask { epoch, unit }),
+            Message::Taken => Some(Note::Taken { epoch, unit }),
+            Message::Offer { .. } => None,
+        }
+    }
 }
 
 /// A part that a peer offers.
@@ -413,12 +431,11 @@ impl Links {
             let (note, fd) = match message {
                 Message::Offer { wanted } => {
                     let Some((offer, bytes, fd)) = offer(peer) else { continue };
-                    (Note::Offer { epoch, unit, offer, bytes, wanted }, fd)
+                    (Some(Note::Offer { epoch, unit, offer, bytes, wanted }), fd)
                 }
-                Message::Failed(text) => (Note::Failed { epoch, unit, text }, None),
-                Message::Taken | Message::Ask => continue,
+                other => (Note::of(epoch, unit, other), None),
             };
-            letters.extend(self.letter(peer, &note, fd));
+            letters.extend(note.and_then(|note| self.letter(peer, &note, fd)));
         }
         match made {
             Ok(mut parts) => {
@@ -478,12 +495,7 @@ impl Links {
     /// Letters without an offer.
     fn letters(&self, unit: Unit, messages: Letters) -> Vec<Letter> {
         let epoch = self.state.lock().epoch;
-        let note = |message| match message {
-            Message::Failed(text) => Some(Note::Failed { epoch, unit, text }),
-            Message::Ask => Some(Note::Ask { epoch, unit }),
-            Message::Taken => Some(Note::Taken { epoch, unit }),
-            Message::Offer { .. } => None,
-        };
+        let note = |message| Note::of(epoch, unit, message);
         messages.into_iter().filter_map(|(peer, message)| self.letter(peer, &note(message)?, None)).collect()
     }
 
@@ -674,4 +686,22 @@ fn ranks(ranks: &[u32]) -> String {
 fn encode(note: &Note) -> Vec<u8> {
     // Nothing of it can fail: it writes to memory.
     postcard::to_stdvec(note).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_fits_its_letter_however_long_it_is() {
+        for (text, bytes) in
+            [("short".to_string(), 5), ("x".repeat(5000), TEXT_MAX), (format!("x{}", "\u{e9}".repeat(5000)), TEXT_MAX - 1)]
+        {
+            let note = Note::of(u32::MAX, Unit::pair(7, 9), Message::Failed(text.clone())).expect("a note");
+            // An envelope adds two addresses, a name and some lengths.
+            assert!(encode(&note).len() + 128 <= LETTER_MAX);
+            let Note::Failed { text: told, .. } = note else { panic!("{note:?}") };
+            assert!(text.starts_with(&told) && told.len() == bytes, "{}", told.len());
+        }
+    }
 }
