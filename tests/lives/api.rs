@@ -23,8 +23,6 @@ pub const INVALID_USAGE: i32 = 5;
 pub const REMOTE: i32 = 6;
 pub const IN_PROGRESS: i32 = 7;
 
-/// How long a state may take to change, on a machine that is busy.
-const SETTLE: Duration = Duration::from_secs(60);
 /// How long an abort may take, and what a busy machine may add.
 pub const ABORT: Duration = Duration::from_secs(2);
 pub const SLACK: Duration = Duration::from_secs(2);
@@ -112,18 +110,6 @@ impl Api {
     pub fn sweep(&self) {
         let comm = self.init((1, 0), self.nccl.unique_id().expect("an id"));
         self.nccl.destroy(comm).expect("destroy");
-    }
-
-    /// Polls until the communicator is no longer busy; its state.
-    pub fn settle(&self, comm: Comm) -> i32 {
-        let until = Instant::now() + SETTLE;
-        loop {
-            match self.nccl.async_error(comm).expect("a live handle") {
-                IN_PROGRESS => assert!(Instant::now() < until, "still in progress"),
-                state => return state,
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 
     /// The codes of the three questions about a communicator.
@@ -225,7 +211,7 @@ impl Member {
     /// Calls AllReduce on what is there. The first call of a communicator that is polled connects in the background.
     pub fn call(&self) -> Result<(), Failure> {
         match self.begin_call() {
-            Err(failure) if failure.code == IN_PROGRESS => match self.api.settle(self.comm) {
+            Err(failure) if failure.code == IN_PROGRESS => match self.api.nccl.settle(self.comm) {
                 SUCCESS => Ok(()),
                 code => Err(Failure { code, ..failure }),
             },

@@ -124,7 +124,7 @@ fn children_of_all_kinds() {
         let sockets = Census::now().fds.get("socket").copied().unwrap_or(0);
         let before = Holdings::now();
         let polled = Member::new(api.begin(place, api.meet(&me, "polled")), place);
-        assert_eq!(api.settle(polled.comm), SUCCESS);
+        assert_eq!(api.nccl.settle(polled.comm), SUCCESS);
         let members = [Member::new(api.init(place, api.meet(&me, "blocking")), place), polled];
         members.iter().for_each(Member::sum);
         let mut children = Vec::new();
@@ -187,7 +187,7 @@ fn join_and_die(me: &Place) {
     }
     me.publish("ready", b"");
     let start = Instant::now();
-    assert_eq!(api.settle(comm), REMOTE, "{}", api.nccl.last_error());
+    assert_eq!(api.nccl.settle(comm), REMOTE, "{}", api.nccl.last_error());
     assert!(start.elapsed() < Duration::from_secs(10), "heard of a death after {:?}", start.elapsed());
     assert!(api.nccl.last_error().contains("rank 1"), "{}", api.nccl.last_error());
     abort(api, comm);
@@ -211,7 +211,7 @@ fn in_the_middle_of_everything() {
                             0 => api.init((1, 0), api.nccl.unique_id().expect("an id")),
                             _ => api.begin((1, 0), api.nccl.unique_id().expect("an id")),
                         };
-                        assert_eq!(api.settle(comm), SUCCESS);
+                        assert_eq!(api.nccl.settle(comm), SUCCESS);
                         let member = Member::new(comm, (1, 0));
                         member.sum();
                         member.end();
