@@ -49,6 +49,7 @@ pub struct Api {
     grow: unsafe extern "C" fn(Comm, c_int, *const UniqueId, c_int, *mut Comm, *const c_void) -> c_int,
     growth_id: unsafe extern "C" fn(Comm, *mut UniqueId) -> c_int,
     mem_info: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
+    reset_debug: unsafe extern "C" fn(),
 }
 
 impl Api {
@@ -72,6 +73,7 @@ impl Api {
                     shrink: symbol(nccl, "ncclCommShrink").expect(missing),
                     grow: symbol(nccl, "ncclCommGrow").expect(missing),
                     growth_id: symbol(nccl, "ncclCommGetUniqueId").expect(missing),
+                    reset_debug: symbol(nccl, "ncclResetDebugInit").expect(missing),
                     mem_info: symbol(cuda, "cuMemGetInfo_v2").expect(missing),
                 }
             }
@@ -118,6 +120,12 @@ impl Api {
         let all = [("ncclCommCount", self.count), ("ncclCommCuDevice", self.device), ("ncclCommUserRank", self.rank)];
         // SAFETY: the library checks the handle; the pointer is to a live int.
         all.map(|(name, ask)| (name, unsafe { ask(comm, &mut value) }))
+    }
+
+    /// `ncclResetDebugInit`.
+    pub fn reset_log(&self) {
+        // SAFETY: no arguments.
+        unsafe { (self.reset_debug)() };
     }
 
     /// `ncclCommSplit` with one colour, into a place that outlives it: without blocking, the handle comes later.
