@@ -31,7 +31,7 @@ fn threads(ranks: usize, checks: &Checks) -> Result<(), Fails> {
     let id = nccl(Id::new())?;
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || member(rank, ranks, id, checks, "threads"))).collect();
-        running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(Fails("a thread has panicked".into())))).collect()
+        running.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(Fails("a thread has panicked".into()))))
     })
 }
 

@@ -9,6 +9,9 @@ use crate::number::{Number, gathered, input, reduced};
 /// Elements of a call: several slots' worth in the wide types, and no multiple of anything.
 const COUNT: usize = 70_001;
 
+/// What a reduction does with two elements.
+type Fold = fn(i64, i64) -> i64;
+
 /// A rank at work.
 pub struct Rank<'a> {
     comm: &'a Comm,
@@ -61,7 +64,7 @@ impl<'a> Rank<'a> {
     }
 
     fn reductions<T: Number>(&self, name: &str) -> Result<(), Fails> {
-        let folds: [(&str, ReduceOp, fn(i64, i64) -> i64); 4] = [
+        let folds: [(&str, ReduceOp, Fold); 4] = [
             ("sum", ReduceOp::Sum, |a, b| a + b),
             ("prod", ReduceOp::Prod, |a, b| a * b),
             ("max", ReduceOp::Max, i64::max),
