@@ -29,8 +29,9 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The text by which tools recognise the library file, and the version line of the log.
-pub const BANNER: &str = concat!("NCCL version 2.32.3+cuda13.0 (oxccl ", env!("CARGO_PKG_VERSION"), ")");
+/// The text by which tools recognise the library file, and the version line of the log: NCCL's, as programs that read
+/// either expect it. The NUL ends it in the file, where other texts follow.
+const BANNER: &str = "NCCL version 2.32.3+cuda13.0\0";
 
 /// How long whoever has something to say waits for another thread that is saying something: longer than a file takes to be
 /// opened.
@@ -146,17 +147,23 @@ fn tell_stderr(place: &Place<'_>, error: &Error) {
 }
 
 /// The version line of the process's first communicator: every process shows it at INFO, only the one
-/// of rank 0 at VERSION and WARN (spec §9.1). `library` finds the path of the loaded file.
+/// of rank 0 at VERSION and WARN (spec §9.1). At VERSION and INFO a second line says which library that is, and
+/// which file: `library` finds its path.
 pub fn banner(rank: i32, library: fn() -> String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let place = Place { file: "", line: 0, function: "" };
+        let version = BANNER.trim_end_matches('\0');
+        let file = || format!("oxccl {} is loaded from {}", env!("CARGO_PKG_VERSION"), library());
         LOGGER.with(|state| {
             if state.shows(Kind::Info) {
-                state.write(Kind::Info, &place, BANNER);
-                state.write(Kind::Info, &place, &format!("oxccl is loaded from {}", library()));
+                state.write(Kind::Info, &place, version);
+                state.write(Kind::Info, &place, &file());
             } else if rank == 0 && state.shows(Kind::Version) {
-                state.write(Kind::Version, &place, BANNER);
+                state.write(Kind::Version, &place, version);
+                if !state.shows(Kind::Warn) {
+                    state.write(Kind::Version, &place, &file());
+                }
             }
         });
     });
