@@ -161,6 +161,7 @@ fn a_thread_that_takes_its_name_late_is_not_left_behind() {
         return Job::this_test("a_thread_that_takes_its_name_late_is_not_left_behind", 1).run().assert_ok();
     }
     let barrier = Arc::new(Barrier::new(2));
+    let twice = |barrier: &Barrier| (0..2).for_each(|_| _ = barrier.wait());
     let named = |barrier: Arc<Barrier>| {
         std::thread::spawn(move || {
             barrier.wait();
@@ -171,13 +172,13 @@ fn a_thread_that_takes_its_name_late_is_not_left_behind() {
     };
     let first = named(barrier.clone());
     let before = Census::now();
-    (0..2).for_each(|_| drop(barrier.wait()));
+    twice(&barrier);
     before.assert_same();
     let other = Arc::new(Barrier::new(2));
     let second = named(other.clone());
-    (0..2).for_each(|_| drop(other.wait()));
+    twice(&other);
     assert_eq!(Census::now().grown(&before), ["1 more threads: late"]);
-    [barrier, other].iter().for_each(|barrier| drop(barrier.wait()));
+    [barrier, other].iter().for_each(|barrier| _ = barrier.wait());
     [first, second].into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
