@@ -177,6 +177,10 @@ fn timeouts(cases: &[&str], least: usize) -> Run {
     Run::new("torch_timeout.py", 0, least).args(cases).warns()
 }
 
+fn errors() -> Run {
+    Run::new("torch_errors.py", 0, 27).warns()
+}
+
 fn single() -> Run {
     Run::new("torch_single.py", 0, 30)
 }
@@ -271,6 +275,11 @@ fn torch_timeouts() {
 }
 
 #[test]
+fn torch_shows_what_went_wrong() {
+    errors().run();
+}
+
+#[test]
 fn torch_in_one_process() {
     single().run();
 }
@@ -312,7 +321,7 @@ fn torch_on_a_strict_device() {
     let mut rest =
         [collectives_by_four(), collectives_legacy(), graph_runs(), shrinks(), training_runs(), cuda12(), cuda12_timeouts()]
             .concat();
-    rest.extend([cuda12_more(), vec![timeouts(&[], 21), single(), maps(), cpu_operators()]].concat());
+    rest.extend([cuda12_more(), vec![timeouts(&[], 21), errors(), single(), maps(), cpu_operators()]].concat());
     let runs = if need::long() {
         [collectives_by_two(), rest].concat()
     } else {
@@ -327,22 +336,34 @@ fn torch_on_a_strict_device() {
     run_all(runs.into_iter().map(|run| run.env(&STRICT)).collect());
 }
 
-/// PyTorch as `pip install torch` leaves it, whose libraries' RPATH leads to NVIDIA's NCCL and CUDA runtime: `LD_PRELOAD` wins.
+/// PyTorch as `pip install torch` leaves it, or a skip; arguments follow. Its libraries' RPATH leads to NVIDIA's NCCL and CUDA
+/// runtime, but for these files of the build.
+fn stock(preload: &[&str]) -> Option<Job> {
+    let how = "scripts/install-torch-stock.sh DIR $OXCCL_TORCH_HOME makes it and prints it";
+    let home = need::path_in("OXCCL_TORCH_STOCK", how)?;
+    let files: Vec<_> = preload.iter().map(|file| common::profile_dir().join(file).display().to_string()).collect();
+    Some(interpreter(&home).env("LD_LIBRARY_PATH", home.join("stubs")).env("LD_PRELOAD", files.join(":")))
+}
+
+/// `LD_PRELOAD` wins against the RPATH.
 #[test]
 fn torch_with_preloaded_libraries() {
-    let how = "scripts/install-torch-stock.sh DIR $OXCCL_TORCH_HOME makes it and prints it";
-    let Some(home) = need::path_in("OXCCL_TORCH_STOCK", how) else { return };
+    let job = || stock(&["libnccl.so.2", "softcuda/libcudart.so.13", "softcuda/libcuda.so.1"]);
+    let (Some(maps), Some(collectives)) = (job(), job()) else { return };
     let profile = common::profile_dir();
-    let files = ["libnccl.so.2", "softcuda/libcudart.so.13", "softcuda/libcuda.so.1"];
-    let job = || {
-        interpreter(&home)
-            .env("LD_LIBRARY_PATH", home.join("stubs"))
-            .env("LD_PRELOAD", files.map(|file| profile.join(file).display().to_string()).join(":"))
-    };
-    let folders = [profile.clone(), profile.join("softcuda")];
-    judge(&job().args([script("torch_maps.py")]).args(["--beside"]).args(folders).run(), 11);
+    judge(&maps.args([script("torch_maps.py")]).args(["--beside"]).args([&profile, &profile.join("softcuda")]).run(), 11);
     let torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"];
-    judge(&job().args(torchrun).args([script("torch_collectives.py")]).args(["--quick"]).run(), 300);
+    judge(&collectives.args(torchrun).args([script("torch_collectives.py")]).args(["--quick"]).run(), 300);
+}
+
+/// Who forgets this library gets NVIDIA's, which cannot run on the software device; the device says so.
+#[test]
+fn torch_with_the_software_device_and_nvidias_nccl() {
+    let Some(job) = stock(&["softcuda/libcudart.so.13", "softcuda/libcuda.so.1"]) else { return };
+    let outcome = job.args([script("torch_maps.py")]).allow_any_warning().run();
+    let rank = &outcome.ranks[0];
+    assert_eq!(rank.stdout.lines().last().and_then(counts), Some((0, 1)), "{outcome}");
+    assert!(rank.stderr.contains("like NVIDIA's libnccl.so.2; put softcuda's"), "{outcome}");
 }
 
 /// A client that needs no PyTorch, with the Python of `scripts/install-python-clients.sh`.

@@ -22,6 +22,7 @@ pub mod selection;
 mod settings;
 mod suspend;
 mod teardown;
+mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -42,6 +43,7 @@ use background::Background;
 use family::Origin;
 use graphs::Graphs;
 use kin::Kin;
+use watch::Watch;
 
 pub use config::Config;
 pub use graphs::{Captured, settle as settle_graphs};
@@ -143,6 +145,7 @@ pub struct Comm {
     /// What it holds in memory.
     ledger: Arc<Ledger>,
     suspended: AtomicBool,
+    watch: Mutex<Watch>,
     /// The units of links that are to be connected at the end of a suspension.
     to_reconnect: Mutex<Vec<Unit>>,
 }
@@ -241,6 +244,7 @@ impl Comm {
             kin: Kin::default(),
             ledger: Arc::default(),
             suspended: AtomicBool::new(false),
+            watch: Mutex::default(),
             to_reconnect: Mutex::new(Vec::new()),
         });
         let _ = comm.handle.set(arena::insert(comm.clone())?);
@@ -359,6 +363,7 @@ impl Comm {
     /// What `ncclCommGetAsyncError` reports.
     pub fn async_state(&self) -> Code {
         self.notice_kernel_failure();
+        self.look_at_peers();
         match &*self.state.lock() {
             State::Busy => Code::InProgress,
             State::Failed(error) => error.code(),
@@ -374,18 +379,24 @@ impl Comm {
             return;
         }
         let Some(error) = self.kernel_failure() else { return };
+        let place = Place { file: "comm/mod.rs", line: line!(), function: self.function };
+        self.fail_unasked(&place, error, (kernel_error::MISMATCH, 0, 0));
+    }
+
+    /// Something is found that makes the communicator fail, while no call is made that could return it. The `report` makes
+    /// this rank's own kernels leave, too.
+    fn fail_unasked(&self, place: &Place<'_>, error: Error, (code, peer, serial): (u32, u32, u32)) {
         let mut state = self.state.lock();
         if *state != State::Ready {
             return;
         }
         *state = State::Failed(error.clone());
         drop(state);
-        // The error word makes this rank's own kernels leave, too.
         if let Some(parts) = self.parts.get() {
-            parts.flag.report(kernel_error::MISMATCH, 0, 0);
+            parts.flag.report(code, peer, serial);
         }
         self.farewell_due.store(true, Ordering::Release);
-        crate::log::failure(&Place { file: "comm/mod.rs", line: line!(), function: self.function }, &error);
+        crate::log::failure(place, &error);
         self.note_failure(self.function, &error);
     }
 

@@ -78,8 +78,9 @@ def maps():
     files = mapped()
     torch_cuda = next(file for file in files if file.endswith("libtorch_cuda.so"))
     for name, function in zip(NAMES, FUNCTIONS):
-        REPORT.check(f"{name} is mapped", wanted(name, folders) in files, True)
-        REPORT.check(f"{function} is found in it", provider(name if function == "cuInit" else torch_cuda, function), wanted(name, folders))
+        ours = wanted(name, folders)
+        REPORT.check(f"{name} is mapped", ours in files, True)
+        REPORT.check(f"{function} is found in it", provider(name if function == "cuInit" else torch_cuda, function), ours)
     bound = slots(torch_cuda, re.compile("nccl|cuda"))
     for name, function in (NAMES[0], "nccl"), (NAMES[1], "cuda"):
         places = {place for called, place in bound.items() if called.startswith(function) and place != torch_cuda}

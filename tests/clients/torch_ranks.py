@@ -1,4 +1,4 @@
-"""Ranks that a script starts itself, without torchrun, which would end the others at the first failure; the script judges how they end."""
+"""Ranks that a script starts itself, without torchrun, which would end the others at the first failure, to judge how they end."""
 import datetime
 import os
 import signal
@@ -20,8 +20,10 @@ OLD = {"TORCH_DIST_USE_NCCL2": "0"}
 QUICK_END = {"TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "500", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}
 
 
-def start(folder, rank, size, device=None):
-    """In a rank: a process group that has made one call. Returns torch, torch.distributed, and a tensor on the device."""
+def start(folder, rank, size, device=None, timeout=TIMEOUT_S):
+    """In a rank: a process group that has made one call, with a time limit for those to come. Returns torch, torch.distributed, and
+    a tensor on the device.
+    """
     import torch
     import torch.distributed as dist
 
@@ -33,7 +35,7 @@ def start(folder, rank, size, device=None):
     dist.all_reduce(x)
     print("first", x.cpu().item(), flush=True)
     # From here on: machines can be slow while ranks start.
-    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=TIMEOUT_S))
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=timeout))
     return torch, dist, x
 
 
@@ -79,7 +81,7 @@ def show(ranks):
 
 
 def dispatch(functions, cases, report):
-    """A script's two ways: `--rank CASE FOLDER RANK SIZE` runs a function, in a rank; else the named cases, or all, run and report."""
+    """A script's two ways: `--rank FUNCTION FOLDER RANK SIZE` runs a function, in a rank; else the named cases run, or all."""
     if sys.argv[1:2] == ["--rank"]:
         case, folder, rank, size = sys.argv[2:]
         functions[case](folder, int(rank), int(size))

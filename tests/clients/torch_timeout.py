@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from client import Report, main
+from client import Report
 from torch_ranks import ABORTED, CAUGHT, OLD, dispatch, run, show, start
 
 # A rank that stays away is alive, but silent, until rank 0 has ended and the judge ends it, at most this long.
