@@ -127,6 +127,8 @@ pub struct Comm {
     first_failure: FirstFailure,
     calls: AtomicU64,
     collectives: AtomicU64,
+    /// How many calls there were with the last collective.
+    calls_by_collective: AtomicU64,
     farewell_due: AtomicBool,
     /// Why there are no data calls any more.
     halt: AtomicU8,
@@ -232,6 +234,7 @@ impl Comm {
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
+            calls_by_collective: AtomicU64::new(0),
             farewell_due: AtomicBool::new(false),
             halt: AtomicU8::new(revoke::RUNNING),
             aborted: AtomicBool::new(false),
@@ -392,12 +395,13 @@ impl Comm {
         }
         *state = State::Failed(error.clone());
         drop(state);
+        // Before kernels leave: whoever waits for them may end the process then.
+        crate::log::failure(place, &error);
+        self.note_failure(self.function, &error);
         if let Some(parts) = self.parts.get() {
             parts.flag.report(code, peer, serial);
         }
         self.farewell_due.store(true, Ordering::Release);
-        crate::log::failure(place, &error);
-        self.note_failure(self.function, &error);
     }
 
     /// Whether the communicator works without blocking its caller.
@@ -441,14 +445,20 @@ impl Comm {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts a collective; returns how many there were before. All ranks count alike.
+    /// Counts a call, which has been counted as one, as a collective; returns how many there were before. All ranks count alike.
     pub fn count_collective(&self) -> u64 {
+        self.calls_by_collective.store(self.calls.load(Ordering::Relaxed), Ordering::Relaxed);
         self.collectives.fetch_add(1, Ordering::Relaxed)
     }
 
     /// How many collectives there were.
     fn collectives_so_far(&self) -> u64 {
         self.collectives.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last call was a collective.
+    fn ends_with_collective(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) == self.calls_by_collective.load(Ordering::Relaxed)
     }
 
     /// What log lines say of the communicator.

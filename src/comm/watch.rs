@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Comm, State};
 use crate::error::Error;
-use crate::health::{Board, Peer, Verdict, Waiting};
+use crate::health::{Board, Peer, Record, Verdict, Waiting};
 use crate::log::Place;
 use crate::params;
 use crate::plan::layout::kernel_error;
@@ -36,7 +36,9 @@ impl Comm {
             return;
         }
         watch.next = now + LOOK;
-        let Some(mine) = board.last(board.mine()).filter(|_| !self.is_idle()) else {
+        // A message waits for one peer only, a call without elements for none.
+        let waits = |record: &Record| record.count > 0 && self.ends_with_collective() && !self.is_idle();
+        let Some(mine) = board.last(board.mine()).filter(waits) else {
             watch.waiting = None;
             return;
         };

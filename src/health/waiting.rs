@@ -8,7 +8,7 @@ use super::record::Record;
 pub const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a collective may go on after the end of a rank that has called it, too: what the rank had to send may be there, and
 /// wait behind other work of the stream.
-pub const GONE_LIMIT: Duration = Duration::from_secs(10);
+pub const GONE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Another rank, as far as this one sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,9 +149,9 @@ mod tests {
             assert_eq!(waiting.judge(1, &ended, at(seconds), LATE), Verdict::Patience);
         }
         assert_eq!(waiting.judge(1, &killed, at(2000), LATE), Verdict::Patience);
-        assert_eq!(waiting.judge(1, &killed, at(2009), LATE), Verdict::Patience);
+        assert_eq!(waiting.judge(1, &killed, at(2029), LATE), Verdict::Patience);
         assert!(
-            matches!(waiting.judge(1, &killed, at(2010), LATE), Verdict::Lost(2, text) if text.contains("during collective 7"))
+            matches!(waiting.judge(1, &killed, at(2030), LATE), Verdict::Lost(2, text) if text.contains("during collective 7"))
         );
     }
 
