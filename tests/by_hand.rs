@@ -1,8 +1,16 @@
 //! Programs that people wrote by hand, in C and C++, compiled here and run as they would be: linked with another
 //! library of the same name, under a profiler that interposes, with two copies of the library, compiled against
-//! headers of older versions, and jobs of MPICH and Open MPI with threads and overlapping communicators.
+//! headers of older versions, jobs of MPICH and Open MPI with threads, devices and overlapping communicators, and
+//! programs that fail at their first call.
 
 mod common;
+
+#[path = "by_hand/banner.rs"]
+mod banner;
+#[path = "by_hand/first_failure.rs"]
+mod first_failure;
+#[path = "by_hand/mpi.rs"]
+mod mpi;
 
 use std::ffi::OsString;
 use std::fs;
@@ -33,22 +41,23 @@ impl Drop for Folder {
     }
 }
 
-/// A compiler's command for one of this test's programs; `headers` has the nccl.h.
-fn compile(compiler: &Path, source: &str, to: &Path, headers: &Path) -> Command {
+/// A compiler's command for one of this test's programs.
+fn compile(compiler: &Path, source: &str, to: &Path) -> Command {
     let mut command = Command::new(compiler);
     let root = common::root();
-    command.args(["-O1", "-Wall", "-Wextra", "-Werror"]).arg("-I").arg(headers).arg("-I").arg(root.join("softcuda/include"));
+    command
+        .args(["-O1", "-Wall", "-Wextra", "-Werror"])
+        .arg("-I")
+        .arg(root.join("include"))
+        .arg("-I")
+        .arg(root.join("softcuda/include"));
     command.arg(root.join("tests/by_hand").join(source)).arg("-o").arg(to);
     command
 }
 
-fn run(mut command: Command) {
+fn run_compiler(command: &mut Command) {
     let output = command.output().expect("the compiler starts");
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn ours() -> PathBuf {
-    common::root().join("include")
 }
 
 /// `-L` and `-l` for the library in `nccl`, and the software device's runtime.
@@ -59,12 +68,42 @@ fn link(command: &mut Command, nccl: &Path) {
 }
 
 /// Compiles and links a program with this build's library.
-fn build(compiler: &str, source: &str, folder: &Folder, headers: &Path) -> Option<PathBuf> {
+fn build(compiler: &str, source: &str, folder: &Folder) -> Option<PathBuf> {
+    Some(build_at(&need::tool(compiler)?, source, folder))
+}
+
+fn build_at(compiler: &Path, source: &str, folder: &Folder) -> PathBuf {
     let program = folder.join("program");
-    let mut command = compile(&need::tool(compiler)?, source, &program, headers);
+    let mut command = compile(compiler, source, &program);
+    // The grid's threads; the others do not mind.
+    command.arg("-pthread");
     link(&mut command, &common::profile_dir());
-    run(command);
+    run_compiler(&mut command);
+    program
+}
+
+/// Makes a library of the same name in which nothing works, in a folder.
+fn absent(cc: &Path, folder: &Path) {
+    fs::create_dir_all(folder).expect("the test's folder can be written");
+    let mut command = compile(cc, "absent.c", &folder.join("libnccl.so.2"));
+    run_compiler(command.args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"]));
+}
+
+/// Compiles and links a program with the library that does nothing, which lies in the same folder.
+fn build_with_absent(compiler: impl AsRef<Path>, source: &str, folder: &Folder) -> Option<PathBuf> {
+    absent(&need::tool("cc")?, &folder.0);
+    let compiler = compiler.as_ref();
+    let compiler = if compiler.is_absolute() { compiler.to_path_buf() } else { need::tool(compiler.to_str()?)? };
+    let program = folder.join("program");
+    let mut command = compile(&compiler, source, &program);
+    link(&mut command, &folder.0);
+    run_compiler(&mut command);
     Some(program)
+}
+
+/// `LD_LIBRARY_PATH` that begins with a folder in which the library that does nothing lies.
+fn absent_first(folder: &Folder) -> OsString {
+    common::join_library_path(&[folder.0.clone(), common::profile_dir().join("softcuda")])
 }
 
 fn assert_says(outcome: &Outcome, line: &str) {
@@ -76,20 +115,9 @@ fn assert_says(outcome: &Outcome, line: &str) {
 #[test]
 fn a_program_that_was_linked_with_another_library() {
     let folder = Folder::new("replaced");
-    let (Some(cc), Some(cxx)) = (need::tool("cc"), need::tool("c++")) else { return };
-    let mut absent = compile(&cc, "absent.c", &folder.join("libnccl.so.2"), &ours());
-    absent.args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"]);
-    run(absent);
-    let program = folder.join("program");
-    let mut command = compile(&cxx, "devices.cc", &program, &ours());
-    link(&mut command, &folder.0);
-    run(command);
+    let Some(program) = build_with_absent("c++", "devices.cc", &folder) else { return };
     // As it was built, it gets nowhere; with the file replaced it works.
-    let softcuda = common::profile_dir().join("softcuda");
-    let mut first = OsString::from(&folder.0);
-    first.push(":");
-    first.push(&softcuda);
-    let before = Job::program(&program, 1).env("LD_LIBRARY_PATH", &first).run();
+    let before = Job::program(&program, 1).env("LD_LIBRARY_PATH", absent_first(&folder)).run();
     assert_ne!(before.ranks[0].status.code(), Some(0), "{before}");
     assert_says(&Job::program(&program, 1).run(), "3 devices: 0 sums are wrong");
 }
@@ -99,10 +127,10 @@ fn a_profiler_sees_what_the_program_calls_and_nothing_else() {
     let folder = Folder::new("profiler");
     let Some(cc) = need::tool("cc") else { return };
     let profiler = folder.join("libprofiler.so");
-    let mut command = compile(&cc, "profiler.c", &profiler, &ours());
+    let mut command = compile(&cc, "profiler.c", &profiler);
     command.args(["-shared", "-fPIC"]);
-    run(command);
-    let Some(program) = build("c++", "devices.cc", &folder, &ours()) else { return };
+    run_compiler(&mut command);
+    let Some(program) = build("c++", "devices.cc", &folder) else { return };
     let outcome = Job::program(&program, 1).env("LD_PRELOAD", &profiler).run();
     assert_says(&outcome, "3 devices: 0 sums are wrong");
     let counts = "profiler: AllReduce 3 Broadcast 0 CommInitRank 0 CommInitAll 1 GetUniqueId 0 GroupStart 2 GroupEnd 2 \
@@ -115,11 +143,11 @@ fn two_copies_of_the_library_in_one_process() {
     let folder = Folder::new("copies");
     let program = folder.join("program");
     let Some(cxx) = need::tool("c++") else { return };
-    let mut command = compile(&cxx, "two_copies.cc", &program, &ours());
+    let mut command = compile(&cxx, "two_copies.cc", &program);
     let softcuda = common::profile_dir().join("softcuda");
     command.arg("-L").arg(&softcuda).arg("-l:libcudart.so.13").arg("-ldl");
     command.arg(format!("-Wl,-rpath-link,{}", softcuda.display()));
-    run(command);
+    run_compiler(&mut command);
     let copies = ["a", "b"].map(|name| {
         let copy = folder.join(name).join("libnccl.so.2");
         fs::create_dir_all(folder.join(name)).expect("a folder");
@@ -144,7 +172,7 @@ fn old_client(version: &str, code: u32, config_bytes: usize) {
     command.args(["-O1", "-I"]).arg(headers.join(version).join("include")).arg("-I").arg(cuda.join("include"));
     command.arg(common::root().join("tests/by_hand/old_client.cc")).arg("-o").arg(&program);
     link(&mut command, &common::profile_dir());
-    run(command);
+    run_compiler(&mut command);
     let mut job = Job::program(&program, 2);
     for rank in 0..2 {
         job = job.args_of(rank, [rank.to_string(), "2".to_string(), folder.join("id").display().to_string()]);
@@ -173,39 +201,6 @@ fn a_client_of_2_32() {
     old_client("2.32.3", 23203, 120);
 }
 
-/// Threads that are ranks of three overlapping communicators each.
-fn mpi_grid(home: &Path, options: &[&str]) {
-    let folder = Folder::new(home.file_name().and_then(|name| name.to_str()).unwrap_or("mpi"));
-    let program = folder.join("program");
-    let mut command = compile(&home.join("bin/mpicc"), "mpi_grid.c", &program, &ours());
-    command.arg("-pthread");
-    link(&mut command, &common::profile_dir());
-    run(command);
-    let mut job = Job::program(home.join("bin/mpiexec"), 1).args(["-n", "2"]).args(options).args([program]);
-    if !options.is_empty() {
-        for variable in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
-            job = job.env(variable, "1");
-        }
-    }
-    let outcome = job.run();
-    for (process, thread) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        assert_says(&outcome, &format!("thread {thread} of process {process}: 0 sums are wrong"));
-    }
-}
-
-#[test]
-fn a_grid_under_mpich() {
-    let Some(home) = need::path_in("OXCCL_MPI_HOME", "scripts/install-mpich.sh DIR installs MPICH there") else { return };
-    mpi_grid(&home, &[]);
-}
-
-#[test]
-fn a_grid_under_open_mpi() {
-    let how = "scripts/install-openmpi.sh DIR installs Open MPI there";
-    let Some(home) = need::path_in("OXCCL_OPENMPI_HOME", how) else { return };
-    mpi_grid(&home, &["--oversubscribe", "-x", "LD_LIBRARY_PATH"]);
-}
-
 /// What `ldd` says that a program needs, as files.
 fn needed_by(program: &Path, library_path: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd").arg(program).env("LD_LIBRARY_PATH", library_path).output().expect("ldd starts");
@@ -226,16 +221,13 @@ fn in_a_root_of_its_own_with_the_file_replaced() {
     let text = fs::read_to_string(common::root().join("examples/container/Dockerfile")).expect("the Dockerfile");
     let target = text.lines().find_map(|line| line.strip_prefix("ARG TARGET=")).expect("where the Dockerfile puts the file");
     let folder = Folder::new("container");
-    let Some(program) = build("c++", "devices.cc", &folder, &ours()) else { return };
+    let Some(program) = build("c++", "devices.cc", &folder) else { return };
     let softcuda = common::profile_dir().join("softcuda");
     let root = folder.join("root");
     // An image with a program, what it needs, and a library that does nothing.
     put(&root, &program, "/program");
-    let mut absent =
-        compile(&need::tool("cc").expect("a C compiler"), "absent.c", &root.join(target.trim_start_matches('/')), &ours());
-    absent.args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"]);
-    fs::create_dir_all(root.join(target.trim_start_matches('/')).parent().expect("a folder")).expect("a folder");
-    run(absent);
+    let place = root.join(target.trim_start_matches('/'));
+    absent(&need::tool("cc").expect("a C compiler"), place.parent().expect("a folder"));
     let needed =
         needed_by(&program, &softcuda).into_iter().chain(needed_by(&common::profile_dir().join("libnccl.so.2"), &softcuda));
     for file in needed.filter(|file| !file.to_string_lossy().contains("libnccl")) {

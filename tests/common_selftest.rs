@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use common::census::Census;
@@ -152,6 +153,32 @@ fn a_census_sees_what_is_left_behind() {
     drop((keep, _peer));
     before.assert_same();
     before.assert_memory_within(64 << 10);
+}
+
+#[test]
+fn a_thread_that_takes_its_name_late_is_not_left_behind() {
+    if launch::child().is_none() {
+        return Job::this_test("a_thread_that_takes_its_name_late_is_not_left_behind", 1).run().assert_ok();
+    }
+    let barrier = Arc::new(Barrier::new(2));
+    let named = |barrier: Arc<Barrier>| {
+        std::thread::spawn(move || {
+            barrier.wait();
+            rustix::thread::set_name(c"late").expect("a name");
+            barrier.wait();
+            barrier.wait();
+        })
+    };
+    let first = named(barrier.clone());
+    let before = Census::now();
+    (0..2).for_each(|_| drop(barrier.wait()));
+    before.assert_same();
+    let other = Arc::new(Barrier::new(2));
+    let second = named(other.clone());
+    (0..2).for_each(|_| drop(other.wait()));
+    assert_eq!(Census::now().grown(&before), ["1 more threads: late"]);
+    [barrier, other].iter().for_each(|barrier| drop(barrier.wait()));
+    [first, second].into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
 
 #[test]

@@ -13,10 +13,15 @@ use common::need;
 /// Ranks of a job; more than one, few enough for any machine.
 const RANKS: usize = 2;
 
-/// Builds one target of `examples/c/Makefile` in a folder of its own.
-fn build(target: &str, extra: &[String]) -> PathBuf {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-{target}"));
+/// A folder of this test program below `target/`.
+fn folder(name: &str) -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-{name}"));
     fs::create_dir_all(&out).expect("the target folder can be written");
+    out
+}
+
+/// Builds one target of `examples/c/Makefile` in a folder.
+fn build(target: &str, out: &Path, extra: &[String]) -> PathBuf {
     let mut make = Command::new("make");
     make.current_dir(common::root().join("examples/c"))
         .arg("-B")
@@ -32,7 +37,7 @@ fn build(target: &str, extra: &[String]) -> PathBuf {
 /// The program of two processes, made once: tests of this program run side by side.
 fn all_reduce() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
-    MADE.get_or_init(|| build("all_reduce", &[]))
+    MADE.get_or_init(|| build("all_reduce", &folder("all_reduce"), &[]))
 }
 
 fn tools() -> Option<()> {
@@ -71,13 +76,25 @@ fn bad_usage_is_told() {
     assert!(outcome.ranks[0].stderr.contains("usage:"), "{outcome}");
 }
 
-#[test]
-fn all_reduce_by_an_mpi_job() {
+/// The MPI example under the MPI that `variable` names, started with `options`.
+fn mpi_job(variable: &str, how: &str, options: &[&str]) {
     let Some(()) = tools() else { return };
-    let how = "scripts/install-mpich.sh DIR installs MPICH there";
-    let Some(mpi) = need::path_in("OXCCL_MPI_HOME", how) else { return };
+    let Some(mpi) = need::path_in(variable, how) else { return };
     let mpicc = mpi.join("bin/mpicc");
-    let program = build("all_reduce_mpi", &[format!("MPICC={}", mpicc.display())]);
-    let outcome = Job::program(mpi.join("bin/mpiexec"), 1).args(["-n", &RANKS.to_string()]).args([program]).run();
-    assert_right(&outcome, RANKS);
+    let program = build("all_reduce_mpi", &folder(variable), &[format!("MPICC={}", mpicc.display())]);
+    let job = Job::program(mpi.join("bin/mpiexec"), 1).args(["-n", &RANKS.to_string()]).args(options).args([program]);
+    // Open MPI does not start as root otherwise; the other one does not know them.
+    let job = job.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    assert_right(&job.run(), RANKS);
+}
+
+#[test]
+fn all_reduce_by_a_job_of_mpich() {
+    mpi_job("OXCCL_MPI_HOME", "scripts/install-mpich.sh DIR installs MPICH there", &[]);
+}
+
+#[test]
+fn all_reduce_by_a_job_of_open_mpi() {
+    let how = "scripts/install-openmpi.sh DIR installs Open MPI there";
+    mpi_job("OXCCL_OPENMPI_HOME", how, &["--oversubscribe", "-x", "LD_LIBRARY_PATH"]);
 }

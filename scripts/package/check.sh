@@ -18,11 +18,22 @@ runs() {
   LD_LIBRARY_PATH=$profile/softcuda:$1 "$work/program"
 }
 
-# The Debian package: its files, and that they replace NVIDIA's.
-dpkg-deb -x "$out"/oxccl_*_amd64.deb "$work/deb"
-lib=$work/deb/usr/lib/x86_64-linux-gnu
+# The Debian package, where NVIDIA's is installed: it takes its place. (A package database of its own, with stand-ins.)
+root=$work/root
+lib=$root/usr/lib/x86_64-linux-gnu
+old=$work/old
+mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates" "$old/DEBIAN" "$old/usr/lib/x86_64-linux-gnu"
+stands_for() { printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: nobody <nobody@localhost>\nDescription: stand-in\n' "$1" "$2"; }
+{ stands_for libc6 2.36; echo "Status: install ok installed"; } > "$root/var/lib/dpkg/status"
+: > "$root/var/lib/dpkg/info/libc6.list"
+stands_for libnccl2 2.20.0 > "$old/DEBIAN/control"
+echo nothing > "$old/usr/lib/x86_64-linux-gnu/libnccl.so.2"
+dpkg-deb --root-owner-group --build "$old" "$work/old.deb" >/dev/null
+for package in "$work/old.deb" "$out"/oxccl_*_amd64.deb; do
+  dpkg --root="$root" --force-not-root --force-script-chrootless --log=/dev/null -i "$package" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+done
+[ "$(dpkg --root="$root" -l | awk '/^ii/ { printf "%s ", $2 }')" = "libc6 oxccl " ]
 [ "$(readlink "$lib/libnccl.so.2")" = "libnccl.so.2.32.3" ] && [ "$(readlink "$lib/libnccl.so")" = "libnccl.so.2" ]
-[ "$(dpkg-deb -f "$out"/oxccl_*_amd64.deb Conflicts)" = "libnccl2, libnccl-dev" ]
 
 # A program by pkg-config, from the tree that can be unpacked anywhere.
 mkdir "$work/prefix"
@@ -38,9 +49,24 @@ c++ -Isoftcuda/include tests/by_hand/devices.cc -o "$work/program" $flags -L"$pr
 runs "$prefix/lib"
 runs "$lib"
 
-# The wheel: where nvidia-nccl-cu13 has its file.
-python3 -m venv --without-pip "$work/venv"
+# The wheel: where nvidia-nccl-cu13 has its file, which is there already.
+python3 -m venv "$work/venv"
 site=$(echo "$work"/venv/lib/python3*/site-packages)
-PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$site" "$out"/oxccl-*.whl
+python3 - "$work/nvidia_nccl_cu13-2.28.0-py3-none-any.whl" <<'PY'
+import sys, zipfile
+info = "nvidia_nccl_cu13-2.28.0.dist-info"
+files = {
+    "nvidia/nccl/lib/libnccl.so.2": "nothing",
+    f"{info}/METADATA": "Metadata-Version: 2.1\nName: nvidia-nccl-cu13\nVersion: 2.28.0\n",
+    f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: stand-in\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+}
+files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+with zipfile.ZipFile(sys.argv[1], "w") as wheel:
+    for name, text in files.items():
+        wheel.writestr(name, text)
+PY
+for wheel in "$work"/*.whl "$out"/oxccl-*.whl; do
+  "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index "$wheel"
+done
 runs "$site/nvidia/nccl/lib"
 echo "packages: OK"

@@ -166,6 +166,14 @@ pub(super) unsafe fn store<T>(name: &str, argument: &str, to: *mut T, value: T) 
     Ok(())
 }
 
+/// stderr is told why there is no communicator, or no id for one, whatever NCCL_DEBUG says.
+#[track_caller]
+pub(super) fn never_made(function: &str, error: &Error) {
+    let here = std::panic::Location::caller();
+    let file = here.file().rsplit_once("src/").map_or(here.file(), |(_, file)| file);
+    log::failed_creation(&Place { file, line: here.line(), function }, error);
+}
+
 /// Passes a result on; an error is remembered by the thread's open group (spec §4.2).
 pub(super) fn noted<T>(result: Result<T, Error>) -> Result<T, Error> {
     result.inspect_err(|error| {

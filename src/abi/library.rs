@@ -4,7 +4,7 @@
 //! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
 //! is documented to do with them.
 
-use super::boundary::{invalid, not_null, prepare, store};
+use super::boundary::{invalid, never_made, not_null, prepare, store};
 use super::exports;
 use super::read::{text, versioned};
 use super::types::{EncryptionConfig, Handle, ResultCode, UniqueId};
@@ -74,7 +74,7 @@ fn get_last_error(_comm: Handle) -> *const c_char {
 unsafe fn get_unique_id(id: *mut UniqueId) -> Result<(), Error> {
     prepare();
     not_null("GetUniqueId", "out", id)?;
-    let internal = comm::unique_id()?.0;
+    let internal = comm::unique_id().inspect_err(|error| never_made("ncclGetUniqueId", error))?.0;
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store("GetUniqueId", "out", id, UniqueId { internal }) }
 }

@@ -4,7 +4,7 @@
 //! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
 //! is documented to do with them.
 
-use super::boundary::{comm_of, invalid, not_null, noted, null, prepare, ready, store};
+use super::boundary::{comm_of, invalid, never_made, not_null, noted, null, prepare, ready, store};
 use super::environment::library_path;
 use super::exports;
 use super::read;
@@ -132,14 +132,14 @@ unsafe fn init(
     .inspect_err(|error| never_made(function, error))
 }
 
-/// stderr is told why a communicator was not made, whatever NCCL_DEBUG says.
-fn never_made(function: &str, error: &Error) {
-    log::failed_creation(&log::Place { file: "abi/lifecycle.rs", line: line!(), function }, error);
-}
-
 unsafe fn init_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Result<(), Error> {
     prepare();
-    comm::check_cuda().inspect_err(|error| never_made("ncclCommInitAll", error))?;
+    // SAFETY: the contract is the same.
+    unsafe { make_all(comms, ndev, devlist) }.inspect_err(|error| never_made("ncclCommInitAll", error))
+}
+
+unsafe fn make_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Result<(), Error> {
+    comm::check_cuda()?;
     not_null("CommInitAll", "comms", comms)?;
     let count = usize::try_from(ndev).map_err(|_| invalid(format!("Invalid device count requested : {ndev}")))?;
     log::banner(0, library_path);

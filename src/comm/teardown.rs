@@ -199,7 +199,8 @@ impl Comm {
             }
             (kernel_error::PEER_LEFT, None) => {
                 let text = format!("rank {peer} left collective {serial} of this rank after an error of its own");
-                Error::Remote { rank: Some(peer), text }
+                let known = parts.links.as_ref().and_then(|links| links.failure(peer));
+                known.unwrap_or(Error::Remote { rank: Some(peer), text })
             }
             _ => Error::Internal("a kernel was given work that it cannot run; outputs are not complete".to_string()),
         })

@@ -42,11 +42,34 @@ macro_rules! driver_table {
                 Ok($table { $( $name: {
                     // SAFETY: the driver API declares the symbol with this signature.
                     let symbol = unsafe { library.get::<unsafe extern "C" fn($($arg),*) -> c_int>($symbol.as_bytes()) };
-                    *symbol.map_err(|_| Error::NoCuda(format!("the CUDA driver {SONAME} lacks {}", $symbol)))?
+                    *symbol.map_err(|_| lacking(library, $symbol))?
                 }, )* })
             }
         }
     };
+}
+
+/// The driver has not what this library cannot do without: everything in [`Table`] is in NVIDIA's since CUDA 10.1.
+fn lacking(library: &Library, symbol: &str) -> Error {
+    let text =
+        format!("the CUDA driver {} lacks {symbol}: it is too old (CUDA 10.1 is the oldest), or a placeholder", file_of(library));
+    Error::NoCuda(text)
+}
+
+/// The file of a driver, as the loader names it.
+fn file_of(library: &Library) -> String {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: only the symbol's address is taken.
+    let Ok(symbol) = (unsafe { library.get::<*const c_void>(b"cuInit") }) else { return SONAME.to_string() };
+    // SAFETY: `info` is valid for writing; any address may be asked about.
+    let found = unsafe { libc::dladdr(symbol.into_raw().cast_const(), info.as_mut_ptr()) } != 0;
+    // SAFETY: zeroes are a valid Dl_info.
+    let info = unsafe { info.assume_init() };
+    if !found || info.dli_fname.is_null() {
+        return SONAME.to_string();
+    }
+    // SAFETY: the loader's name of a loaded object is NUL-terminated and stays while the object is loaded.
+    unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned()
 }
 
 driver_table! {

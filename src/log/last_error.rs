@@ -1,5 +1,6 @@
 //! The text of `ncclGetLastError`: one buffer for the process (spec §6.9).
 
+use super::patience;
 use parking_lot::Mutex;
 use std::ffi::c_char;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,7 +15,8 @@ static WRITER: Mutex<()> = Mutex::new(());
 /// Replaces the text, cut to 1023 bytes on a character boundary.
 pub(super) fn set(text: &str) {
     let end = text.floor_char_boundary(SIZE - 1);
-    let _one_writer = WRITER.lock();
+    // In a forked child the one that holds it may be missing: then texts may mix, at worst.
+    let _one_writer = WRITER.try_lock_for(patience());
     for (to, from) in TEXT.iter().zip(text.as_bytes()[..end].iter().chain(std::iter::repeat(&0))) {
         to.store(*from, Ordering::Relaxed);
     }
@@ -27,7 +29,7 @@ pub fn last_error() -> *const c_char {
 
 /// A copy of the text.
 pub fn last_error_text() -> String {
-    let _one_writer = WRITER.lock();
+    let _one_writer = WRITER.try_lock_for(patience());
     let bytes: Vec<u8> = TEXT.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -27,10 +27,20 @@ use sink::Sink;
 use std::cell::Cell;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// The text by which tools recognise the library file, and the version line of the log.
-pub const BANNER: &str = concat!("NCCL version 2.32.3+cuda13.0 (oxccl ", env!("CARGO_PKG_VERSION"), ")");
+/// The text by which tools recognise the library file, and the version line of the log: NCCL's, as programs that read
+/// either expect it. The NUL ends it in the file, where other texts follow.
+const BANNER: &str = "NCCL version 2.32.3+cuda13.0\0";
+
+/// How long whoever has something to say waits for another thread that is saying something: longer than a file takes to be
+/// opened.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same in a forked child, where that thread may be missing and hold its lock for ever.
+const CHILDS_PATIENCE: Duration = Duration::from_millis(20);
+
+/// This process is a forked child. A fork tells nobody in particular.
+static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The facade knows one logger per process, so this cannot be a field of anything.
 static LOGGER: Logger = Logger { state: RwLock::new(None), foreign: AtomicBool::new(false) };
@@ -69,9 +79,20 @@ pub fn install() {
     });
 }
 
+/// The process is a forked child from now on. May be called where only what is safe in a signal handler may be.
+pub fn note_fork() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+fn patience() -> Duration {
+    if FORKED.load(Ordering::Relaxed) { CHILDS_PATIENCE } else { PATIENCE }
+}
+
 /// Makes the next line read the environment again; an open log file is closed (ncclResetDebugInit).
 pub fn reset() {
-    *LOGGER.state.write() = None;
+    if let Some(mut state) = LOGGER.state.try_write_for(patience()) {
+        *state = None;
+    }
     LOGGER.limit(::log::LevelFilter::Trace);
 }
 
@@ -108,13 +129,15 @@ pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
 /// The same for a communicator that was never made. A failure that stderr has just been told of by the
 /// communicator itself is not repeated.
 pub fn failed_creation(place: &Place<'_>, error: &Error) {
-    if *TOLD.lock() != error.to_string() {
+    if TOLD.try_lock_for(patience()).is_none_or(|told| *told != error.to_string()) {
         tell_stderr(place, error);
     }
 }
 
 fn tell_stderr(place: &Place<'_>, error: &Error) {
-    *TOLD.lock() = error.to_string();
+    if let Some(mut told) = TOLD.try_lock_for(patience()) {
+        *told = error.to_string();
+    }
     LOGGER.with(|state| {
         if !(state.shows(Kind::Warn) && state.sink.is_stderr()) {
             let text = state.render(Kind::Warn, place, &error.to_string());
@@ -124,32 +147,38 @@ fn tell_stderr(place: &Place<'_>, error: &Error) {
 }
 
 /// The version line of the process's first communicator: every process shows it at INFO, only the one
-/// of rank 0 at VERSION and WARN (spec §9.1). `library` finds the path of the loaded file.
+/// of rank 0 at VERSION and WARN (spec §9.1). At VERSION and INFO a second line says which library that is, and
+/// which file: `library` finds its path.
 pub fn banner(rank: i32, library: fn() -> String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let place = Place { file: "", line: 0, function: "" };
+        let version = BANNER.trim_end_matches('\0');
+        let file = || format!("oxccl {} is loaded from {}", env!("CARGO_PKG_VERSION"), library());
         LOGGER.with(|state| {
             if state.shows(Kind::Info) {
-                state.write(Kind::Info, &place, BANNER);
-                state.write(Kind::Info, &place, &format!("oxccl is loaded from {}", library()));
+                state.write(Kind::Info, &place, version);
+                state.write(Kind::Info, &place, &file());
             } else if rank == 0 && state.shows(Kind::Version) {
-                state.write(Kind::Version, &place, BANNER);
+                state.write(Kind::Version, &place, version);
+                if !state.shows(Kind::Warn) {
+                    state.write(Kind::Version, &place, &file());
+                }
             }
         });
     });
 }
 
 impl Logger {
-    /// Runs `f` on the state, which is read first where it is missing.
-    fn with<R>(&self, f: impl FnOnce(&State) -> R) -> R {
-        if let Some(state) = self.state.read().as_ref() {
-            return f(state);
+    /// Runs `f` on the state, which is read first where it is missing; not at all where the state cannot be had.
+    fn with<R>(&self, f: impl FnOnce(&State) -> R) -> Option<R> {
+        if let Some(state) = self.state.try_read_for(patience())?.as_ref() {
+            return Some(f(state));
         }
-        let mut slot = self.state.write();
+        let mut slot = self.state.try_write_for(patience())?;
         let state = slot.get_or_insert_with(State::from_environment);
         self.limit(state.settings.max_level());
-        f(state)
+        Some(f(state))
     }
 
     fn limit(&self, level: ::log::LevelFilter) {
@@ -211,7 +240,7 @@ impl ::log::Log for Logger {
         let Some((kind, subsystems)) = settings::classify(metadata) else {
             return false;
         };
-        kind == Kind::Warn || self.with(|s| s.shows(kind) && s.settings.subsystems & subsystems != 0)
+        kind == Kind::Warn || self.with(|s| s.shows(kind) && s.settings.subsystems & subsystems != 0) == Some(true)
     }
 
     fn log(&self, record: &::log::Record<'_>) {

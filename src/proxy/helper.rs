@@ -1,20 +1,17 @@
 //! The thread, and how sources come and go.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
-use std::thread::{JoinHandle, ThreadId};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
-
 use super::letter::{Address, Content, Envelope};
-use super::outbox::Outbox;
-use super::{Letter, Source};
+use super::outbox::{Letter, Outbox};
+use super::source::Source;
 use crate::error::Error;
-use crate::sys::{self, ChildCloses, Parcel, Post, PostName};
+use crate::sys::sync::thread::{self, JoinHandle, ThreadId};
+use crate::sys::sync::{Condvar, Mutex};
+use crate::sys::{self, Parcel, Post, PostName};
 
 /// How long the thread rests while somebody's box is full.
 const FULL_RETRY: Duration = Duration::from_millis(1);
@@ -26,23 +23,24 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// Letters that are taken from the box before others have their turn.
 const TURN: usize = 64;
 
-/// The process's helper, while there are sources: they are those of unrelated communicators, so that none could have it.
-static HELPER: Mutex<Option<Arc<Helper>>> = Mutex::new(None);
+/// The process's: sources are those of unrelated communicators, so that none could have it.
+static PROCESS: OnceLock<Arc<Helpers>> = OnceLock::new();
+
+/// Where sources find the helper, which is there while there are any.
+pub(super) struct Helpers(Mutex<Option<Arc<Helper>>>);
 
 struct Helper {
+    /// Its bell rings when there is something in `state`.
     post: Post,
-    /// Readable when there is something in `state`.
-    wake: OwnedFd,
     state: Mutex<State>,
     ended: Condvar,
     /// How often the process had been forked: a child has no such thread.
     forks: u32,
-    _closes: [ChildCloses; 2],
 }
 
 #[derive(Default)]
 struct State {
-    sources: HashMap<Address, Weak<dyn Source>>,
+    sources: BTreeMap<Address, Weak<dyn Source>>,
     /// What sources have sent from other threads.
     letters: Vec<(Address, Letter)>,
     /// Sources that have gone, whose letters are to be forgotten.
@@ -55,6 +53,7 @@ struct State {
 
 /// A source's registration. Dropping it ends it: what the source then still has in the thread ends soon.
 pub struct Member {
+    helpers: Arc<Helpers>,
     helper: Arc<Helper>,
     address: Address,
 }
@@ -65,23 +64,44 @@ pub struct Member {
 /// [`Error::System`] where the process may open no more files or start no thread, [`Error::Internal`] where the address is
 /// taken.
 pub fn join(address: Address, source: Weak<dyn Source>) -> Result<Member, Error> {
-    let mut place = HELPER.lock();
-    if let Some(inherited) = place.take_if(|helper| helper.forks != sys::forks()) {
-        // Its descriptors were closed when the child began.
-        std::mem::forget(inherited);
+    PROCESS.get_or_init(|| Arc::new(Helpers::new())).join(address, source)
+}
+
+impl Helpers {
+    /// There is none.
+    pub(super) fn new() -> Helpers {
+        Helpers(Mutex::new(None))
     }
-    let helper = match place.as_ref() {
-        Some(helper) => helper.clone(),
-        None => Helper::start()?,
-    };
-    let mut state = helper.state.lock();
-    if state.sources.contains_key(&address) {
-        return Err(Error::Internal(format!("two sources have one address: {address:?}")));
+
+    /// Whether there is no helper.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "the models in tests/races ask")]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().is_none()
     }
-    state.sources.insert(address, source);
-    drop(state);
-    *place = Some(helper.clone());
-    Ok(Member { helper, address })
+
+    /// See [`join`].
+    pub(super) fn join(self: &Arc<Helpers>, address: Address, source: Weak<dyn Source>) -> Result<Member, Error> {
+        let mut place = self.0.lock();
+        if place.as_ref().is_some_and(|helper| helper.forks != sys::forks()) {
+            // Its descriptors were closed when the child began.
+            std::mem::forget(place.take());
+        }
+        let helper = match place.as_ref() {
+            Some(helper) => helper.clone(),
+            None => Helper::start()?,
+        };
+        let mut state = helper.state.lock();
+        if state.sources.contains_key(&address) {
+            return Err(Error::Internal(format!("two sources have one address: {address:?}")));
+        }
+        state.sources.insert(address, source);
+        drop(state);
+        // It may want to be called.
+        helper.post.ring();
+        *place = Some(helper.clone());
+        Ok(Member { helpers: self.clone(), helper, address })
+    }
 }
 
 impl Member {
@@ -95,18 +115,13 @@ impl Member {
         let mut state = self.helper.state.lock();
         state.letters.extend(letters.into_iter().map(|letter| (self.address, letter)));
         drop(state);
-        self.helper.wake();
-    }
-
-    /// Makes the thread call [`Source::tick`] soon.
-    pub fn nudge(&self) {
-        self.helper.wake();
+        self.helper.post.ring();
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let mut place = HELPER.lock();
+        let mut place = self.helpers.0.lock();
         let mut state = self.helper.state.lock();
         state.sources.remove(&self.address);
         state.gone.push(self.address);
@@ -114,11 +129,11 @@ impl Drop for Member {
         // Whoever comes later finds no helper, and starts another one.
         state.stop = last;
         drop(state);
-        if last {
-            place.take_if(|helper| Arc::ptr_eq(helper, &self.helper));
+        if last && place.as_ref().is_some_and(|helper| Arc::ptr_eq(helper, &self.helper)) {
+            *place = None;
         }
         drop(place);
-        self.helper.wake();
+        self.helper.post.ring();
         if last {
             self.helper.wait_for_end();
         }
@@ -127,14 +142,10 @@ impl Drop for Member {
 
 impl Helper {
     fn start() -> Result<Arc<Helper>, Error> {
-        let post = Post::open()?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| Error::system("eventfd", "wake-up of the helper thread", &errno.into()))?;
-        let closes = [ChildCloses::of(post.as_fd()), ChildCloses::of(wake.as_fd())];
-        let state = Mutex::new(State::default());
-        let helper = Arc::new(Helper { post, wake, state, ended: Condvar::new(), forks: sys::forks(), _closes: closes });
+        let (post, state) = (Post::open()?, Mutex::new(State::default()));
+        let helper = Arc::new(Helper { post, state, ended: Condvar::new(), forks: sys::forks() });
         let own = helper.clone();
-        let spawned = std::thread::Builder::new().name("oxccl-helper".to_string()).spawn(move || own.run());
+        let spawned = thread::Builder::new().name("oxccl-helper".to_string()).spawn(move || own.run());
         let handle = spawned.map_err(|error| Error::system("pthread_create", "the helper thread", &error))?;
         let mut state = helper.state.lock();
         state.thread = Some(handle.thread().id());
@@ -143,15 +154,10 @@ impl Helper {
         Ok(helper)
     }
 
-    fn wake(&self) {
-        // The counter can only be full of earlier wake-ups.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
     /// Waits for the end of the thread, but not in it.
     fn wait_for_end(&self) {
         let mut state = self.state.lock();
-        if state.thread == Some(std::thread::current().id()) {
+        if state.thread == Some(thread::current().id()) {
             return;
         }
         let until = Instant::now() + END_LIMIT;
@@ -162,8 +168,7 @@ impl Helper {
     }
 
     fn run(&self) {
-        // Handlers of the user's signals are to run on the user's threads.
-        let _ = nix::sys::signal::SigSet::all().thread_set_mask();
+        sys::block_signals();
         let mut outbox = Outbox::new(self.post.name());
         let mut full_for = 0;
         while let Some(round) = self.begin(&mut outbox) {
@@ -179,7 +184,7 @@ impl Helper {
             full_for = if sending.full { full_for + 1 } else { 0 };
             let retry = (full_for > 0).then(|| Instant::now() + (FULL_RETRY * full_for).min(FULL_RETRY_MAX));
             let again = (more || outbox.is_fresh()).then(Instant::now);
-            self.pause(next.into_iter().chain(retry).chain(again).min());
+            self.post.wait(next.into_iter().chain(retry).chain(again).min());
         }
         outbox.send(&self.post);
         self.state.lock().ended = true;
@@ -188,8 +193,6 @@ impl Helper {
 
     /// Takes in what other threads want; the sources there are, or none where the thread is to end.
     fn begin(&self, outbox: &mut Outbox) -> Option<Vec<Address>> {
-        let mut drained = [0; 8];
-        let _ = rustix::io::read(&self.wake, &mut drained);
         let mut state = self.state.lock();
         for (from, letter) in std::mem::take(&mut state.letters) {
             outbox.of(from).add(letter);
@@ -247,15 +250,5 @@ impl Helper {
             log::warn!("the helper thread panicked for rank {}", address.rank);
         }
         true
-    }
-
-    /// Blocks until there is a letter or a wake-up, or a time has come.
-    fn pause(&self, until: Option<Instant>) {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = left
-            .map(|left| Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() });
-        let mut fds = [PollFd::new(&self.post, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-        // An interruption is a turn for nothing.
-        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
     }
 }

@@ -7,12 +7,15 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use super::ChildCloses;
 use crate::error::Error;
 
 /// The random part of a post box's name.
@@ -20,9 +23,12 @@ pub type PostName = [u8; 16];
 /// The most bytes of a letter.
 pub const LETTER_MAX: usize = 1024;
 
-/// A post box. No call of it waits.
+/// A post box, with a bell for whoever waits at it. A child has neither.
 pub struct Post {
+    // Before what they close.
+    _child_closes: [ChildCloses; 2],
     socket: OwnedFd,
+    bell: OwnedFd,
     name: PostName,
 }
 
@@ -59,7 +65,10 @@ impl Post {
             .map_err(|errno| Error::system("socket", "unix datagram socket", &errno.into()))?;
         rustix::net::bind(&socket, &address(&name)?)
             .map_err(|errno| Error::system("bind", "abstract unix socket", &errno.into()))?;
-        Ok(Post { socket, name })
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| Error::system("eventfd", "bell of a post box", &errno.into()))?;
+        let _child_closes = [ChildCloses::of(socket.as_fd()), ChildCloses::of(bell.as_fd())];
+        Ok(Post { _child_closes, socket, bell, name })
     }
 
     /// The name that others send to.
@@ -67,7 +76,24 @@ impl Post {
         self.name
     }
 
-    /// Sends a letter of at most [`LETTER_MAX`] bytes.
+    /// Ends the [`Post::wait`] that is under way, or the next one.
+    pub fn ring(&self) {
+        // The counter can only be full of earlier rings.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Waits until there is a letter, or the bell rings, or a time has come; now and then it returns for nothing.
+    pub fn wait(&self, until: Option<Instant>) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left
+            .map(|left| Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() });
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+        let mut rings = [0; 8];
+        let _ = rustix::io::read(&self.bell, &mut rings);
+    }
+
+    /// Sends a letter of at most [`LETTER_MAX`] bytes; does not wait.
     ///
     /// # Errors
     /// [`Error::System`] where the system refuses the letter for good.
@@ -93,7 +119,7 @@ impl Post {
         }
     }
 
-    /// The next letter in the box; none where it is empty.
+    /// The next letter in the box; none where it is empty. Does not wait.
     ///
     /// # Errors
     /// [`Error::System`] where the system has no memory.
@@ -130,13 +156,6 @@ pub fn is_open(name: &PostName) -> bool {
     let (Ok(socket), Ok(address)) = (socket, address(name)) else { return true };
     // Nothing is sent, and it does not matter whether the box is full.
     !matches!(rustix::net::connect(&socket, &address), Err(rustix::io::Errno::CONNREFUSED))
-}
-
-impl AsFd for Post {
-    /// Readable while there are letters.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
 }
 
 /// What to say where a descriptor did not arrive.
@@ -188,6 +207,24 @@ mod tests {
         assert_eq!(a.send(&b.name(), &[1; LETTER_MAX + 1], None), Ok(Sent::Yes));
         assert_eq!(a.send(&b.name(), &[2; LETTER_MAX], None), Ok(Sent::Yes));
         assert_eq!(b.take().expect("take").expect("a letter").bytes, [2; LETTER_MAX]);
+    }
+
+    #[test]
+    fn the_bell_ends_one_wait_and_letters_all() {
+        let far = || Some(Instant::now() + std::time::Duration::from_secs(60));
+        let (a, b) = (Post::open().expect("a"), Post::open().expect("b"));
+        let start = Instant::now();
+        b.ring();
+        b.ring();
+        b.wait(far());
+        assert_eq!(a.send(&b.name(), b"x", None), Ok(Sent::Yes));
+        (0..3).for_each(|_| b.wait(far()));
+        assert!(b.take().expect("take").is_some());
+        assert!(start.elapsed().as_secs() < 60);
+        let soon = Instant::now() + std::time::Duration::from_millis(5);
+        while Instant::now() < soon {
+            b.wait(Some(soon));
+        }
     }
 
     #[test]

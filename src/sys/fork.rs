@@ -68,6 +68,7 @@ impl Drop for ChildCloses {
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    crate::log::note_fork();
     CLOSED.take_all(|fd| {
         // SAFETY: the descriptor was open in the parent, and so it is in the child, where nobody else knows of it;
         // close may be called in a child of any process.

@@ -229,6 +229,17 @@ impl<P> Handshake<P> {
         }
     }
 
+    /// Why the rank `left` may have left: it, or this one, could not do its share of a unit. The rank to blame as by
+    /// [`Handshake::standing`].
+    pub fn failure(&self, left: u32) -> Option<(Unit, Option<u32>, String)> {
+        let own = |(unit, progress): (&Unit, &Progress<P>)| match &progress.own {
+            Own::Failed(text) => Some((*unit, None, text.clone())),
+            _ => None,
+        };
+        let theirs = |(unit, progress): (&Unit, &Progress<P>)| Some((*unit, Some(left), progress.failed.get(&left)?.clone()));
+        self.units.iter().find_map(own).or_else(|| self.units.iter().find_map(theirs))
+    }
+
     /// The parts of the peers, of a unit that is complete. They are given once; the unit stays complete.
     pub fn finish(&mut self, unit: Unit) -> BTreeMap<u32, P> {
         let Some(progress) = self.units.get_mut(&unit) else { return BTreeMap::new() };

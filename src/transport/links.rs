@@ -274,6 +274,13 @@ impl Links {
         self.send(others.map(|peer| Letter { post: peer.post, to: address(peer), bytes: encode(&Note::Leaving), fd: None }));
     }
 
+    /// Why the rank `left` may have left: links that it, or this rank, could not make.
+    pub fn failure(&self, left: u32) -> Option<Error> {
+        let state = self.state.lock();
+        let (unit, rank, text) = state.handshake.failure(left)?;
+        Some(state.blame(unit, rank, text))
+    }
+
     fn send(&self, letters: impl IntoIterator<Item = Letter>) {
         if let Some(member) = &*self.member.lock() {
             member.send(letters);

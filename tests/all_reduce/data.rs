@@ -206,10 +206,7 @@ impl Member {
 
     /// Polls a communicator that does not block until it is ready again.
     fn settle(&self) {
-        while self.api.nccl.async_error(self.comm).expect("a live handle") == IN_PROGRESS {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        assert_eq!(self.api.nccl.async_error(self.comm), Ok(SUCCESS));
+        assert_eq!(self.api.nccl.settle(self.comm), SUCCESS);
     }
 
     /// Destroys the communicator.

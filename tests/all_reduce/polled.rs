@@ -11,24 +11,10 @@ use crate::data::{Case, Member, dice};
 
 /// `NCCL_CONFIG_UNDEF_INT` twice, as it stands in a word.
 const UNDEF: u64 = 0x8000_0000_8000_0000;
-/// How long a state may take to change.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// An `ncclConfig_t` of 24 bytes with `blocking = 0`: size, magic and version, blocking.
 fn config() -> [u64; 3] {
     [24, 0xcafe_beef | 23203 << 32, UNDEF << 32]
-}
-
-/// Polls until the communicator is no longer busy; returns its state.
-fn settle(api: &Api, comm: Comm) -> i32 {
-    let until = Instant::now() + LIMIT;
-    loop {
-        match api.nccl.async_error(comm).expect("a live handle") {
-            IN_PROGRESS => assert!(Instant::now() < until, "still in progress"),
-            state => return state,
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn begin(api: &Api, (nranks, rank): (usize, usize), id: UniqueId) -> Comm {
@@ -55,12 +41,12 @@ fn a_handle_is_valid_at_once_and_ready_later() {
             assert_eq!(api.nccl.destroy(comm).expect_err("too early").code, INVALID_ARGUMENT);
             me.publish("go", b"");
         }
-        assert_eq!(settle(&api, comm), SUCCESS);
+        assert_eq!(api.nccl.settle(comm), SUCCESS);
         let member = Member::new(&api, comm, me.rank, me.nranks);
         member.run(&Case::of_all(&mut dice("polled"), 1)[..10]);
         let code = api.nccl.finalize(comm).map_or_else(|failure| failure.code, |()| SUCCESS);
         assert_eq!(code, IN_PROGRESS);
-        assert_eq!(settle(&api, comm), SUCCESS);
+        assert_eq!(api.nccl.settle(comm), SUCCESS);
         assert_eq!(api.nccl.finalize(comm).expect_err("the second one").code, INVALID_ARGUMENT);
         return member.end();
     }
@@ -77,7 +63,7 @@ fn the_variable_decides() {
         let mut comm = Comm::NULL;
         let code = api.init_config(&mut comm, (1, 0), api.nccl.unique_id().expect("an id"), None);
         assert_eq!(code, IN_PROGRESS);
-        assert_eq!(settle(&api, comm), SUCCESS);
+        assert_eq!(api.nccl.settle(comm), SUCCESS);
         api.nccl.destroy(comm).expect("destroy");
         let comm = api.init(1, api.nccl.unique_id().expect("an id"), 0);
         assert_eq!(api.nccl.async_error(comm), Ok(SUCCESS));
@@ -118,7 +104,7 @@ fn a_failed_creation_is_polled_and_aborted() {
         // Both on one device, which is refused.
         api.cuda.use_device(0).expect("a device");
         let comm = begin(&api, (me.nranks, me.rank), api.meet(&me, "id"));
-        let state = settle(&api, comm);
+        let state = api.nccl.settle(comm);
         // Its own finding, or that of the other rank.
         assert!(matches!(state, INVALID_USAGE | REMOTE_ERROR), "{state}");
         assert_eq!(api.nccl.count(comm).expect_err("failed").code, state);
@@ -143,7 +129,7 @@ fn a_group_of_creations_is_polled() {
             assert_eq!(api.nccl.async_error(*comm), Ok(IN_PROGRESS), "valid at once");
         }
         assert_eq!(api.nccl.group_end().expect_err("not done").code, IN_PROGRESS);
-        comms.iter().for_each(|comm| assert_eq!(settle(&api, *comm), SUCCESS));
+        comms.iter().for_each(|comm| assert_eq!(api.nccl.settle(*comm), SUCCESS));
         api.nccl.group_start().expect("group");
         comms.iter().for_each(|comm| api.nccl.destroy(*comm).expect("queued"));
         return api.nccl.group_end().expect("destroying is waited for");
@@ -166,7 +152,7 @@ fn a_mixed_group_is_refused() {
         let end = api.nccl.group_end().expect_err("mixed");
         assert_eq!(end.code, INVALID_ARGUMENT);
         assert!(end.text.contains("not allowed in the same group"), "{end}");
-        assert_eq!((settle(&api, polled), blocking), (INVALID_ARGUMENT, Comm::NULL));
+        assert_eq!((api.nccl.settle(polled), blocking), (INVALID_ARGUMENT, Comm::NULL));
         return api.nccl.abort(polled).expect("abort");
     }
     Job::this_test("polled::a_mixed_group_is_refused", 1).allow_any_warning().run().assert_ok();
@@ -179,7 +165,7 @@ fn a_failing_call_is_remembered_where_it_is_polled() {
         let api = Api::load();
         api.cuda.use_device(0).expect("a device");
         let polled = begin(&api, (1, 0), api.nccl.unique_id().expect("an id"));
-        assert_eq!(settle(&api, polled), SUCCESS);
+        assert_eq!(api.nccl.settle(polled), SUCCESS);
         let blocking = api.init(1, api.nccl.unique_id().expect("an id"), 0);
         for (comm, state) in [(polled, INVALID_ARGUMENT), (blocking, SUCCESS)] {
             // SAFETY: NULL buffers are refused.

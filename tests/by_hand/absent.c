@@ -2,6 +2,10 @@
 #include "nccl.h"
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devices) { return (void)comms, (void)ndev, (void)devices, ncclSystemError; }
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) { return (void)id, ncclSystemError; }
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank) {
+  return (void)comm, (void)nranks, (void)id, (void)rank, ncclSystemError;
+}
 ncclResult_t ncclGroupStart(void) { return ncclSystemError; }
 ncclResult_t ncclGroupEnd(void) { return ncclSystemError; }
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,

@@ -19,6 +19,8 @@ pub struct Census {
     pub fds: BTreeMap<String, usize>,
     /// The names of the threads, and how many have each.
     pub threads: BTreeMap<String, usize>,
+    /// The threads themselves, with their names.
+    thread_ids: BTreeMap<u32, String>,
     /// Mappings of memfds and of files in `/dev/shm`, by name.
     pub shared_maps: BTreeMap<String, usize>,
     /// Entries of `/dev/shm` that look like ours, or like NCCL's.
@@ -30,16 +32,19 @@ pub struct Census {
 impl Census {
     /// Counts now.
     pub fn now() -> Census {
+        let thread_ids = thread_names();
         Census {
             fds: count(open_files()),
-            threads: count(thread_names()),
+            threads: count(thread_ids.values().cloned().collect()),
+            thread_ids,
             shared_maps: count(shared_maps()),
             dev_shm: count(dev_shm_entries()),
             rss_kib: rss_kib(),
         }
     }
 
-    /// What there is more of than in `before`, one line each: `3 more fds: socket`. Memory is left out.
+    /// What there is more of than in `before`, one line each: `3 more fds: socket`. Memory is left out, and so are threads that
+    /// were there under another name: they had not run yet, and were called like who had started them.
     pub fn grown(&self, before: &Census) -> Vec<String> {
         let kinds = [
             ("fds", &self.fds, &before.fds),
@@ -50,13 +55,20 @@ impl Census {
         let mut lines = Vec::new();
         for (kind, now, old) in kinds {
             for (name, n) in now {
-                let had = old.get(name).copied().unwrap_or(0);
+                let renamed = if kind == "threads" { self.renamed(before, name) } else { 0 };
+                let had = old.get(name).copied().unwrap_or(0) + renamed;
                 if *n > had {
                     lines.push(format!("{} more {kind}: {name}", n - had));
                 }
             }
         }
         lines
+    }
+
+    /// Threads of this name that had another one before.
+    fn renamed(&self, before: &Census, name: &str) -> usize {
+        let other = |id: &u32| before.thread_ids.get(id).is_some_and(|old| old != name);
+        self.thread_ids.iter().filter(|(id, new)| *new == name && other(id)).count()
     }
 
     /// Fails unless everything that came since `self` was taken is gone again within five seconds.
@@ -113,12 +125,10 @@ fn open_files() -> Vec<String> {
         .collect()
 }
 
-fn thread_names() -> Vec<String> {
-    procfs::task_ids(Path::new("/proc/self"))
-        .into_iter()
-        .filter_map(|tid| fs::read_to_string(format!("/proc/self/task/{tid}/comm")).ok())
-        .map(|name| name.trim().to_string())
-        .collect()
+fn thread_names() -> BTreeMap<u32, String> {
+    let name = |id: &u32| fs::read_to_string(format!("/proc/self/task/{id}/comm"));
+    let ids = procfs::task_ids(Path::new("/proc/self")).into_iter();
+    ids.filter_map(|id| Some((id, name(&id).ok()?.trim().to_string()))).collect()
 }
 
 fn shared_maps() -> Vec<String> {

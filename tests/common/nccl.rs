@@ -4,11 +4,17 @@
 //! library's own texts.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::time::{Duration, Instant};
 
 use libloading::Library;
 use libloading::os::unix::{Library as UnixLibrary, RTLD_LOCAL, RTLD_NOW};
 
 use super::oracle::{DataType, RedOp};
+
+/// `ncclInProgress`.
+const IN_PROGRESS: i32 = 7;
+/// How long a state may take to change, on a machine that is busy.
+const SETTLE: Duration = Duration::from_secs(60);
 
 /// `ncclUniqueId`: 128 bytes, handed over by value.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -216,6 +222,21 @@ impl Nccl {
         // SAFETY: the library checks the handle; the pointer is to a live int.
         self.check("ncclCommGetAsyncError", unsafe { (self.async_error)(comm, &mut state) })?;
         Ok(state)
+    }
+
+    /// Polls until nothing is under way; the communicator's state.
+    ///
+    /// # Panics
+    /// If that takes longer than [`SETTLE`], or the handle is not one of a live communicator.
+    pub fn settle(&self, comm: Comm) -> i32 {
+        let until = Instant::now() + SETTLE;
+        loop {
+            match self.async_error(comm).expect("a live handle") {
+                IN_PROGRESS => assert!(Instant::now() < until, "still in progress"),
+                state => return state,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// `ncclCommFinalize`.

@@ -1,7 +1,7 @@
 //! What the tests call, and how they check a communicator.
 
 use std::ffi::{c_int, c_void};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::cuda::{Cuda, Stream};
 use crate::common::launch::Place;
@@ -135,7 +135,7 @@ impl Api {
         // SAFETY: handle and configuration live until it is settled.
         let code = unsafe { (self.init_config)(&mut comm, nranks as c_int, id, rank as c_int, Config::pointer(config)) };
         assert!(matches!(code, SUCCESS | IN_PROGRESS), "init: {code}: {}", self.nccl.last_error());
-        assert_eq!(self.settle(comm), SUCCESS, "{}", self.nccl.last_error());
+        assert_eq!(self.nccl.settle(comm), SUCCESS, "{}", self.nccl.last_error());
         comm
     }
 
@@ -146,18 +146,6 @@ impl Api {
         let code = unsafe { (self.init_scalable)(&mut comm, n, rank as c_int, count, ids.as_ptr(), std::ptr::null()) };
         assert_eq!(code, SUCCESS, "{}", self.nccl.last_error());
         comm
-    }
-
-    /// Polls until the communicator is no longer busy; its state.
-    pub fn settle(&self, comm: Comm) -> i32 {
-        let until = Instant::now() + LIMIT;
-        loop {
-            match self.nccl.async_error(comm).expect("a live handle") {
-                IN_PROGRESS => assert!(Instant::now() < until, "still in progress"),
-                state => return state,
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
     }
 
     /// `ncclCommSplit`, and how it went.
@@ -254,7 +242,7 @@ impl Api {
         let begun = bench.begin(self, comm, me);
         assert!(matches!(begun, Ok(()) | Err(IN_PROGRESS)), "AllReduce: {begun:?}: {}", self.nccl.last_error());
         // The first call of a communicator that is polled connects in the background.
-        assert_eq!(self.settle(comm), SUCCESS, "{}", self.nccl.last_error());
+        assert_eq!(self.nccl.settle(comm), SUCCESS, "{}", self.nccl.last_error());
         bench.expect(self, members);
     }
 

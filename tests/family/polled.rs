@@ -17,7 +17,7 @@ fn parent(api: &Api, me: &Place, name: &str) -> Comm {
 
 /// Waits until a handle has been written, though its communicator is not known yet.
 fn settle_child(api: &Api, parent: Comm, child: &Comm) {
-    assert_eq!(api.settle(parent), SUCCESS, "{}", api.nccl.last_error());
+    assert_eq!(api.nccl.settle(parent), SUCCESS, "{}", api.nccl.last_error());
     // SAFETY: the library writes it before it says that it is done.
     let child = unsafe { std::ptr::read_volatile(child) };
     assert_ne!(child, Comm::NULL);
@@ -53,7 +53,7 @@ fn a_split_is_polled_at_its_parent() {
         // Without a colour there is no handle.
         let (code, child) = api.try_split(comm, -1, 0, None);
         assert!(matches!(code, SUCCESS | IN_PROGRESS));
-        assert_eq!((api.settle(comm), child), (SUCCESS, Comm::NULL));
+        assert_eq!((api.nccl.settle(comm), child), (SUCCESS, Comm::NULL));
         api.check(comm, &all, me.rank);
         return api.destroy(comm);
     }
@@ -73,7 +73,7 @@ fn a_group_of_splits_is_polled_at_the_parents() {
             assert_eq!(unsafe { api.queue_split(comms[at % 2], 0, -(me.rank as i32), child) }, SUCCESS);
         }
         assert_eq!(api.nccl.group_end().expect_err("not done").code, IN_PROGRESS);
-        comms.iter().for_each(|comm| assert_eq!(api.settle(*comm), SUCCESS));
+        comms.iter().for_each(|comm| assert_eq!(api.nccl.settle(*comm), SUCCESS));
         children.iter().for_each(|child| settle_child(&api, comms[0], child));
         let reversed: Vec<usize> = all.iter().rev().copied().collect();
         children.iter().for_each(|child| api.check(*child, &reversed, me.rank));
@@ -128,7 +128,7 @@ fn a_failed_split_is_seen_at_the_parent() {
             // SAFETY: the handle lives until the split is over.
             let code = unsafe { api.queue_split(comm, 0, 0, &mut child) };
             assert!(matches!(code, SUCCESS | IN_PROGRESS | REMOTE_ERROR));
-            assert_eq!((api.settle(comm), child), (REMOTE_ERROR, Comm::NULL));
+            assert_eq!((api.nccl.settle(comm), child), (REMOTE_ERROR, Comm::NULL));
             assert!(api.nccl.last_error().contains("rank 1 takes no part"), "{}", api.nccl.last_error());
             assert_eq!(api.nccl.count(comm).expect_err("failed").code, REMOTE_ERROR);
         }
@@ -148,7 +148,7 @@ fn a_shrink_is_polled_at_its_parent() {
         }
         let bench = Bench::new(&api);
         assert!(matches!(bench.begin(&api, comm, me.rank), Ok(()) | Err(IN_PROGRESS)));
-        assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
+        assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         let (mut child, mut out) = (Comm::NULL, [2]);
         // SAFETY: the handle lives until the shrink is over.
         let code = unsafe { (api.shrink)(comm, out.as_mut_ptr(), 1, &mut child, std::ptr::null(), ABORT) };
@@ -188,7 +188,7 @@ fn a_grow_is_polled_at_the_new_communicator() {
         let (code, child) = api.try_grow(comm, (3, rank), id.as_ref(), Some(&config));
         assert!(start.elapsed() < PROMPT && code == SUCCESS, "{code}: {}", api.nccl.last_error());
         assert_ne!(child, Comm::NULL);
-        assert_eq!(api.settle(child), SUCCESS);
+        assert_eq!(api.nccl.settle(child), SUCCESS);
         api.check(child, &[0, 1, 2], me.rank);
         if me.rank < 2 {
             api.check(comm, &[0, 1], me.rank);
@@ -219,7 +219,7 @@ fn a_revoke_is_polled() {
         let bench = Bench::new(&api);
         if me.rank == 0 {
             assert!(matches!(bench.begin(&api, comm, 0), Ok(()) | Err(IN_PROGRESS)));
-            assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
+            assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         }
         me.barrier("called");
         let code = api.revoke(comm, 0);

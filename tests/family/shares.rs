@@ -114,10 +114,10 @@ fn configurations_are_inherited() {
         // SAFETY: the handle lives until the split is over.
         let code = unsafe { (api.split)(polled, 0, 0, &mut child, std::ptr::null()) };
         assert!(matches!(code, SUCCESS | IN_PROGRESS));
-        assert_eq!(api.settle(polled), SUCCESS);
+        assert_eq!(api.nccl.settle(polled), SUCCESS);
         let blocks = |comm: Comm| api.nccl.finalize(comm).map_or_else(|failure| failure.code, |()| SUCCESS) == SUCCESS;
         assert!(!blocks(child) && blocks(parent));
-        assert_eq!(api.settle(child), SUCCESS);
+        assert_eq!(api.nccl.settle(child), SUCCESS);
         return [child, polled, parent].into_iter().for_each(|comm| api.destroy(comm));
     }
     Job::this_test("shares::configurations_are_inherited", 2).allow_any_warning().run().assert_ok();

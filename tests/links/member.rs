@@ -1,7 +1,6 @@
 //! A rank, and what these tests call besides the common bindings.
 
 use std::ffi::{c_int, c_void};
-use std::time::{Duration, Instant};
 
 use crate::common::collectives::Collectives;
 use crate::common::cuda::{Cuda, Stream};
@@ -16,8 +15,6 @@ pub const REMOTE_ERROR: i32 = 6;
 pub const IN_PROGRESS: i32 = 7;
 /// Values of inputs come round after so many elements: all sums are exact.
 const PERIOD: usize = 7;
-/// How long a state may take to change.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// `ncclCommMemStat_t`.
 #[derive(Clone, Copy)]
@@ -141,14 +138,7 @@ impl Member {
 
     /// Polls until nothing is under way; returns the state.
     pub fn settle(&self) -> i32 {
-        let until = Instant::now() + LIMIT;
-        loop {
-            match self.api.nccl.async_error(self.comm).expect("a live handle") {
-                IN_PROGRESS => assert!(Instant::now() < until, "still in progress"),
-                state => return state,
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.api.nccl.settle(self.comm)
     }
 
     fn element(rank: usize, at: usize) -> f32 {

@@ -20,7 +20,7 @@ fn rounds(few: usize, many: usize) -> usize {
 fn typical(api: &Api, place: (usize, usize), id: UniqueId) -> Duration {
     let start = Instant::now();
     let comm = api.begin(place, id);
-    assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
+    assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
     let took = start.elapsed();
     api.nccl.destroy(comm).expect("destroy");
     took.min(Duration::from_secs(1))
@@ -63,7 +63,7 @@ fn play(api: &Api, part: Part, place: (usize, usize), id: UniqueId) {
         return abort(api, comm);
     }
     // It fails when the others have left, or has succeeded before they did.
-    match api.settle(comm) {
+    match api.nccl.settle(comm) {
         SUCCESS if place.1.is_multiple_of(2) => api.nccl.destroy(comm).expect("destroy"),
         _ => abort(api, comm),
     }
@@ -229,7 +229,7 @@ fn finalize_in_vain(me: &Place) {
     for round in 0..rounds(6, 50) {
         let comm = api.begin((me.nranks, me.rank), api.meet(me, &format!("id {round}")));
         let member = Member::new(comm, (me.nranks, me.rank));
-        assert_eq!(api.settle(comm), SUCCESS);
+        assert_eq!(api.nccl.settle(comm), SUCCESS);
         if me.rank == 0 {
             member.fill();
             member.call().expect("a call");

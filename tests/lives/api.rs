@@ -23,8 +23,6 @@ pub const INVALID_USAGE: i32 = 5;
 pub const REMOTE: i32 = 6;
 pub const IN_PROGRESS: i32 = 7;
 
-/// How long a state may take to change, on a machine that is busy.
-const SETTLE: Duration = Duration::from_secs(60);
 /// How long an abort may take, and what a busy machine may add.
 pub const ABORT: Duration = Duration::from_secs(2);
 pub const SLACK: Duration = Duration::from_secs(2);
@@ -51,6 +49,7 @@ pub struct Api {
     grow: unsafe extern "C" fn(Comm, c_int, *const UniqueId, c_int, *mut Comm, *const c_void) -> c_int,
     growth_id: unsafe extern "C" fn(Comm, *mut UniqueId) -> c_int,
     mem_info: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
+    reset_debug: unsafe extern "C" fn(),
 }
 
 impl Api {
@@ -74,6 +73,7 @@ impl Api {
                     shrink: symbol(nccl, "ncclCommShrink").expect(missing),
                     grow: symbol(nccl, "ncclCommGrow").expect(missing),
                     growth_id: symbol(nccl, "ncclCommGetUniqueId").expect(missing),
+                    reset_debug: symbol(nccl, "ncclResetDebugInit").expect(missing),
                     mem_info: symbol(cuda, "cuMemGetInfo_v2").expect(missing),
                 }
             }
@@ -114,24 +114,18 @@ impl Api {
         self.nccl.destroy(comm).expect("destroy");
     }
 
-    /// Polls until the communicator is no longer busy; its state.
-    pub fn settle(&self, comm: Comm) -> i32 {
-        let until = Instant::now() + SETTLE;
-        loop {
-            match self.nccl.async_error(comm).expect("a live handle") {
-                IN_PROGRESS => assert!(Instant::now() < until, "still in progress"),
-                state => return state,
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     /// The codes of the three questions about a communicator.
     pub fn questions(&self, comm: Comm) -> [(&'static str, i32); 3] {
         let mut value = 0;
         let all = [("ncclCommCount", self.count), ("ncclCommCuDevice", self.device), ("ncclCommUserRank", self.rank)];
         // SAFETY: the library checks the handle; the pointer is to a live int.
         all.map(|(name, ask)| (name, unsafe { ask(comm, &mut value) }))
+    }
+
+    /// `ncclResetDebugInit`.
+    pub fn reset_log(&self) {
+        // SAFETY: no arguments.
+        unsafe { (self.reset_debug)() };
     }
 
     /// `ncclCommSplit` with one colour, into a place that outlives it: without blocking, the handle comes later.
@@ -225,7 +219,7 @@ impl Member {
     /// Calls AllReduce on what is there. The first call of a communicator that is polled connects in the background.
     pub fn call(&self) -> Result<(), Failure> {
         match self.begin_call() {
-            Err(failure) if failure.code == IN_PROGRESS => match self.api.settle(self.comm) {
+            Err(failure) if failure.code == IN_PROGRESS => match self.api.nccl.settle(self.comm) {
                 SUCCESS => Ok(()),
                 code => Err(Failure { code, ..failure }),
             },

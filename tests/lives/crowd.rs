@@ -22,7 +22,7 @@ fn end(member: Member, way: usize) {
         1 => {
             // In progress where it does not block.
             let _ = member.api.nccl.finalize(member.comm);
-            assert_eq!(member.api.settle(member.comm), SUCCESS);
+            assert_eq!(member.api.nccl.settle(member.comm), SUCCESS);
             member.api.nccl.destroy(member.comm).expect("destroy");
         }
         _ => member.api.nccl.destroy(member.comm).expect("destroy"),
@@ -44,7 +44,7 @@ fn round(me: &Place, number: usize, mine: &[usize; THREADS], start: &Barrier) {
                 thread::sleep(Duration::from_micros(dice.random_range(0..2000)));
                 // Ranks agree on this one: it is the number of the communicator that tells.
                 let comm = if which % 2 == 0 { api.init(place, ids[which]) } else { api.begin(place, ids[which]) };
-                assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
+                assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
                 let member = Member::new(comm, place);
                 (0..1 + which % 3).for_each(|_| member.sum());
                 end(member, dice.random_range(0..6));
@@ -105,7 +105,7 @@ fn every_thread_in_its_own_order() {
                         members[which] = Some(Member::new(api.begin(place, ids[which]), place));
                     }
                     let members: Vec<Member> = members.into_iter().flatten().collect();
-                    members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
+                    members.iter().for_each(|member| assert_eq!(api.nccl.settle(member.comm), SUCCESS));
                     // Calls are in one order on all ranks: they share a device, and its queues.
                     members.iter().for_each(Member::fill);
                     members.iter().for_each(|member| member.call().expect("a call"));

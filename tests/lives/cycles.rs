@@ -103,10 +103,10 @@ fn abort_stuck(cycles: &Cycles, number: usize) {
 fn polled(cycles: &Cycles, number: usize) {
     let api = cycles.api;
     let comm = api.begin(cycles.place(), cycles.id("polled", number));
-    assert_eq!(api.settle(comm), SUCCESS);
+    assert_eq!(api.nccl.settle(comm), SUCCESS);
     member(cycles, comm).sum();
     assert_eq!(api.nccl.finalize(comm).expect_err("under way").code, IN_PROGRESS);
-    assert_eq!(api.settle(comm), SUCCESS);
+    assert_eq!(api.nccl.settle(comm), SUCCESS);
     api.nccl.destroy(comm).expect("destroy");
 }
 

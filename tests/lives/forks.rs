@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 use crate::api::{Api, Holdings, INVALID_USAGE, Member, REMOTE, SUCCESS, abort};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
+use crate::common::nccl::Comm;
 use crate::common::need;
 
 /// How a child ends.
@@ -124,7 +126,7 @@ fn children_of_all_kinds() {
         let sockets = Census::now().fds.get("socket").copied().unwrap_or(0);
         let before = Holdings::now();
         let polled = Member::new(api.begin(place, api.meet(&me, "polled")), place);
-        assert_eq!(api.settle(polled.comm), SUCCESS);
+        assert_eq!(api.nccl.settle(polled.comm), SUCCESS);
         let members = [Member::new(api.init(place, api.meet(&me, "blocking")), place), polled];
         members.iter().for_each(Member::sum);
         let mut children = Vec::new();
@@ -187,7 +189,7 @@ fn join_and_die(me: &Place) {
     }
     me.publish("ready", b"");
     let start = Instant::now();
-    assert_eq!(api.settle(comm), REMOTE, "{}", api.nccl.last_error());
+    assert_eq!(api.nccl.settle(comm), REMOTE, "{}", api.nccl.last_error());
     assert!(start.elapsed() < Duration::from_secs(10), "heard of a death after {:?}", start.elapsed());
     assert!(api.nccl.last_error().contains("rank 1"), "{}", api.nccl.last_error());
     abort(api, comm);
@@ -211,7 +213,7 @@ fn in_the_middle_of_everything() {
                             0 => api.init((1, 0), api.nccl.unique_id().expect("an id")),
                             _ => api.begin((1, 0), api.nccl.unique_id().expect("an id")),
                         };
-                        assert_eq!(api.settle(comm), SUCCESS);
+                        assert_eq!(api.nccl.settle(comm), SUCCESS);
                         let member = Member::new(comm, (1, 0));
                         member.sum();
                         member.end();
@@ -229,4 +231,35 @@ fn in_the_middle_of_everything() {
         return;
     }
     Job::this_test("forks::in_the_middle_of_everything", 1).run().assert_ok();
+}
+
+/// Forks while threads write to the log, and the log is opened anew: a child's own line may be lost, the child ends.
+#[test]
+fn while_others_write() {
+    if launch::child().is_some() {
+        let api = Api::load();
+        api.cuda.use_device(0).expect("a device");
+        let member = Member::new(api.init((1, 0), api.nccl.unique_id().expect("an id")), (1, 0));
+        let (over, garbage) = (AtomicBool::new(false), Comm(std::ptr::without_provenance_mut(0x123)));
+        let write = |reset: bool| {
+            while !over.load(Ordering::Relaxed) {
+                assert!(api.nccl.count(garbage).is_err());
+                if reset {
+                    api.reset_log();
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let write = &write;
+            [false, false, true].into_iter().for_each(|reset| drop(scope.spawn(move || write(reset))));
+            for _ in 0..if need::long() { 2000 } else { 60 } {
+                let child = fork(|| i32::from(member.call().is_ok() || api.nccl.count(garbage).is_ok()));
+                assert_ended(End::QuickExit, wait_for(child));
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        return member.end();
+    }
+    let job = Job::this_test("forks::while_others_write", 1).env("NCCL_DEBUG_FILE", "/dev/null");
+    job.allow_any_warning().run().assert_ok();
 }

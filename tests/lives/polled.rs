@@ -70,20 +70,20 @@ fn life_of_a_rank(me: &Place, times: &Times, how: &dyn Fn(&str)) {
         if me.rank == 0 {
             too_early(times, &member, false);
         }
-        assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
+        assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         wait_if_late(&format!("call {round}"));
         member.fill();
         // Several, of which only the first is checked: they pile up behind the late rank.
         let first = times.of("ncclAllReduce", || member.begin_call());
         assert!(matches!(code(first), SUCCESS | IN_PROGRESS), "{}", api.nccl.last_error());
-        assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
+        assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         let end = times.of("ncclCommFinalize", || api.nccl.finalize(comm));
         assert_eq!(code(end), IN_PROGRESS);
         if !late && me.rank == 0 && api.nccl.async_error(comm) == Ok(IN_PROGRESS) {
             // The work cannot end before the last rank comes.
             times.of("ncclCommGetAsyncError", || api.nccl.async_error(comm)).expect("a live handle");
         }
-        assert_eq!(api.settle(comm), SUCCESS);
+        assert_eq!(api.nccl.settle(comm), SUCCESS);
         member.check();
         times.of("ncclCommDestroy:final", || api.nccl.destroy(comm)).expect("destroy");
     }
@@ -168,7 +168,7 @@ fn groups_are_polled() {
         if me.rank == 0 {
             members.iter().for_each(|member| too_early(&times, member, false));
         }
-        members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
+        members.iter().for_each(|member| assert_eq!(api.nccl.settle(member.comm), SUCCESS));
         // All at once, and once more with one of them late.
         for late in [false, true] {
             members.iter().for_each(Member::fill);
@@ -178,13 +178,13 @@ fn groups_are_polled() {
             api.nccl.group_start().expect("group");
             members.iter().for_each(|member| assert!(matches!(code(member.begin_call()), SUCCESS | IN_PROGRESS)));
             assert!(matches!(code(times.of("ncclGroupEnd", || api.nccl.group_end())), SUCCESS | IN_PROGRESS));
-            members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
+            members.iter().for_each(|member| assert_eq!(api.nccl.settle(member.comm), SUCCESS));
             members.iter().for_each(Member::check);
         }
         api.nccl.group_start().expect("group");
         members.iter().for_each(|member| assert!(matches!(code(api.nccl.finalize(member.comm)), SUCCESS | IN_PROGRESS)));
         assert_eq!(code(times.of("ncclGroupEnd", || api.nccl.group_end())), IN_PROGRESS);
-        members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
+        members.iter().for_each(|member| assert_eq!(api.nccl.settle(member.comm), SUCCESS));
         members.into_iter().for_each(Member::end);
         return times.print();
     }
@@ -201,7 +201,7 @@ fn errors_in_groups() {
         api.cuda.use_device(0).expect("a device");
         let make = || Member::new(api.begin((1, 0), api.nccl.unique_id().expect("an id")), (1, 0));
         let polled: Vec<Member> = (0..3).map(|_| make()).collect();
-        polled.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
+        polled.iter().for_each(|member| assert_eq!(api.nccl.settle(member.comm), SUCCESS));
         let blocking = Member::new(api.init((1, 0), api.nccl.unique_id().expect("an id")), (1, 0));
         let broken = blocking.with(Comm::NULL);
         for partner in [polled[0], blocking] {
@@ -241,10 +241,10 @@ fn groups_that_end_are_final() {
         for round in 0..if need::long() { 50 } else { 5 } {
             let make = |what: &str| Member::new(api.begin(place, api.meet(&me, &format!("{what} {round}"))), place);
             let members = ["a", "b", "c"].map(make);
-            members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
+            members.iter().for_each(|member| assert_eq!(api.nccl.settle(member.comm), SUCCESS));
             members.iter().for_each(Member::fill);
             members.iter().for_each(|member| assert!(matches!(code(member.begin_call()), SUCCESS | IN_PROGRESS)));
-            members.iter().for_each(|member| assert_eq!(api.settle(member.comm), SUCCESS));
+            members.iter().for_each(|member| assert_eq!(api.nccl.settle(member.comm), SUCCESS));
             members.iter().for_each(Member::check);
             api.nccl.group_start().expect("group");
             assert!(matches!(code(api.nccl.finalize(members[0].comm)), SUCCESS | IN_PROGRESS));

@@ -71,7 +71,7 @@ impl Busy {
             Busy::Creation => api.begin((2, 0), api.nccl.unique_id().expect("an id")),
             Busy::Split => {
                 let comm = api.begin((2, me.rank), api.meet(me, name));
-                assert_eq!(api.settle(comm), SUCCESS, "{}", api.nccl.last_error());
+                assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
                 comm
             }
             _ => api.init((2, me.rank), api.meet(me, name)),

@@ -1,6 +1,12 @@
 //! The room `sys` as the sources under test see it: addresses are real, locks and threads are shuttle's.
 
-pub use nccl::sys::{AddressRange, forks};
+pub use nccl::sys::{AddressRange, PostName, forks};
+pub use post::{Parcel, Post, Sent};
+
+mod post;
+
+/// There are no signals here.
+pub fn block_signals() {}
 
 /// parking_lot's locks as far as they are used, on shuttle's.
 pub mod sync {
@@ -10,6 +16,7 @@ pub mod sync {
     pub use shuttle::sync::RwLockReadGuard;
     pub use shuttle::thread;
 
+    #[derive(Default)]
     pub struct Mutex<T>(shuttle::sync::Mutex<T>);
     pub struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
 
@@ -36,6 +43,7 @@ pub mod sync {
         }
     }
 
+    #[derive(Default)]
     pub struct Condvar(shuttle::sync::Condvar);
     /// Whether a wait was over by its deadline. There is no time here: none is.
     pub struct TimedOut(bool);
@@ -55,9 +63,13 @@ pub mod sync {
             self.0.notify_all();
         }
 
-        pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> TimedOut {
+        pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             let held = guard.0.take().expect("it is held");
             guard.0 = Some(self.0.wait(held).unwrap_or_else(|poisoned| poisoned.into_inner()));
+        }
+
+        pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> TimedOut {
+            self.wait(guard);
             TimedOut(false)
         }
     }

@@ -286,3 +286,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn whoever_left_is_excused_by_what_is_known_of_units() {
+    let unit = Unit::pair(0, 1);
+    let peers = || vec![1];
+    // This rank could not make its part, which rank 1 had asked for.
+    let mut own: Handshake<u32> = Handshake::new();
+    let (todo, _) = own.receive(1, unit, Message::Ask, peers);
+    assert!(todo.make && own.failure(1).is_none());
+    own.made(unit, Err("out of memory".to_string()), Duration::ZERO);
+    assert_eq!(own.failure(1), Some((unit, None, "out of memory".to_string())));
+    // Rank 1 could not make its own; nothing is known of another one.
+    let mut theirs: Handshake<u32> = Handshake::new();
+    theirs.want(unit, peers, Duration::ZERO);
+    theirs.receive(1, unit, Message::Failed("no files".to_string()), peers);
+    assert_eq!(theirs.failure(1), Some((unit, Some(1), "no files".to_string())));
+    assert_eq!(theirs.failure(2), None);
+}

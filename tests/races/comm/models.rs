@@ -7,14 +7,7 @@ use std::time::{Duration, Instant};
 use shuttle::thread;
 
 use super::{Comm, arena, background};
-use crate::{error, need};
-
-/// Runs a model under many schedules: at random, and with few but mean preemptions.
-fn explore(model: impl Fn() + Send + Sync + Clone + 'static) {
-    let schedules = if need::long() { 50_000 } else { 500 };
-    shuttle::check_random(model.clone(), schedules);
-    shuttle::check_pct(model, schedules, 3);
-}
+use crate::{error, explore};
 
 /// Three threads give, take and look up handles, also those of others and those that are gone.
 #[test]
