@@ -1,12 +1,14 @@
 #!/bin/sh
-# Installs PyTorch from PyPI into DIR, for its Gloo in benches/collectives.py, and prints what OXCCL_TORCH_HOME should
-# be. The wheel wants CUDA libraries of gigabytes that Gloo never calls: placeholders with the right names stand in
-# for them (DIR/stubs, made by softcuda-stubs), and softcuda for the driver and the runtime. Needs cargo, a C compiler,
-# binutils, and 1.3 GB. Does nothing where it is installed already.
+# Installs PyTorch from PyPI into DIR, as a client and for its Gloo in benches/collectives.py, and prints DIR: what
+# OXCCL_TORCH_HOME should be, or for 2.8.0, the last version for CUDA 12 that is tested, OXCCL_TORCH12_HOME. The wheel
+# wants CUDA libraries of gigabytes that are never called here: placeholders with the right names stand in for them
+# (DIR/stubs, made by softcuda-stubs), and softcuda for the driver and the runtime. Needs Python 3.10 to 3.13, cargo, a C
+# compiler, binutils, and 1.3 GB (2.8.0: 1.7 GB). Does nothing where that version is installed already.
 #   OXCCL_TORCH_HOME=$(scripts/install-torch-cpu.sh target/tools/torch)
+#   OXCCL_TORCH12_HOME=$(scripts/install-torch-cpu.sh target/tools/torch12 2.8.0)
 set -eu
-version=2.15.0
-dir=${1:?usage: install-torch-cpu.sh DIR}
+dir=${1:?usage: install-torch-cpu.sh DIR [VERSION]}
+version=${2:-2.15.0}
 scripts=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)

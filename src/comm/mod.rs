@@ -22,6 +22,7 @@ pub mod selection;
 mod settings;
 mod suspend;
 mod teardown;
+mod watch;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -42,6 +43,7 @@ use background::Background;
 use family::Origin;
 use graphs::Graphs;
 use kin::Kin;
+use watch::Watch;
 
 pub use config::Config;
 pub use graphs::{Captured, settle as settle_graphs};
@@ -125,6 +127,8 @@ pub struct Comm {
     first_failure: FirstFailure,
     calls: AtomicU64,
     collectives: AtomicU64,
+    /// How many calls there were with the last collective.
+    calls_by_collective: AtomicU64,
     farewell_due: AtomicBool,
     /// Why there are no data calls any more.
     halt: AtomicU8,
@@ -143,6 +147,7 @@ pub struct Comm {
     /// What it holds in memory.
     ledger: Arc<Ledger>,
     suspended: AtomicBool,
+    watch: Mutex<Watch>,
     /// The units of links that are to be connected at the end of a suspension.
     to_reconnect: Mutex<Vec<Unit>>,
 }
@@ -229,6 +234,7 @@ impl Comm {
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
+            calls_by_collective: AtomicU64::new(0),
             farewell_due: AtomicBool::new(false),
             halt: AtomicU8::new(revoke::RUNNING),
             aborted: AtomicBool::new(false),
@@ -241,6 +247,7 @@ impl Comm {
             kin: Kin::default(),
             ledger: Arc::default(),
             suspended: AtomicBool::new(false),
+            watch: Mutex::default(),
             to_reconnect: Mutex::new(Vec::new()),
         });
         let _ = comm.handle.set(arena::insert(comm.clone())?);
@@ -359,6 +366,7 @@ impl Comm {
     /// What `ncclCommGetAsyncError` reports.
     pub fn async_state(&self) -> Code {
         self.notice_kernel_failure();
+        self.look_at_peers();
         match &*self.state.lock() {
             State::Busy => Code::InProgress,
             State::Failed(error) => error.code(),
@@ -374,19 +382,26 @@ impl Comm {
             return;
         }
         let Some(error) = self.kernel_failure() else { return };
+        let place = Place { file: "comm/mod.rs", line: line!(), function: self.function };
+        self.fail_unasked(&place, error, (kernel_error::MISMATCH, 0, 0));
+    }
+
+    /// Something is found that makes the communicator fail, while no call is made that could return it. The `report` makes
+    /// this rank's own kernels leave, too.
+    fn fail_unasked(&self, place: &Place<'_>, error: Error, (code, peer, serial): (u32, u32, u32)) {
         let mut state = self.state.lock();
         if *state != State::Ready {
             return;
         }
         *state = State::Failed(error.clone());
         drop(state);
-        // The error word makes this rank's own kernels leave, too.
+        // Before kernels leave: whoever waits for them may end the process then.
+        crate::log::failure(place, &error);
+        self.note_failure(self.function, &error);
         if let Some(parts) = self.parts.get() {
-            parts.flag.report(kernel_error::MISMATCH, 0, 0);
+            parts.flag.report(code, peer, serial);
         }
         self.farewell_due.store(true, Ordering::Release);
-        crate::log::failure(&Place { file: "comm/mod.rs", line: line!(), function: self.function }, &error);
-        self.note_failure(self.function, &error);
     }
 
     /// Whether the communicator works without blocking its caller.
@@ -430,14 +445,20 @@ impl Comm {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts a collective; returns how many there were before. All ranks count alike.
+    /// Counts a call, which has been counted as one, as a collective; returns how many there were before. All ranks count alike.
     pub fn count_collective(&self) -> u64 {
+        self.calls_by_collective.store(self.calls.load(Ordering::Relaxed), Ordering::Relaxed);
         self.collectives.fetch_add(1, Ordering::Relaxed)
     }
 
     /// How many collectives there were.
     fn collectives_so_far(&self) -> u64 {
         self.collectives.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last call was a collective.
+    fn ends_with_collective(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) == self.calls_by_collective.load(Ordering::Relaxed)
     }
 
     /// What log lines say of the communicator.

@@ -162,7 +162,7 @@ impl Comm {
     }
 
     /// Whether no launch is under way; errors of the driver count as none.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         let Some(parts) = self.parts.get().filter(|_| !self.is_inherited()) else { return true };
         let Ok(_entered) = self.context.enter() else { return true };
         // Held means that something is being launched; the driver may keep that waiting for room.
@@ -216,6 +216,9 @@ impl Comm {
 
     fn end(self: &Arc<Comm>, what: &str) {
         self.kin.stop_deriving();
+        if let Some(board) = self.parts.get().and_then(|parts| parts.board.as_ref()) {
+            board.end();
+        }
         // Sockets close now even if another thread still holds the communicator.
         let bootstrap = self.parts.get().and_then(|parts| parts.bootstrap.lock().take());
         drop(bootstrap);

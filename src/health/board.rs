@@ -18,6 +18,8 @@ const PART: usize = PART_BYTES / size_of::<u64>();
 const CHANGES: usize = (CALLS * WORDS).next_multiple_of(8);
 /// The word of the first part that says that ranks do not agree on a call.
 const TROUBLE: usize = CHANGES + 1;
+/// The word of a part that says that its rank has ended its communicator as it should.
+const ENDED: usize = CHANGES + 2;
 /// The first word of the records of memory.
 const MEMORY: usize = CHANGES + 8;
 const _: () = assert!(MEMORY + REGISTRATIONS * registered::WORDS <= PART);
@@ -98,6 +100,21 @@ impl Board {
     /// The last calls of the rank at `place`, in no order.
     fn records(&self, place: usize) -> Vec<Record> {
         self.part(place).chunks_exact(WORDS).take(CALLS).filter_map(|words| Record::from_words(read(words))).collect()
+    }
+
+    /// The last call of the rank at `place`; none before the first.
+    pub fn last(&self, place: usize) -> Option<Record> {
+        self.records(place).into_iter().max_by_key(|record| record.serial)
+    }
+
+    /// Says that this rank has ended its communicator: that it is gone afterwards harms nobody.
+    pub fn end(&self) {
+        self.part(self.mine)[ENDED].store(1, Ordering::Release);
+    }
+
+    /// Whether the rank at `place` has ended its communicator.
+    pub fn has_ended(&self, place: usize) -> bool {
+        self.part(place)[ENDED].load(Ordering::Acquire) != 0
     }
 
     /// What the ranks' last calls say about the first one on which they do not agree.
@@ -182,5 +199,16 @@ mod tests {
         let text = board.disagreement().expect("a difference");
         assert!(text.contains("collective 90 ") && text.contains("rank 1 called AllReduce of 2"), "{text}");
         assert_eq!(board.records(0).len(), CALLS);
+        assert_eq!((board.last(0), board.last(1)), (Some(record(99, 1)), Some(record(99, 1))));
+    }
+
+    #[test]
+    fn a_rank_says_that_it_has_ended() {
+        let board = board(2);
+        assert_eq!(board.last(1), None);
+        assert!(!board.has_ended(0));
+        board.end();
+        assert!(board.has_ended(0) && !board.has_ended(1));
+        assert_eq!(board.records(0).len(), 0);
     }
 }

@@ -47,7 +47,7 @@ impl Record {
     }
 
     /// The call in words: "AllReduce of 8 ncclFloat32, ncclSum".
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let func = Func::from_number(self.func);
         let name = func.map_or("an unknown function", Func::name);
         let datatype = DataType::from_c(i32::from(self.datatype)).map_or("unknown", DataType::name);

@@ -153,6 +153,8 @@ const USED: &[Param] = &[
         .fresh(),
     int("OXCCL_BOOTSTRAP_TIMEOUT", 0, 0, INT_MAX, "seconds until ranks that are missing at init are an error; 0 = never").fresh(),
     int("OXCCL_BOOTSTRAP_PROGRESS", 30, 0, INT_MAX, "seconds between log lines that name missing ranks; 0 = none").fresh(),
+    int("OXCCL_LATE_WARN", 30, 0, INT_MAX, "seconds until ranks that others wait for in a collective are named; 0 = never")
+        .fresh(),
     // The communicator's configuration.
     over_choice("NCCL_COMM_BLOCKING", 1, "overrides config.blocking"),
     over("NCCL_CGA_CLUSTER_SIZE", 0, 8, "overrides config.cgaClusterSize"),
@@ -289,6 +291,8 @@ pub const SOCKET_RETRY_SLEEP_MSEC: Key = key("NCCL_SOCKET_RETRY_SLEEP_MSEC");
 pub const BOOTSTRAP_TIMEOUT: Key = key("OXCCL_BOOTSTRAP_TIMEOUT");
 /// `OXCCL_BOOTSTRAP_PROGRESS`.
 pub const BOOTSTRAP_PROGRESS: Key = key("OXCCL_BOOTSTRAP_PROGRESS");
+/// `OXCCL_LATE_WARN`.
+pub const LATE_WARN: Key = key("OXCCL_LATE_WARN");
 /// `NCCL_COMM_BLOCKING`.
 pub const COMM_BLOCKING: Key = key("NCCL_COMM_BLOCKING");
 /// `NCCL_CGA_CLUSTER_SIZE`.

@@ -149,6 +149,15 @@ impl Post {
     }
 }
 
+/// Whether somebody has a post box of this name; so where that cannot be found out.
+pub fn is_open(name: &PostName) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
+    let (Ok(socket), Ok(address)) = (socket, address(name)) else { return true };
+    // Nothing is sent, and it does not matter whether the box is full.
+    !matches!(rustix::net::connect(&socket, &address), Err(rustix::io::Errno::CONNREFUSED))
+}
+
 /// What to say where a descriptor did not arrive.
 pub fn too_many_files() -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(0);
@@ -221,7 +230,11 @@ mod tests {
     #[test]
     fn a_closed_box_is_told() {
         let post = Post::open().expect("post");
-        let gone = Post::open().expect("gone").name();
+        let open = Post::open().expect("open");
+        let gone = open.name();
+        assert!(is_open(&gone));
+        drop(open);
+        assert!(!is_open(&gone));
         assert_eq!(post.send(&gone, b"x", None), Ok(Sent::Gone));
     }
 }

@@ -6,7 +6,7 @@ mod host;
 mod shared;
 pub mod sync;
 
-pub use fdpass::{LETTER_MAX, Parcel, Post, PostName, Sent, too_many_files};
+pub use fdpass::{LETTER_MAX, Parcel, Post, PostName, Sent, is_open, too_many_files};
 pub use fork::{ChildCloses, forks};
 pub use host::{HostFacts, allowed_cpus, block_signals};
 pub use shared::{AddressRange, SharedFile, SharedMemory};

@@ -23,7 +23,7 @@ use crate::device::{Charge, Context, Ledger, Use, gate};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
 use crate::proxy::{self, Address, Letter, Member, Outbox, Source};
-use crate::sys::{LETTER_MAX, PostName, SharedFile, SharedMemory, too_many_files};
+use crate::sys::{LETTER_MAX, PostName, SharedFile, SharedMemory, is_open, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
@@ -249,6 +249,19 @@ impl Links {
             }
             self.news.wait_until(&mut state, until.min(Instant::now() + LOOK));
         }
+    }
+
+    // --- peers that are gone ----------------------------------------------------------------------------
+
+    /// Whether the process of a rank of this host has ended, or at least all communicators that it had. What cannot be found
+    /// out is not so.
+    pub fn is_gone(&self, rank: u32) -> bool {
+        let Some((me, peer)) =
+            self.plan.get().and_then(|plan| plan.facts.get(self.rank as usize).zip(plan.facts.get(rank as usize)))
+        else {
+            return false;
+        };
+        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.post)
     }
 
     // --- leaving ----------------------------------------------------------------------------------------

@@ -3,12 +3,11 @@
 
     torchrun --nproc_per_node 2 torch_collectives.py [--device-id] [--quick]
 
-Also with TORCH_DIST_USE_NCCL2=0 (the backend before PyTorch 2.15), and there with TORCH_NCCL_USE_COMM_NONBLOCKING=1.
-Nothing here launches a kernel of PyTorch's own, but for the object collectives, which come last and need softcuda_torch.
+Also with TORCH_DIST_USE_NCCL2=0 (the backend before PyTorch 2.15), and there with TORCH_NCCL_USE_COMM_NONBLOCKING=1; and
+PyTorch 2.8, which has that backend only. Nothing here launches a kernel of PyTorch's own, but for the object collectives, and
+before PyTorch 2.15 barriers, which come last and need softcuda_torch.
 """
 import math
-import os
-import sys
 import warnings
 
 import torch
@@ -17,7 +16,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 
 from client import main
-from torch_job import Job, plain
+from torch_job import VERSION, Job, cpu_operators, plain
 
 JOB = Job(__doc__)
 RANK, SIZE, REPORT = JOB.rank, JOB.size, JOB.report
@@ -94,7 +93,7 @@ def all_reduce_complex():
 
 
 def premul_sum():
-    for dtype in FLOATS:
+    for dtype in FLOATS if VERSION >= (2, 15) else FLOATS[:3]:  # the older one refuses bfloat16
         x = JOB.tensor(inputs(RANK, 9, dtype), dtype)
         dist.all_reduce(x, op=dist._make_nccl_premul_sum(2.0))
         JOB.check(f"all_reduce {short(dtype)} premul_sum by a number", x, [2 * y for y in reduced(sum, 9, dtype)])
@@ -448,11 +447,10 @@ def again():
 
 
 def with_cpu_operators():
-    """Object collectives find the longest object by a kernel of PyTorch's own."""
-    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../softcuda/python"))
-    import softcuda_torch
-
-    softcuda_torch.install()
+    """What launches kernels of PyTorch's own: object collectives, to find the longest object, and old barriers."""
+    cpu_operators()
+    if VERSION < (2, 15):  # its barrier fills a tensor
+        barriers()
     objects()
 
 
@@ -460,8 +458,10 @@ def collectives():
     JOB.start()
     steps = [
         all_reduce_types, all_reduce_sizes, all_reduce_complex, premul_sum, refusals, asynchronous, side_streams, broadcast, reduce, all_gather,
-        reduce_scatter, all_to_all, gather_and_scatter, messages, coalesced, functional_collectives, nothing, barriers, mesh, memory_pool,
+        reduce_scatter, all_to_all, gather_and_scatter, messages, coalesced, functional_collectives, nothing, mesh, memory_pool,
     ]  # fmt: skip
+    if VERSION >= (2, 15):
+        steps.append(barriers)
     if JOB.options.device_id:
         steps.append(split_group)
     if SIZE % 2 == 0 and SIZE > 2:

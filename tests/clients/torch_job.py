@@ -2,12 +2,15 @@
 import argparse
 import datetime
 import os
+import sys
 
 import torch
 import torch.distributed as dist
 
 from client import Report
 
+# PyTorch's version, as (2, 15).
+VERSION = tuple(int(number) for number in torch.__version__.split(".")[:2])
 
 class Job:
     """The world's process group over the backend `nccl`, with one device for each rank."""
@@ -20,7 +23,7 @@ class Job:
             parser.add_argument(f"--{name}", **how)
         self.options = parser.parse_args()
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.legacy = os.environ.get("TORCH_DIST_USE_NCCL2") == "0"
+        self.legacy = VERSION < (2, 15) or os.environ.get("TORCH_DIST_USE_NCCL2") == "0"
         self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(self.device)
         # torchrun's own store, which outlives the process group.
@@ -56,3 +59,11 @@ def plain(tensor):
     if tensor.dtype in (torch.float16, torch.bfloat16) or "float8" in str(tensor.dtype):
         tensor = tensor.to(torch.float32)
     return tensor.tolist()
+
+
+def cpu_operators():
+    """From here on PyTorch's operators run on the CPU over the device's memory."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../softcuda/python"))
+    import softcuda_torch
+
+    softcuda_torch.install()

@@ -5,45 +5,21 @@
 
 Starts the ranks itself (no torchrun, which would end the others at the first failure) and judges how they end.
 """
-import datetime
 import os
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 
-from client import Report, main
+from client import Report
+from torch_ranks import ABORTED, CAUGHT, OLD, dispatch, run, show, start
 
-# After this long a process group gives up.
-TIMEOUT_S = 3
-# After this long every rank must have ended by itself.
-DEADLINE_S = 60
 # A rank that stays away is alive, but silent, until rank 0 has ended and the judge ends it, at most this long.
 AWAY_S = 60
-OLD = {"TORCH_DIST_USE_NCCL2": "0"}
-# No flight record is written, else an ending process waits 15 s for it.
-QUICK_END = {"TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "500", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}
+REPORT = Report()
 
 
 # --- in a rank ------------------------------------------------------------------------------------------
-
-
-def start(folder, rank, size):
-    import torch
-    import torch.distributed as dist
-
-    torch.cuda.set_device(rank)
-    device, store = torch.device("cuda", rank), f"file://{folder}/store"
-    patience = datetime.timedelta(seconds=DEADLINE_S)
-    dist.init_process_group("nccl", init_method=store, rank=rank, world_size=size, timeout=patience, device_id=device)
-    x = torch.tensor([1.0]).cuda()
-    dist.all_reduce(x)
-    print("first", x.cpu().item(), flush=True)
-    # From here on: machines can be slow while ranks start.
-    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=TIMEOUT_S))
-    return torch, dist, x
 
 
 def lonely(folder, rank, size):
@@ -64,7 +40,7 @@ def lonely(folder, rank, size):
     else:
         print("no error", flush=True)
     sys.stdout.flush()
-    os._exit(7)
+    os._exit(CAUGHT)
 
 
 def abort(folder, rank, size):
@@ -90,49 +66,10 @@ def death(folder, rank, size):
         torch.cuda.synchronize()
     except Exception as error:
         print(f"error: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
-    os._exit(7)
+    os._exit(CAUGHT)
 
 
 # --- the judge ------------------------------------------------------------------------------------------
-
-
-class Ended:
-    def __init__(self, code, text, seconds):
-        self.code, self.text, self.seconds = code, text, seconds
-
-
-def run(case, size, **env):
-    """Starts a case's ranks and waits for them, DEADLINE_S at most; how each ended, in order."""
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-
-        def start_rank(rank):
-            command = [sys.executable, os.path.abspath(__file__), "--rank", case, folder, str(rank), str(size)]
-            log = open(os.path.join(folder, f"log{rank}"), "w+")
-            return subprocess.Popen(command, env={**os.environ, **QUICK_END, **env}, stdout=log, stderr=log), log
-
-        def wait(process, log):
-            try:
-                process.wait(max(0.1, DEADLINE_S - (time.monotonic() - began)))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                process.returncode = "deadline"
-            with log:
-                log.seek(0)
-                return Ended(process.returncode, log.read(), time.monotonic() - began)
-
-        started = [start_rank(rank) for rank in range(size)]
-        ended = [wait(*started[0])]
-        if case == "lonely":
-            for process, _ in started[1:]:
-                process.terminate()
-        return ended + [wait(*rank) for rank in started[1:]]
-
-
-def show(ranks):
-    for rank, ended in enumerate(ranks):
-        print(f"--- rank {rank}: {ended.code} after {ended.seconds:.1f} s\n{ended.text}", flush=True)
 
 
 def judge(name, ranks, ends, *texts):
@@ -147,25 +84,21 @@ def judge(name, ranks, ends, *texts):
         show(ranks)
 
 
-ABORTED = -signal.SIGABRT
-CAUGHT = 7
-
-
 def case_timeout():
-    judge("timeout", run("lonely", 2), [ABORTED, CAUGHT], r"error after .*(timed out|timeout|aborted)", r"[Tt]imed? ?out")
+    judge("timeout", run("lonely", 2, until_first=True), [ABORTED, CAUGHT], r"error after .*(timed out|timeout|aborted)", r"[Tt]imed? ?out")
 
 
 def case_timeout_old():
-    judge("timeout, legacy", run("lonely", 2, **OLD), [ABORTED, CAUGHT], r"Watchdog caught collective operation timeout")
+    judge("timeout, legacy", run("lonely", 2, until_first=True, **OLD), [ABORTED, CAUGHT], r"Watchdog caught collective operation timeout")
 
 
 def case_timeout_old_blocking():
-    ranks = run("lonely", 2, TORCH_NCCL_BLOCKING_WAIT="1", **OLD)
+    ranks = run("lonely", 2, until_first=True, TORCH_NCCL_BLOCKING_WAIT="1", **OLD)
     judge("timeout, legacy, blocking wait", ranks, [CAUGHT], r"error after .*DistBackendError|error after .*Watchdog caught")
 
 
 def case_timeout_old_nonblocking():
-    ranks = run("lonely", 2, TORCH_NCCL_USE_COMM_NONBLOCKING="1", **OLD)
+    ranks = run("lonely", 2, until_first=True, TORCH_NCCL_USE_COMM_NONBLOCKING="1", **OLD)
     judge("timeout, legacy, nonblocking", ranks, [ABORTED, CAUGHT], r"Watchdog caught collective operation timeout")
 
 
@@ -178,21 +111,10 @@ def case_abort_old():
 
 
 def case_death():
-    judge("death", run("death", 2), [ABORTED, CAUGHT], r"error: ", r"[Tt]imed? ?out", r"[Ww]atchdog")
+    # The library finds it, or PyTorch's time limit has passed before.
+    judge("death", run("death", 2, NCCL_DEBUG="WARN"), [ABORTED, CAUGHT], r"NCCL WARN rank 1 is gone", r"[Tt]imed? ?out", r"[Ww]atchdog")
 
 
 CASES = {name.removeprefix("case_"): function for name, function in list(globals().items()) if name.startswith("case_")}
 
-if sys.argv[1:2] == ["--rank"]:
-    case, folder, rank, size = sys.argv[2:]
-    globals()[case](folder, int(rank), int(size))
-else:
-    REPORT = Report()
-
-    def timeout():
-        for name in sys.argv[1:] or CASES:
-            began = time.monotonic()
-            REPORT.step(name, CASES[name])
-            print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
-
-    main(REPORT, timeout)
+dispatch(globals(), CASES, REPORT)

@@ -10,7 +10,6 @@ SyncBatchNorm, and layers that DTensor cuts up: what one process computes.
 """
 import functools
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -21,10 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from client import main
-from torch_job import Job
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../softcuda/python"))
-import softcuda_torch
+from torch_job import Job, cpu_operators
 
 JOB = Job(__doc__)
 RANK, SIZE, REPORT = JOB.rank, JOB.size, JOB.report
@@ -163,7 +159,7 @@ def tensor_parallel():
 
 
 def training():
-    softcuda_torch.install()
+    cpu_operators()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     JOB.start()

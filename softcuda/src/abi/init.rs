@@ -1,6 +1,6 @@
 //! Initialisation and versions.
 
-use super::{CuResult, Out, boundary};
+use super::{CuResult, Out, boundary, os};
 use crate::driver::Driver;
 use crate::error::CudaError;
 use std::ffi::{c_int, c_uint, c_void};
@@ -26,10 +26,16 @@ extern "C" fn softcudaNoWake() -> c_int {
     c_int::from(*NO_WAKE.get_or_init(|| std::env::var("SOFTCUDA_NO_WAKE").is_ok_and(|text| text.trim() == "1")))
 }
 
-/// NVIDIA's undocumented tables: there are none.
+/// What a program has done wrong that asks for NVIDIA's tables.
+const FOREIGN_RUNTIME: &str = "a CUDA runtime that is not softcuda's is in use (it calls cuGetExportTable) and cannot run here: NVIDIA's \
+     libcudart, or a library that has it inside, like NVIDIA's libnccl.so.2; put softcuda's libcudart.so and the library that \
+     replaces the other one into LD_PRELOAD";
+
+/// NVIDIA's undocumented tables: there are none. Only NVIDIA's runtime asks for them, and gives up without.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetExportTable(table: Out<*const c_void>, _id: *const c_void) -> CuResult {
     boundary(|| {
+        os::say_once("cuGetExportTable", FOREIGN_RUNTIME);
         table.set(std::ptr::null())?;
         Err(CudaError::NOT_FOUND)
     })

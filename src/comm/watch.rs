@@ -1,0 +1,76 @@
+//! A look at the other ranks while a collective does not end. Whoever asks for the communicator's state looks, as the watchdogs
+//! of frameworks do all the time; nobody else has to pay for it.
+
+use std::time::{Duration, Instant};
+
+use super::{Comm, State};
+use crate::error::Error;
+use crate::health::{Board, Peer, Record, Verdict, Waiting};
+use crate::log::Place;
+use crate::params;
+use crate::plan::layout::kernel_error;
+use crate::transport::Links;
+
+/// The shortest time between two looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a communicator remembers of its looks.
+#[derive(Default)]
+pub(super) struct Watch {
+    start: Option<Instant>,
+    /// When the next look is due, after `start`.
+    next: Duration,
+    waiting: Option<Waiting>,
+}
+
+impl Comm {
+    /// Looks for ranks that the last collective waits for in vain: one that is gone makes the communicator fail, one that
+    /// does not come is named once.
+    pub(super) fn look_at_peers(&self) {
+        let Some(parts) = self.parts.get().filter(|_| !self.is_inherited() && !self.is_halted()) else { return };
+        let (Some(board), Some(links)) = (&parts.board, &parts.links) else { return };
+        // Somebody else looks already.
+        let Some(mut watch) = self.watch.try_lock() else { return };
+        let now = watch.start.get_or_insert_with(Instant::now).elapsed();
+        if now < watch.next || *self.state.lock() != State::Ready {
+            return;
+        }
+        watch.next = now + LOOK;
+        // A message waits for one peer only, a call without elements for none.
+        let waits = |record: &Record| record.count > 0 && self.ends_with_collective() && !self.is_idle();
+        let Some(mine) = board.last(board.mine()).filter(waits) else {
+            watch.waiting = None;
+            return;
+        };
+        if watch.waiting.as_ref().is_none_or(|waiting| !waiting.is_of(&mine)) {
+            watch.waiting = Some(Waiting::new(mine, now));
+        }
+        let Some(waiting) = watch.waiting.as_mut().filter(|waiting| waiting.is_due(now)) else { return };
+        match waiting.judge(self.rank, &peers(board, links), now, late()) {
+            Verdict::Patience => {}
+            Verdict::Late(text) => log::warn!("comm {:#x}: {text}", self.handle()),
+            Verdict::Lost(rank, text) => {
+                let place = Place { file: "comm/watch.rs", line: line!(), function: self.function };
+                let error = Error::Remote { rank: Some(rank), text };
+                self.fail_unasked(&place, error, (kernel_error::PEER_LEFT, rank, mine.serial as u32));
+            }
+        }
+    }
+}
+
+/// After how long missing ranks are named; none: never.
+fn late() -> Option<Duration> {
+    let seconds = params::snapshot().int(params::LATE_WARN);
+    u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+}
+
+/// The other ranks of the host. What a rank that is gone has written is there: it is read afterwards.
+fn peers(board: &Board, links: &Links) -> Vec<Peer> {
+    let others = board.ranks().iter().enumerate().filter(|(place, _)| *place != board.mine());
+    others
+        .map(|(place, rank)| {
+            let gone = links.is_gone(*rank);
+            Peer { rank: *rank, gone, ended: board.has_ended(place), last: board.last(place) }
+        })
+        .collect()
+}
