@@ -5,11 +5,11 @@
 //! garbage handle is therefore found by looking it up, and cannot crash.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use super::Comm;
 use crate::error::Error;
-use crate::sys::sync::{RwLock, RwLockReadGuard};
+use crate::sys::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sys::{self, AddressRange};
 
 /// Bytes between handles; the alignment tells most garbage from a handle.
@@ -49,12 +49,30 @@ impl Cells {
 
     /// To look things up. In a forked child nothing, where another thread of the parent was changing the table.
     fn look(&self) -> Option<RwLockReadGuard<'_, Table>> {
-        if self.forks == sys::forks() { Some(self.table.read()) } else { self.table.try_read() }
+        match self.is_childs() {
+            true => self.table.try_read().ok(),
+            // What was done to the table is done, whatever its thread has come to.
+            false => Some(self.table.read().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// To change things. In a forked child nothing, where another thread of the parent was looking at the table.
+    fn change(&self) -> Option<RwLockWriteGuard<'_, Table>> {
+        match self.is_childs() {
+            true => self.table.try_write().ok(),
+            false => Some(self.table.write().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// Whether this process is a child of the one that made the table: who holds its lock may be missing.
+    fn is_childs(&self) -> bool {
+        self.forks != sys::forks()
     }
 
     /// See [`insert`].
     pub(super) fn insert(&self, comm: Arc<Comm>) -> Result<usize, Error> {
-        let mut table = self.table.write();
+        let locked = || Error::Resource("a forked child has inherited the table of communicators in a locked state".to_string());
+        let mut table = self.change().ok_or_else(locked)?;
         let index = if table.cells.len() < self.count {
             table.cells.push(None);
             table.cells.len() - 1
@@ -86,7 +104,7 @@ impl Cells {
     /// See [`remove`].
     pub(super) fn remove(&self, handle: usize) -> Option<Arc<Comm>> {
         let index = self.index_of(handle)?;
-        let mut table = self.table.write();
+        let mut table = self.change()?;
         let comm = table.cells.get_mut(index)?.take()?;
         table.dead.push_back(index);
         Some(comm)

@@ -365,6 +365,10 @@ impl Comm {
 
     /// What `ncclCommGetAsyncError` reports.
     pub fn async_state(&self) -> Code {
+        // Who holds its locks may be missing in a child.
+        if self.is_inherited() {
+            return Code::InvalidUsage;
+        }
         self.notice_kernel_failure();
         self.look_at_peers();
         match &*self.state.lock() {

@@ -1,16 +1,15 @@
 //! The end of a communicator: finalize, destroy, abort.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use super::init::MIXED_GRAPHS;
 use super::{Comm, State, arena};
 use crate::error::Error;
 use crate::health::Board;
 use crate::plan::layout::kernel_error;
+use crate::sys;
 
 /// How long an abort waits for running kernels to see the flag. They look at it many times a second.
 pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(2);
@@ -228,8 +227,21 @@ impl Comm {
         }
         log::info!(target: "DESTROY", "{}", self.memory_line());
         log::info!(target: "DESTROY", "{}", self.line().gone(what));
-        ENDED.lock().push(self.clone());
+        ended().push(self.clone());
     }
+}
+
+fn ended() -> MutexGuard<'static, Vec<Arc<Comm>>> {
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All ended communicators, which the caller is to free. In a forked child none where the list is locked: who has locked it may
+/// be missing.
+fn take_ended() -> Vec<Arc<Comm>> {
+    if sys::forks() > 0 && matches!(ENDED.try_lock(), Err(TryLockError::WouldBlock)) {
+        return Vec::new();
+    }
+    std::mem::take(&mut *ended())
 }
 
 /// Frees ended communicators that nobody uses any more, but none on a device where a kernel may wait for a peer, or behind
@@ -238,7 +250,7 @@ impl Comm {
 pub fn free_ended() {
     super::settle_graphs();
     // Not under the lock: what the driver is asked may end graphs.
-    let ended = std::mem::take(&mut *ENDED.lock());
+    let ended = take_ended();
     if ended.is_empty() {
         return;
     }
@@ -247,6 +259,6 @@ pub fn free_ended() {
     // Without a handle nobody can come by it anew.
     let unused = |comm: &Arc<Comm>| Arc::strong_count(comm) == 1 && !comm.is_inherited() && !busy.contains(&comm.device);
     let (free, keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(unused);
-    ENDED.lock().extend(keep);
+    self::ended().extend(keep);
     drop(free);
 }

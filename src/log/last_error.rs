@@ -1,8 +1,8 @@
 //! The text of `ncclGetLastError`: one buffer for the process (spec §6.9).
 
-use super::patience;
-use parking_lot::Mutex;
+use super::hold;
 use std::ffi::c_char;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of the buffer, with the NUL at the end.
@@ -16,7 +16,7 @@ static WRITER: Mutex<()> = Mutex::new(());
 pub(super) fn set(text: &str) {
     let end = text.floor_char_boundary(SIZE - 1);
     // In a forked child the one that holds it may be missing: then texts may mix, at worst.
-    let _one_writer = WRITER.try_lock_for(patience());
+    let _one_writer = hold(|| WRITER.lock(), || WRITER.try_lock());
     for (to, from) in TEXT.iter().zip(text.as_bytes()[..end].iter().chain(std::iter::repeat(&0))) {
         to.store(*from, Ordering::Relaxed);
     }
@@ -29,7 +29,7 @@ pub fn last_error() -> *const c_char {
 
 /// A copy of the text.
 pub fn last_error_text() -> String {
-    let _one_writer = WRITER.try_lock_for(patience());
+    let _one_writer = hold(|| WRITER.lock(), || WRITER.try_lock());
     let bytes: Vec<u8> = TEXT.iter().map(|b| b.load(Ordering::Relaxed)).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }

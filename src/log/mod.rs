@@ -21,25 +21,24 @@ pub use settings::{LEVELS, SUBSYSTEMS, Settings};
 use crate::error::{Code, Error};
 pub use line::Place;
 use line::{Origin, render};
-use parking_lot::{Mutex, RwLock};
 use settings::Kind;
 use sink::Sink;
 use std::cell::Cell;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 /// The text by which tools recognise the library file, and the version line of the log: NCCL's, as programs that read
 /// either expect it. The NUL ends it in the file, where other texts follow.
 const BANNER: &str = "NCCL version 2.32.3+cuda13.0\0";
 
-/// How long whoever has something to say waits for another thread that is saying something: longer than a file takes to be
-/// opened.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The same in a forked child, where that thread may be missing and hold its lock for ever.
-const CHILDS_PATIENCE: Duration = Duration::from_millis(20);
+/// How long a forked child waits for a lock, and how often it looks.
+const CHILDS_PATIENCE: Duration = Duration::from_millis(50);
+const CHILDS_NAP: Duration = Duration::from_millis(1);
 
-/// This process is a forked child. A fork tells nobody in particular.
+/// This process is a forked child: who holds a lock may be missing. A fork tells nobody in particular.
+///
+/// The locks of this room are the standard library's: those of `parking_lot` share tables, which a child may find locked, too.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The facade knows one logger per process, so this cannot be a field of anything.
@@ -84,13 +83,26 @@ pub fn note_fork() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-fn patience() -> Duration {
-    if FORKED.load(Ordering::Relaxed) { CHILDS_PATIENCE } else { PATIENCE }
+/// Takes a lock that a thread holds for as long as a line takes; in a forked child, whose line may be lost, within
+/// [`CHILDS_PATIENCE`].
+fn hold<G>(wait: impl FnOnce() -> Result<G, PoisonError<G>>, attempt: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
+    if !FORKED.load(Ordering::Relaxed) {
+        return Some(wait().unwrap_or_else(PoisonError::into_inner));
+    }
+    let until = Instant::now() + CHILDS_PATIENCE;
+    loop {
+        match attempt() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= until => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(CHILDS_NAP),
+        }
+    }
 }
 
 /// Makes the next line read the environment again; an open log file is closed (ncclResetDebugInit).
 pub fn reset() {
-    if let Some(mut state) = LOGGER.state.try_write_for(patience()) {
+    if let Some(mut state) = hold(|| LOGGER.state.write(), || LOGGER.state.try_write()) {
         *state = None;
     }
     LOGGER.limit(::log::LevelFilter::Trace);
@@ -129,13 +141,13 @@ pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
 /// The same for a communicator that was never made. A failure that stderr has just been told of by the
 /// communicator itself is not repeated.
 pub fn failed_creation(place: &Place<'_>, error: &Error) {
-    if TOLD.try_lock_for(patience()).is_none_or(|told| *told != error.to_string()) {
+    if hold(|| TOLD.lock(), || TOLD.try_lock()).is_none_or(|told| *told != error.to_string()) {
         tell_stderr(place, error);
     }
 }
 
 fn tell_stderr(place: &Place<'_>, error: &Error) {
-    if let Some(mut told) = TOLD.try_lock_for(patience()) {
+    if let Some(mut told) = hold(|| TOLD.lock(), || TOLD.try_lock()) {
         *told = error.to_string();
     }
     LOGGER.with(|state| {
@@ -172,10 +184,10 @@ pub fn banner(rank: i32, library: fn() -> String) {
 impl Logger {
     /// Runs `f` on the state, which is read first where it is missing; not at all where the state cannot be had.
     fn with<R>(&self, f: impl FnOnce(&State) -> R) -> Option<R> {
-        if let Some(state) = self.state.try_read_for(patience())?.as_ref() {
+        if let Some(state) = hold(|| self.state.read(), || self.state.try_read())?.as_ref() {
             return Some(f(state));
         }
-        let mut slot = self.state.try_write_for(patience())?;
+        let mut slot = hold(|| self.state.write(), || self.state.try_write())?;
         let state = slot.get_or_insert_with(State::from_environment);
         self.limit(state.settings.max_level());
         Some(f(state))

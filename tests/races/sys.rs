@@ -13,7 +13,7 @@ pub mod sync {
     use std::ops::{Deref, DerefMut};
     use std::time::Instant;
 
-    pub use shuttle::sync::RwLockReadGuard;
+    pub use shuttle::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
     pub use shuttle::thread;
 
     #[derive(Default)]
@@ -71,26 +71,6 @@ pub mod sync {
         pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> TimedOut {
             self.wait(guard);
             TimedOut(false)
-        }
-    }
-
-    pub struct RwLock<T>(shuttle::sync::RwLock<T>);
-
-    impl<T> RwLock<T> {
-        pub fn new(value: T) -> RwLock<T> {
-            RwLock(shuttle::sync::RwLock::new(value))
-        }
-
-        pub fn read(&self) -> RwLockReadGuard<'_, T> {
-            self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-        }
-
-        pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-            self.0.try_read().ok()
-        }
-
-        pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
-            self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner())
         }
     }
 }
