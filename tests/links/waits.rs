@@ -208,6 +208,8 @@ fn a_polled_first_call_returns_at_once() {
     if let Some(me) = launch::child() {
         let member = Member::polled(Api::load(), &me);
         let sum = |member: Member| {
+            // Its calls ask for the links, too.
+            me.await_published("stopped");
             [100, 1000].into_iter().for_each(|count| member.sum(count));
             me.barrier("summed");
             member.end();
@@ -263,7 +265,12 @@ fn a_polled_call_can_be_aborted() {
 fn a_long_wait_is_told() {
     if let Some(me) = launch::child() {
         let member = Member::of_process(Api::load(), &me, "id");
-        let Some(member) = before_the_stop(&me, member, |member| member.sum(100)) else { return };
+        let late = |member: Member| {
+            // Its call asks for the links, too.
+            me.await_published("stopped");
+            member.sum(100);
+        };
+        let Some(member) = before_the_stop(&me, member, late) else { return };
         return member.sum(100);
     }
     if !need::long() {

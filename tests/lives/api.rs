@@ -312,9 +312,11 @@ impl Holdings {
 
 /// What there is more of than before, without what roots have that may stay.
 fn left_behind(before: &Census) -> Vec<String> {
-    let grown = Census::now().grown(before);
+    let now = Census::now();
+    let grown = now.grown(before);
     let more = |line: &str| line.split(' ').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(usize::MAX);
-    let roots = grown.iter().find(|line| line.ends_with(" threads: oxccl-root")).map_or(0, |line| more(line));
+    // Not how many more: one that was there may have closed everything, and its thread been on its way out.
+    let roots = now.threads.get("oxccl-root").copied().unwrap_or(0);
     let allowed = |line: &String| match line.split_once(" more ").map_or("", |(_, what)| what) {
         "threads: oxccl-root" => roots <= ROOTS,
         // A root listens, and has an epoll set and an event.
