@@ -126,11 +126,14 @@ pub fn failure(place: &Place<'_>, error: &Error) {
 #[derive(Debug, Default)]
 pub struct FirstFailure(AtomicBool);
 
-/// The last failure that stderr was told of, so that none is told twice.
-static TOLD: Mutex<String> = Mutex::new(String::new());
+/// How long stderr is not told the same again: communicators of a process often fail of one thing.
+const REPEAT: Duration = Duration::from_secs(10);
+
+/// The last failure that stderr was told of, and when.
+static TOLD: Mutex<Option<(String, Instant)>> = Mutex::new(None);
 
 /// Prints one WARN line about `error` to stderr, whatever NCCL_DEBUG says, if `once` has not done so
-/// before. Nothing is printed where WARN lines already go to the same file as stderr.
+/// before, nor anybody else within [`REPEAT`]. Nothing is printed where WARN lines already go to the same file as stderr.
 pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
     if error.code() == Code::Success || once.0.swap(true, Ordering::Relaxed) {
         return;
@@ -138,24 +141,33 @@ pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
     tell_stderr(place, error);
 }
 
-/// The same for a communicator that was never made. A failure that stderr has just been told of by the
-/// communicator itself is not repeated.
+/// The same for a communicator that was never made.
 pub fn failed_creation(place: &Place<'_>, error: &Error) {
-    if hold(|| TOLD.lock(), || TOLD.try_lock()).is_none_or(|told| *told != error.to_string()) {
-        tell_stderr(place, error);
-    }
+    tell_stderr(place, error);
 }
 
 fn tell_stderr(place: &Place<'_>, error: &Error) {
-    if let Some(mut told) = hold(|| TOLD.lock(), || TOLD.try_lock()) {
-        *told = error.to_string();
+    let text = error.to_string();
+    if is_told(&text) {
+        return;
     }
     LOGGER.with(|state| {
         if !(state.shows(Kind::Warn) && state.sink.is_stderr()) {
-            let text = state.render(Kind::Warn, place, &error.to_string());
-            sink::to_stderr(text.trim_start_matches('\n'));
+            let line = state.render(Kind::Warn, place, &text);
+            sink::to_stderr(line.trim_start_matches('\n'));
         }
     });
+}
+
+/// Whether stderr was told of a failure a moment ago; it is from now on.
+fn is_told(text: &str) -> bool {
+    let Some(mut told) = hold(|| TOLD.lock(), || TOLD.try_lock()) else { return false };
+    let now = Instant::now();
+    let same = told.as_ref().is_some_and(|(last, at)| last == text && now.duration_since(*at) < REPEAT);
+    if !same {
+        *told = Some((text.to_string(), now));
+    }
+    same
 }
 
 /// The version line of the process's first communicator: every process shows it at INFO, only the one

@@ -4,6 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::common;
 use crate::tool::{self, Folder, Headers, stderr, stdout};
@@ -179,9 +180,19 @@ fn lines_of_many_processes_and_threads_in_one_file_are_whole() {
     let folder = Folder::new();
     let path = folder.path("log").display().to_string();
     let variables = [("NCCL_DEBUG_FILE", path.as_str()), ("NCCL_DEBUG", "WARN")];
-    let start = || command(&variables, &["threads"]).expect("compilers").spawn().expect("starts");
+    // One that comes when no other is there empties the file.
+    let start = || {
+        let mut command = command(&variables, &["threads", "stay"]).expect("compilers");
+        command.stdin(Stdio::piped()).spawn().expect("starts")
+    };
     let children: Vec<_> = (0..16).map(|_| start()).collect();
+    let lines_there = || std::fs::read_to_string(&path).is_ok_and(|text| text.matches("WARN").count() == 16 * 4 * 100);
+    let until = Instant::now() + Duration::from_secs(60);
+    while !lines_there() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     for mut child in children {
+        drop(child.stdin.take());
         assert!(child.wait().expect("ends").success());
     }
     let text = normal(&std::fs::read_to_string(&path).unwrap());

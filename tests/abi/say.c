@@ -11,6 +11,7 @@
  *   many         1000 times warn
  *   threads      warn 100 times in each of four threads
  *   fork         warn in a child too
+ *   stay         waits until its standard input ends
  */
 #define _GNU_SOURCE
 #define NCCL_OS_LINUX
@@ -73,6 +74,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(what, "many")) for (n = 0; n < 1000; n++) ncclGroupEnd();
     else if (!strcmp(what, "threads")) threads();
     else if (!strcmp(what, "fork")) child();
+    else if (!strcmp(what, "stay")) while (getchar() != EOF) {}
     else return 2;
   }
   return 0;
