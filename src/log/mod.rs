@@ -133,7 +133,7 @@ const REPEAT: Duration = Duration::from_secs(10);
 static TOLD: Mutex<Option<(String, Instant)>> = Mutex::new(None);
 
 /// Prints one WARN line about `error` to stderr, whatever NCCL_DEBUG says, if `once` has not done so
-/// before, nor anybody else within [`REPEAT`]. Nothing is printed where WARN lines already go to the same file as stderr.
+/// before, nor anybody else in the last seconds. Nothing is printed where WARN lines already go to the same file as stderr.
 pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
     if error.code() == Code::Success || once.0.swap(true, Ordering::Relaxed) {
         return;
