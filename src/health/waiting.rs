@@ -76,14 +76,14 @@ impl Waiting {
     /// Judges what is to be seen of the other ranks. After `late` those that are missing are named; `None`: never.
     pub fn judge(&mut self, me: u32, peers: &[Peer], now: Duration, late: Option<Duration>) -> Verdict {
         let (serial, call) = (self.record.serial, self.record.text());
-        let gone = |called: bool| peers.iter().find(|peer| peer.gone && peer.has_called(&self.record) == called);
-        if let Some(peer) = gone(false) {
+        let gone = || peers.iter().filter(|peer| peer.gone);
+        if let Some(peer) = gone().find(|peer| !peer.has_called(&self.record)) {
             let rank = peer.rank;
             let text =
                 format!("rank {rank} is gone: its process has ended, and rank {me} waits for it in collective {serial}, {call}");
             return Verdict::Lost(rank, format!("{text}; {}", peer.last_text()));
         }
-        if let Some(peer) = gone(true).filter(|peer| !peer.ended) {
+        if let Some(peer) = gone().find(|peer| !peer.ended) {
             let since = *self.gone_since.get_or_insert(now);
             if now.saturating_sub(since) >= GONE_LIMIT {
                 let text = format!("rank {} is gone: its process has ended during collective {serial}, {call}", peer.rank);
@@ -153,6 +153,9 @@ mod tests {
         assert!(
             matches!(waiting.judge(1, &killed, at(2030), LATE), Verdict::Lost(2, text) if text.contains("during collective 7"))
         );
+        // One that has ended as it should hides no other.
+        let both = [Peer { rank: 0, ..ended[0].clone() }, killed[0].clone()];
+        assert!(matches!(waiting.judge(1, &both, at(2031), LATE), Verdict::Lost(2, _)));
     }
 
     #[test]
