@@ -11,7 +11,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::launch::{Job, Outcome};
+use common::launch::{Job, Outcome, STRICT};
 use common::need;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -26,8 +26,6 @@ const SLACK: Duration = Duration::from_secs(60);
 const LEGACY: (&str, &str) = ("TORCH_DIST_USE_NCCL2", "0");
 /// How many runs besides the collectives the strictest device gets in the short form.
 const STRICT_SAMPLE: usize = 4;
-/// The software device at its strictest: operations begin late, no store wakes who waits, allocations wait for work.
-const STRICT: [(&str, &str); 3] = [("SOFTCUDA_DELAY_US", "100"), ("SOFTCUDA_NO_WAKE", "1"), ("SOFTCUDA_ALLOC_WAITS", "1")];
 
 /// Which PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,13 +67,6 @@ fn interpreter(home: &Path) -> Job {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("CLIENT_DEADLINE_S", SCRIPT_DEADLINE.as_secs().to_string())
         .deadline(SCRIPT_DEADLINE + SLACK)
-}
-
-fn with(mut job: Job, env: &[(&str, &str)]) -> Job {
-    for (name, value) in env {
-        job = job.env(name, value);
-    }
-    job
 }
 
 /// Fails unless the last line of what the script printed says that nothing failed, and at least `least` checks passed.
@@ -149,7 +140,7 @@ impl Run {
         if self.ranks > 0 {
             job = job.args(["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", &self.ranks.to_string()]);
         }
-        job = with(job.args([&self.script]).args(&self.args), &self.env);
+        job = job.args([&self.script]).args(&self.args).with(&self.env);
         eprintln!("{self:?}");
         judge(&if self.warns { job.allow_any_warning() } else { job }.run(), self.least);
     }

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use common::launch::{Job, Outcome};
+use common::mpi::{MPICH, Mpi, OPEN_MPI};
 use common::need;
 
 /// Ranks of a job; more than one, few enough for any machine.
@@ -76,25 +77,21 @@ fn bad_usage_is_told() {
     assert!(outcome.ranks[0].stderr.contains("usage:"), "{outcome}");
 }
 
-/// The MPI example under the MPI that `variable` names, started with `options`.
-fn mpi_job(variable: &str, how: &str, options: &[&str]) {
+/// The MPI example under an MPI.
+fn mpi_job(mpi: Mpi) {
     let Some(()) = tools() else { return };
-    let Some(mpi) = need::path_in(variable, how) else { return };
-    let mpicc = mpi.join("bin/mpicc");
-    let program = build("all_reduce_mpi", &folder(variable), &[format!("MPICC={}", mpicc.display())]);
-    let job = Job::program(mpi.join("bin/mpiexec"), 1).args(["-n", &RANKS.to_string()]).args(options).args([program]);
-    // Open MPI does not start as root otherwise; the other one does not know them.
-    let job = job.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    assert_right(&job.run(), RANKS);
+    let Some(home) = mpi.home() else { return };
+    let mpicc = home.join("bin/mpicc");
+    let program = build("all_reduce_mpi", &folder(mpi.name), &[format!("MPICC={}", mpicc.display())]);
+    assert_right(&mpi.job(&home, RANKS, &[], &program).run(), RANKS);
 }
 
 #[test]
 fn all_reduce_by_a_job_of_mpich() {
-    mpi_job("OXCCL_MPI_HOME", "scripts/install-mpich.sh DIR installs MPICH there", &[]);
+    mpi_job(MPICH);
 }
 
 #[test]
 fn all_reduce_by_a_job_of_open_mpi() {
-    let how = "scripts/install-openmpi.sh DIR installs Open MPI there";
-    mpi_job("OXCCL_OPENMPI_HOME", how, &["--oversubscribe", "-x", "LD_LIBRARY_PATH"]);
+    mpi_job(OPEN_MPI);
 }

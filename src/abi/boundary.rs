@@ -171,7 +171,7 @@ pub(super) unsafe fn store<T>(name: &str, argument: &str, to: *mut T, value: T) 
 pub(super) fn never_made(function: &str, error: &Error) {
     let here = std::panic::Location::caller();
     let file = here.file().rsplit_once("src/").map_or(here.file(), |(_, file)| file);
-    log::failed_creation(&Place { file, line: here.line(), function }, error);
+    log::tell_stderr(&Place { file, line: here.line(), function }, error);
 }
 
 /// Passes a result on; an error is remembered by the thread's open group (spec §4.2).

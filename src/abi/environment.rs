@@ -1,7 +1,7 @@
 //! The process environment and the path of the library: what `params` and `log` must be told.
 
 use crate::params::{Environment, Files};
-use std::ffi::{CStr, c_void};
+use crate::sys;
 use std::io::{Error, ErrorKind, Read};
 use std::path::Path;
 
@@ -37,15 +37,6 @@ impl Environment for ProcessEnvironment {
 
 /// The file that this code was loaded from.
 pub(super) fn library_path() -> String {
-    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    let here: *const c_void = (library_path as fn() -> String as *const ()).cast();
-    // SAFETY: `here` is any address and `info` valid for writing.
-    let found = unsafe { libc::dladdr(here, info.as_mut_ptr()) } != 0;
-    // SAFETY: zeroes are a valid Dl_info.
-    let info = unsafe { info.assume_init() };
-    if !found || info.dli_fname.is_null() {
-        return "an unknown file".to_string();
-    }
-    // SAFETY: the loader's name of a loaded object is NUL-terminated and stays while we are loaded.
-    unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned()
+    let here = library_path as fn() -> String;
+    sys::loaded_file(here as usize).unwrap_or_else(|| "an unknown file".to_string())
 }

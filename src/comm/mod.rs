@@ -382,7 +382,7 @@ impl Comm {
     /// last error here.
     fn notice_kernel_failure(&self) {
         // Kernels of ranks that are told to leave at different times have nothing to say.
-        if self.is_inherited() || self.is_halted() {
+        if self.is_halted() {
             return;
         }
         let Some(error) = self.kernel_failure() else { return };

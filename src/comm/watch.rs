@@ -27,7 +27,7 @@ impl Comm {
     /// Looks for ranks that the last collective waits for in vain: one that is gone makes the communicator fail, one that
     /// does not come is named once.
     pub(super) fn look_at_peers(&self) {
-        let Some(parts) = self.parts.get().filter(|_| !self.is_inherited() && !self.is_halted()) else { return };
+        let Some(parts) = self.parts.get().filter(|_| !self.is_halted()) else { return };
         let (Some(board), Some(links)) = (&parts.board, &parts.links) else { return };
         // Somebody else looks already.
         let Some(mut watch) = self.watch.try_lock() else { return };

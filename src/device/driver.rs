@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
 use crate::error::Error;
+use crate::sys;
 
 /// The driver's soname; the only name that is tried, so that a toolkit's stub library never wins.
 const SONAME: &str = "libcuda.so.1";
@@ -58,18 +59,9 @@ fn lacking(library: &Library, symbol: &str) -> Error {
 
 /// The file of a driver, as the loader names it.
 fn file_of(library: &Library) -> String {
-    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: only the symbol's address is taken.
-    let Ok(symbol) = (unsafe { library.get::<*const c_void>(b"cuInit") }) else { return SONAME.to_string() };
-    // SAFETY: `info` is valid for writing; any address may be asked about.
-    let found = unsafe { libc::dladdr(symbol.into_raw().cast_const(), info.as_mut_ptr()) } != 0;
-    // SAFETY: zeroes are a valid Dl_info.
-    let info = unsafe { info.assume_init() };
-    if !found || info.dli_fname.is_null() {
-        return SONAME.to_string();
-    }
-    // SAFETY: the loader's name of a loaded object is NUL-terminated and stays while the object is loaded.
-    unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned()
+    let symbol = unsafe { library.get::<*const c_void>(b"cuInit") };
+    symbol.ok().and_then(|symbol| sys::loaded_file(symbol.into_raw().addr())).unwrap_or_else(|| SONAME.to_string())
 }
 
 driver_table! {

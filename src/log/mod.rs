@@ -141,12 +141,8 @@ pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
     tell_stderr(place, error);
 }
 
-/// The same for a communicator that was never made.
-pub fn failed_creation(place: &Place<'_>, error: &Error) {
-    tell_stderr(place, error);
-}
-
-fn tell_stderr(place: &Place<'_>, error: &Error) {
+/// The same for a communicator that was never made, and has nothing to remember it in.
+pub fn tell_stderr(place: &Place<'_>, error: &Error) {
     let text = error.to_string();
     if is_told(&text) {
         return;

@@ -1,8 +1,7 @@
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-use std::os::fd::OwnedFd;
 
 use parking_lot::Mutex;
 

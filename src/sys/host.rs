@@ -1,6 +1,8 @@
 //! Who this host is, and which of its namespaces the process lives in.
 
+use std::ffi::{CStr, c_void};
 use std::fs;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
@@ -69,4 +71,15 @@ pub fn allowed_cpus() -> usize {
 pub fn block_signals() {
     // There is no way in which it can fail.
     let _ = nix::sys::signal::SigSet::all().thread_set_mask();
+}
+
+/// The file that the code or data at an address was loaded from, as the loader names it; none where nothing was.
+pub fn loaded_file(address: usize) -> Option<String> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked about, and `info` is valid for writing.
+    let found = unsafe { libc::dladdr(std::ptr::without_provenance::<c_void>(address), info.as_mut_ptr()) } != 0;
+    // SAFETY: zeroes are a valid Dl_info.
+    let name = unsafe { info.assume_init() }.dli_fname;
+    // SAFETY: the loader's name of a loaded object is NUL-terminated and stays while the object is loaded.
+    (found && !name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }

@@ -1,51 +1,9 @@
 //! Jobs of two MPIs: threads and devices of each process, overlapping communicators, the library linked and preloaded.
 
-use std::path::{Path, PathBuf};
-
-use crate::common::launch::{Job, Outcome};
-use crate::common::{self, need};
+use crate::common;
+use crate::common::launch::Outcome;
+use crate::common::mpi::{MPICH, Mpi, OPEN_MPI};
 use crate::{Folder, absent_first, assert_says, build_at, build_with_absent};
-
-/// One of the two.
-#[derive(Clone, Copy)]
-struct Mpi {
-    name: &'static str,
-    variable: &'static str,
-    how: &'static str,
-    /// What lets more processes start than there are cores, and hands them `LD_LIBRARY_PATH`.
-    options: &'static [&'static str],
-    /// What sets a variable for the processes alone.
-    set: fn(&str, &Path) -> Vec<String>,
-}
-
-const MPICH: Mpi = Mpi {
-    name: "mpich",
-    variable: "OXCCL_MPI_HOME",
-    how: "scripts/install-mpich.sh DIR installs MPICH there",
-    options: &[],
-    set: |name, value| vec!["-genv".into(), name.into(), value.display().to_string()],
-};
-const OPEN_MPI: Mpi = Mpi {
-    name: "open-mpi",
-    variable: "OXCCL_OPENMPI_HOME",
-    how: "scripts/install-openmpi.sh DIR installs Open MPI there",
-    options: &["--oversubscribe", "-x", "LD_LIBRARY_PATH"],
-    set: |name, value| vec!["-x".into(), format!("{name}={}", value.display())],
-};
-
-impl Mpi {
-    fn home(self) -> Option<PathBuf> {
-        need::path_in(self.variable, self.how)
-    }
-
-    /// `mpiexec -n N`, with more options before the program.
-    fn job(self, home: &Path, processes: usize, more: &[String], program: &Path) -> Job {
-        let job = Job::program(home.join("bin/mpiexec"), 1).args(["-n", &processes.to_string()]);
-        let job = job.args(self.options).args(more).args([program]);
-        // Open MPI does not start as root otherwise; the other one does not know them.
-        job.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    }
-}
 
 /// Threads that are ranks of three overlapping communicators each.
 fn grid(mpi: Mpi) {

@@ -88,40 +88,42 @@ def judge(name, ranks, text, shown=True):
         show(ranks)
 
 
-BACKENDS = {"": {}, ", legacy": OLD}
+LEGACY = ", legacy"
+BACKENDS = {"": {}, LEGACY: OLD}
 REDUCE = "AllReduce of 1 ncclFloat32, ncclSum"
 MISMATCH = "collective 1 of the communicator does not match"
 
 
-def case_one_device():
+def judge_both(name, case, text, shown=tuple(BACKENDS), **how):
+    """Judges a case with both backends, of which those in `shown` show the text."""
     for suffix, env in BACKENDS.items():
-        text = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 10000 of "
-        judge(f"two ranks on one device{suffix}", run("one_device", 2, **LOG, **env), text, shown=env == OLD)
+        judge(f"{name}{suffix}", run(case, 2, **how, **LOG, **env), text, shown=suffix in shown)
+
+
+def case_one_device():
+    text = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 10000 of "
+    judge_both("two ranks on one device", "one_device", text, shown=[LEGACY])
 
 
 def case_sizes():
     text = f"{MISMATCH}: rank 0 called AllReduce of 10 ncclFloat32, ncclSum; rank 1 called AllReduce of 11 ncclFloat32, ncclSum"
-    for suffix, env in BACKENDS.items():
-        judge(f"sizes{suffix}", run("sizes", 2, **LOG, **env), text)
+    judge_both("sizes", "sizes", text)
 
 
 def case_collectives():
     text = f"{MISMATCH}: rank 0 called {REDUCE}; rank 1 called Broadcast of 1 ncclFloat32, root 0"
-    for suffix, env in BACKENDS.items():
-        judge(f"collectives{suffix}", run("collectives", 2, **LOG, **env), text)
+    judge_both("collectives", "collectives", text)
 
 
 def case_death():
     text = f"rank 1 is gone: its process has ended, and rank 0 waits for it in collective 1, {REDUCE}"
-    for suffix, env in BACKENDS.items():
-        judge(f"a killed rank{suffix}", run("death", 2, **LOG, **env), text)
+    judge_both("a killed rank", "death", text)
 
 
 def case_absence():
     """PyTorch's own time limit ends the process; it does not ask the library then."""
     text = f"rank 0 has been in collective 1, {REDUCE}, for . s: rank 1 has not called it; its last one was collective 0"
-    for suffix, env in BACKENDS.items():
-        judge(f"a rank that stays away{suffix}", run("absence", 2, until_first=True, **LOG, **env), text, shown=False)
+    judge_both("a rank that stays away", "absence", text, shown=[], until_first=True)
 
 
 CASES = {name.removeprefix("case_"): function for name, function in list(globals().items()) if name.startswith("case_")}

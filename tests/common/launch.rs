@@ -20,6 +20,9 @@ use rustix::process::{Pid, Signal};
 
 use super::{library_path, procfs};
 
+/// The software device at its strictest: operations begin late, no store wakes who waits, allocations wait for work.
+pub const STRICT: [(&str, &str); 3] = [("SOFTCUDA_DELAY_US", "100"), ("SOFTCUDA_NO_WAKE", "1"), ("SOFTCUDA_ALLOC_WAITS", "1")];
+
 /// A test's ranks have this long unless it says otherwise: generous, since a machine can be busy.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 /// Most bytes of a rank's stdout or stderr that are kept; what comes later is dropped and counted.
@@ -141,6 +144,11 @@ impl Job {
     pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Job {
         self.envs.push((None, key.as_ref().to_os_string(), value.as_ref().to_os_string()));
         self
+    }
+
+    /// Sets several, such as [`STRICT`].
+    pub fn with(self, variables: &[(&str, &str)]) -> Job {
+        variables.iter().fold(self, |job, (name, value)| job.env(name, value))
     }
 
     /// Sets an environment variable in one rank only.

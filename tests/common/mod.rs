@@ -3,6 +3,7 @@
 //! * [`profile_dir`], [`library_path`]: where the libraries are that this build made.
 //! * [`launch`]: start ranks with a deadline, capture what they print, fail on an unexpected WARN,
 //!   and say what each rank was doing when the deadline passed.
+//! * [`mpi`]: the same by a launcher of MPI's.
 //! * [`procfs`]: what the kernel knows about a process.
 //! * [`census`]: count what a process holds (fds, threads, memfds, memory, `/dev/shm`), before and after.
 //! * [`need`]: a missing tool skips a test with a message, or fails it under `OXCCL_REQUIRE=all`.
@@ -32,6 +33,7 @@ pub mod contract;
 pub mod cuda;
 pub mod graph;
 pub mod launch;
+pub mod mpi;
 pub mod nccl;
 pub mod need;
 pub mod oracle;

@@ -3,7 +3,7 @@
 #[path = "../../../common/mod.rs"]
 mod common;
 
-use common::launch::{Job, Outcome};
+use common::launch::{Job, Outcome, STRICT};
 
 fn client(arguments: &[&str]) -> Job {
     Job::program(env!("CARGO_BIN_EXE_cudarc-client"), 1).args(arguments)
@@ -42,7 +42,5 @@ fn a_process_for_each_device() {
 /// The strictest device: what was not waited for is not there yet.
 #[test]
 fn threads_on_a_slow_device() {
-    let job =
-        client(&["threads", "2"]).env("SOFTCUDA_DELAY_US", "100").env("SOFTCUDA_NO_WAKE", "1").env("SOFTCUDA_ALLOC_WAITS", "1");
-    assert_passes(&job.run(), 120);
+    assert_passes(&client(&["threads", "2"]).with(&STRICT).run(), 120);
 }
