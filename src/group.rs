@@ -8,10 +8,13 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::bootstrap::UniqueId;
 use crate::comm::family::{Derivation, Plan, Publish};
 use crate::comm::jobs::{self, Job, Task};
 use crate::comm::{self, Comm, Config, InitRequest, Outcome};
+use crate::device::Context;
 use crate::error::Error;
 use crate::launch;
 
@@ -115,13 +118,22 @@ fn carry_out(group: Group) -> Result<Outcome, Error> {
     }
     if jobs.is_empty() || jobs.iter().any(|job| job.is_blocking() || job.is_end()) {
         jobs::run_all(jobs)?;
-        return launch::run_group(&calls, true);
+        return launch::run_group(&calls);
     }
-    jobs::in_background(jobs, move |jobs| {
-        jobs::run_all(jobs)?;
-        launch::run_group(&calls, false).map(drop)
-    })?;
-    Ok(Outcome::InProgress)
+    in_background(jobs, calls)
+}
+
+/// Carries out a group that its caller polls for. All of its communicators are busy until the whole group is enqueued.
+fn in_background(jobs: Vec<Job>, calls: Vec<(Arc<Comm>, Call)>) -> Result<Outcome, Error> {
+    let (others, called) = (jobs::polled(&jobs), calls.iter().map(|(comm, _)| comm.clone()).collect::<Vec<_>>());
+    // The jobs come back where nothing is begun, to be dropped properly.
+    let place = Arc::new(Mutex::new(jobs));
+    let theirs = place.clone();
+    let first = move || jobs::run_together(std::mem::take(&mut *theirs.lock()));
+    launch::run_group_after(calls, others, first).inspect_err(|error| {
+        std::mem::take(&mut *place.lock()).into_iter().for_each(|job| job.drop_for(error));
+        called.iter().for_each(|comm| comm.fail_call(error));
+    })
 }
 
 /// Jobs that are waited for and jobs that are polled for do not go together (spec §4.1), unless the group
@@ -184,7 +196,8 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
     let result = devices.iter().enumerate().try_for_each(|(rank, device)| {
         let place = (devices.len() as i32, rank as i32);
         let request = InitRequest::new("ncclCommInitAll", place, id, config.clone());
-        comms.push(Comm::create(InitRequest { always_blocking: true, device: Some(*device), ..request })?);
+        let context = Some(Context::retain(*device)?);
+        comms.push(Comm::create(InitRequest { always_blocking: true, context, ..request })?);
         Ok(())
     });
     let task = || Task::Init { id, unused: Vec::new(), publish: Some(Box::new(|_| ())) };

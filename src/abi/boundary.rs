@@ -93,10 +93,14 @@ impl Answer<ResultCode> for EndOfGroup {
     }
 }
 
-/// Runs the body of an entry point.
+/// Runs the body of an entry point, after what the calling thread still has to do for earlier calls.
 pub(super) fn guard<T: AfterPanic, R: Answer<T>>(call: &Place<'_>, body: impl FnOnce() -> R) -> T {
     log::install();
-    catch_unwind(AssertUnwindSafe(|| body().answer(call))).unwrap_or_else(|panic| {
+    let body = || {
+        comm::handover::take_up();
+        body().answer(call)
+    };
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
         log::failure(call, &Error::Internal(format!("{} panicked: {text}", call.function)));

@@ -196,7 +196,7 @@ impl Derivation {
         let Plan::Grow { nranks, .. } = self.plan else {
             return Err(Error::Internal("only a grow knows its ranks before they meet".to_string()));
         };
-        let child = Comm::create(self.request((nranks, self.parent.rank()), None))?;
+        let child = Comm::create(self.request((nranks, self.parent.rank()), None)?)?;
         self.child = Some(child.clone());
         Ok(child)
     }
@@ -223,18 +223,19 @@ impl Derivation {
         &self.cancel
     }
 
-    fn request(&self, (nranks, rank): (i32, i32), origin: Option<Origin>) -> InitRequest {
-        InitRequest {
+    /// What is derived works in its parent's context.
+    fn request(&self, (nranks, rank): (i32, i32), origin: Option<Origin>) -> Result<InitRequest, Error> {
+        Ok(InitRequest {
             function: self.plan.function(),
             nranks,
             rank,
             id: None,
             config: self.config.clone(),
             always_blocking: false,
-            device: Some(self.parent.device),
+            context: Some(self.parent.context.again()?),
             origin,
             cancel: Some(self.cancel.clone()),
-        }
+        })
     }
 
     /// Does it, and waits for the ranks that take part.
@@ -294,7 +295,7 @@ impl Derivation {
         };
         let child = read_id(&members, words, made.err()).and_then(|id| {
             let place = (members.len() as i32, place as i32);
-            Comm::create(self.request(place, Some(self.origin(count)))).map(|child| (child, id))
+            self.request(place, Some(self.origin(count))).and_then(Comm::create).map(|child| (child, id))
         });
         let (child, id) = match child {
             Ok(made) => made,

@@ -48,6 +48,11 @@ pub struct Captured {
 }
 
 impl Captured {
+    /// The number of the capture.
+    pub fn capture(&self) -> u64 {
+        self.capture
+    }
+
     /// The end of the launches that were captured before, in this capture; none before the first.
     pub fn before(&self) -> Option<&Event> {
         self.launched.load(Ordering::Relaxed).then_some(&self.end)

@@ -80,22 +80,17 @@ impl Comm {
         result
     }
 
-    /// What a creation has come to; of no account if the communicator was aborted meanwhile. An error that no
-    /// call returns becomes the last error here, before it can be seen.
+    /// What a creation has come to; of no account if the communicator was aborted meanwhile. One that is polled stays busy
+    /// until its whole group has been carried out. An error that no call returns becomes the last error here, before it
+    /// can be seen.
     fn begin_life(&self, result: &Result<(), Error>, published: bool) {
-        let mut state = self.state.lock();
-        if *state != State::Busy {
-            return;
+        if let (Err(error), true) = (result, published)
+            && *self.state.lock() == State::Busy
+        {
+            crate::log::failure(&Place { file: "comm/init.rs", line: line!(), function: self.function }, error);
         }
-        match result {
-            Ok(()) => *state = State::Ready,
-            Err(error) => {
-                if published {
-                    crate::log::failure(&Place { file: "comm/init.rs", line: line!(), function: self.function }, error);
-                }
-                self.note_failure(self.function, error);
-                *state = State::Failed(error.clone());
-            }
+        if result.is_err() || !published {
+            self.end_busy(result);
         }
     }
 
@@ -263,6 +258,7 @@ impl Comm {
             host: HostFacts::read(settings.host_id.as_deref()),
             process: settings::process_number(),
             device: self.device,
+            context: self.context.key().0 as u64,
             uuid: self.facts.uuid,
             bus_id: self.facts.bus_id,
             capability: self.facts.capability,

@@ -61,12 +61,6 @@ impl Job {
         matches!(self.task, Task::Destroy | Task::Abort)
     }
 
-    /// Whether its communicator is busy until all jobs are done. Others say themselves that they are ready, and from then on
-    /// their users may have begun something else.
-    fn is_polled_parent(&self) -> bool {
-        matches!(&self.task, Task::Derive(derivation) if Arc::ptr_eq(derivation.parent(), &self.comm))
-    }
-
     /// Jobs of one lane are done in the order of their calls: those of a communicator, with what is derived from it.
     fn lane(&self) -> *const Comm {
         match &self.task {
@@ -179,22 +173,33 @@ impl GivingUp {
     }
 }
 
+/// The communicators of jobs that are polled, and busy until everything of their group is done.
+pub fn polled(jobs: &[Job]) -> Vec<Arc<Comm>> {
+    jobs.iter().filter(|job| !job.blocking && !job.is_end()).map(|job| job.comm.clone()).collect()
+}
+
 /// Runs jobs at the same time, since they wait for one another, but those of one communicator in the order of their calls;
-/// returns the first failure. A failure makes those that wait give up.
+/// returns the first failure. A failure makes those that wait give up. Communicators that are polled stay busy.
 ///
 /// # Errors
 /// The first failure of a job, or of the system to start a thread.
-pub fn run_all(jobs: Vec<Job>) -> Result<(), Error> {
-    let comms: Vec<Arc<Comm>> = jobs.iter().filter(|job| job.is_polled_parent()).map(|job| job.comm.clone()).collect();
+pub fn run_together(jobs: Vec<Job>) -> Result<(), Error> {
     let mut lanes = lanes(jobs);
-    let result = match lanes.len() {
+    match lanes.len() {
         0 => Ok(()),
         1 => run_lane(lanes.remove(0)),
         _ => run_lanes(lanes),
-    };
-    if result.is_ok() {
-        comms.iter().for_each(|comm| comm.leave_busy());
     }
+}
+
+/// The same, and all communicators can be used after it.
+///
+/// # Errors
+/// As [`run_together`].
+pub fn run_all(jobs: Vec<Job>) -> Result<(), Error> {
+    let polled = polled(&jobs);
+    let result = run_together(jobs);
+    polled.iter().for_each(|comm| comm.end_busy(&result));
     result
 }
 
@@ -253,20 +258,11 @@ fn run_lanes(lanes: Vec<Vec<Job>>) -> Result<(), Error> {
     first.into_inner().map_or(Ok(()), Err)
 }
 
-/// Starts `work` for the communicators of jobs on a thread of its own; their states tell how it goes.
+/// Starts `work` for communicators on a thread of its own: they are busy, unless they were not ready, until somebody ends
+/// that; they fail with `work`.
 ///
 /// # Errors
 /// [`Error::System`] when there is no thread; the communicators have then failed.
-pub fn in_background(jobs: Vec<Job>, work: impl FnOnce(Vec<Job>) -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
-    let comms = jobs.iter().map(|job| job.comm.clone()).collect();
-    carry_on(comms, move || work(jobs))
-}
-
-/// Starts `work` for communicators on a thread of its own: they are busy, unless they were not ready, until `work` says
-/// that they are ready again.
-///
-/// # Errors
-/// As [`in_background`].
 pub fn carry_on(comms: Vec<Arc<Comm>>, work: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
     background::start(comms, work)
 }

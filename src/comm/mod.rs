@@ -4,9 +4,11 @@ mod arena;
 mod background;
 mod board;
 pub mod config;
+mod context;
 pub mod family;
 mod filter;
 mod graphs;
+pub mod handover;
 mod init;
 mod items;
 pub mod jobs;
@@ -80,8 +82,8 @@ pub struct InitRequest {
     pub config: Config,
     /// `ncclCommInitRank` and `ncclCommInitAll` block whatever the configuration says (spec §3.2).
     pub always_blocking: bool,
-    /// The device, where it is not the calling thread's current one.
-    pub device: Option<i32>,
+    /// The context, where it is not the one that the calling thread works in.
+    pub context: Option<Arc<Context>>,
     /// What it is derived from, if that is to be told.
     pub origin: Option<Origin>,
     /// What ends its waits, if that is there already.
@@ -89,11 +91,11 @@ pub struct InitRequest {
 }
 
 impl InitRequest {
-    /// A request of the calling thread for its current device.
+    /// A request of the calling thread for the context that it works in.
     pub fn new(function: &'static str, (nranks, rank): (i32, i32), id: UniqueId, config: Config) -> InitRequest {
         let id = Some(id);
         let always_blocking = false;
-        InitRequest { function, nranks, rank, id, config, always_blocking, device: None, origin: None, cancel: None }
+        InitRequest { function, nranks, rank, id, config, always_blocking, context: None, origin: None, cancel: None }
     }
 }
 
@@ -205,16 +207,13 @@ impl Comm {
     pub fn create(request: InitRequest) -> Result<Arc<Comm>, Error> {
         check_cuda()?;
         free_ended();
-        let device = match request.device {
-            Some(device) => device,
-            None => device::current_device()?,
-        };
+        let context = request.context.map_or_else(Context::of_thread, Ok)?;
+        let device = context.device();
         crate::log::set_thread_device(device);
         let InitRequest { function, nranks, rank, config, origin, cancel, .. } = request;
         if nranks < 1 || rank < 0 || rank >= nranks {
             return Err(Error::InvalidArgument(format!("Invalid rank requested : {rank}/{nranks}")));
         }
-        let context = Context::retain(device)?;
         let comm = Arc::new(Comm {
             function,
             rank: rank as u32,
@@ -335,6 +334,7 @@ impl Comm {
             let text = "the communicator belongs to the parent of this forked process, which cannot use it";
             return Err(Error::InvalidUsage(text.to_string()));
         }
+        self.notice_lost_context();
         self.notice_kernel_failure();
         match &*self.state.lock() {
             State::Ready => Ok(()),
@@ -369,6 +369,7 @@ impl Comm {
         if self.is_inherited() {
             return Code::InvalidUsage;
         }
+        self.notice_lost_device();
         self.notice_kernel_failure();
         self.look_at_peers();
         match &*self.state.lock() {
@@ -430,12 +431,17 @@ impl Comm {
         }
     }
 
-    /// What was under way has succeeded.
-    pub(super) fn leave_busy(&self) {
+    /// What was under way has ended like this; of no account where it was ended otherwise.
+    pub fn end_busy(&self, result: &Result<(), Error>) {
         let mut state = self.state.lock();
-        if *state == State::Busy {
-            *state = State::Ready;
+        if *state != State::Busy {
+            return;
         }
+        if let Err(error) = result {
+            // Before it can be seen.
+            self.note_failure(self.function, error);
+        }
+        *state = result.as_ref().err().map_or(State::Ready, |error| State::Failed(error.clone()));
     }
 
     /// Says what went wrong on stderr, once for the communicator.

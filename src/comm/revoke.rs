@@ -71,7 +71,6 @@ impl Comm {
         let result = self.wait_until_quiet("ncclCommRevoke");
         let code = result.as_ref().map_or_else(Error::code, |()| Code::Success);
         log::info!(target: "DESTROY", "{}", self.line().revoke(&format!("COMPLETE, result {}", code as i32)));
-        self.leave_busy();
         result
     }
 

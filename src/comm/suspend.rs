@@ -95,7 +95,6 @@ impl Comm {
             links.forget();
         }
         log::info!(target: "INIT", "suspended: {}", self.memory_line());
-        self.leave_busy();
         Ok(())
     }
 
@@ -117,7 +116,6 @@ impl Comm {
             }
         }
         self.suspended.store(false, Ordering::Release);
-        self.leave_busy();
         Ok(())
     }
 

@@ -29,10 +29,10 @@ impl Comm {
             return Ok(());
         }
         self.check_unfinalized()?;
+        self.context.check_alive()?;
         self.finalized.store(true, Ordering::Release);
         self.wait_for_graphs("ncclCommFinalize");
         self.wait_for_launches()?;
-        self.leave_busy();
         Ok(())
     }
 
@@ -53,13 +53,21 @@ impl Comm {
     /// Waits for the work and for graphs, and takes the handle back; [`free_ended`] frees it.
     ///
     /// # Errors
-    /// The failure of a communicator that has failed: nothing is freed then, abort does that. [`Error::InvalidArgument`]
-    /// where somebody else aborts or destroys it meanwhile.
+    /// The failure of a communicator that has failed: nothing is freed then, abort does that. [`Error::Cuda`] where its
+    /// context is gone; it is freed all the same. [`Error::InvalidArgument`] where somebody else aborts or destroys it
+    /// meanwhile.
     pub fn destroy(self: &Arc<Comm>) -> Result<(), Error> {
         if self.is_inherited() {
             return Ok(());
         }
-        self.check_ready()?;
+        let ready = self.check_ready();
+        if self.has_lost_context() {
+            // What lay there went with it, and nothing runs.
+            self.stop();
+            self.abort()?;
+            return ready.and_then(|()| self.context.check_alive());
+        }
+        ready?;
         // The handle stays good meanwhile, so that another thread can abort what waits in vain.
         self.wait_for_graphs("ncclCommDestroy");
         let result = self.wait_for_launches();

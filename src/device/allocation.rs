@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::context::{Context, current_device};
+use super::context::Context;
 use super::driver::{Driver, IpcMemHandle};
 use crate::error::Error;
 
@@ -73,57 +73,73 @@ impl Allocation {
     }
 }
 
-/// The contexts that memory of [`allocate`] lives in: such memory has no owner in this library, so its
-/// context must outlive everything.
-static HELD: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
-
-/// The memory of [`allocate`]: where each piece begins, and where it ends.
-static GIVEN: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
-
-fn hold(device: i32) -> Result<Arc<Context>, Error> {
-    let mut held = HELD.lock();
-    if let Some(context) = held.iter().find(|context| context.device() == device) {
-        return Ok(context.clone());
-    }
-    held.push(Context::retain(device)?);
-    Ok(held[held.len() - 1].clone())
+/// Memory that users have from [`allocate`]. It has no owner in this library, so its context is kept with it.
+struct Given {
+    end: u64,
+    context: Arc<Context>,
 }
 
-/// Allocates memory on the calling thread's current device, for the user (`ncclMemAlloc`). No bytes
-/// give address 0.
+/// The memory of [`allocate`], by where each piece begins.
+static GIVEN: Mutex<BTreeMap<u64, Given>> = Mutex::new(BTreeMap::new());
+
+/// The calling thread's context: one that is held for other memory already, where there is one.
+fn context_of_thread() -> Result<Arc<Context>, Error> {
+    let held = GIVEN.lock().values().map(|piece| piece.context.clone()).find(|context| context.is_current());
+    match held.filter(|context| context.check_alive().is_ok()) {
+        Some(context) => Ok(context),
+        None => Context::of_thread(),
+    }
+}
+
+/// Allocates memory in the calling thread's current context, for the user (`ncclMemAlloc`). No bytes give address 0.
+///
+/// # Errors
+/// [`Error::NoCuda`] or [`Error::Cuda`] where there is no usable device, or it has no memory.
 pub fn allocate(bytes: usize) -> Result<u64, Error> {
-    let context = hold(current_device()?)?;
+    let context = context_of_thread()?;
     if bytes == 0 {
         return Ok(0);
     }
-    let _entered = context.enter()?;
+    let entered = context.enter()?;
     let driver = context.driver();
     let mut address = 0;
     // SAFETY: a context is current; the pointer is to a live variable.
     driver.check("cuMemAlloc", unsafe { (driver.table.mem_alloc)(&mut address, bytes) })?;
-    GIVEN.lock().insert(address, address + bytes as u64);
+    drop(entered);
+    let mut given = GIVEN.lock();
+    // What went with its context was never freed, and its addresses may be used again.
+    given.retain(|_, piece| !piece.context.is_gone());
+    given.insert(address, Given { end: address + bytes as u64, context });
     Ok(address)
 }
 
 /// Whether an address is in memory of [`allocate`].
 pub fn is_given(address: u64) -> bool {
-    GIVEN.lock().range(..=address).next_back().is_some_and(|(_, end)| address < *end)
+    GIVEN.lock().range(..=address).next_back().is_some_and(|(_, piece)| address < piece.end)
 }
 
-/// Frees memory of [`allocate`], from whatever device is current. Address 0 is nothing.
+/// Frees memory of [`allocate`], from whatever context is current. Address 0 is nothing.
+///
+/// # Errors
+/// [`Error::Cuda`] for an address that is no allocation's, or whose context is gone.
 pub fn free(address: u64) -> Result<(), Error> {
     let driver = Driver::get()?;
     if address == 0 {
         return Ok(());
     }
-    let mut device: c_int = 0;
-    // SAFETY: the pointer is to a live integer, which is what this attribute takes.
-    let code = unsafe { (driver.table.pointer_attribute)((&raw mut device).cast(), ATTRIBUTE_DEVICE, address) };
-    driver.check("cuPointerGetAttribute", code)?;
-    let context = hold(device)?;
-    let _entered = context.enter()?;
     // Before the memory is free: somebody else may get the address at once.
-    GIVEN.lock().remove(&address);
+    let given = GIVEN.lock().remove(&address);
+    let context = match given {
+        Some(piece) => piece.context,
+        None => {
+            let mut device: c_int = 0;
+            // SAFETY: the pointer is to a live integer, which is what this attribute takes.
+            let code = unsafe { (driver.table.pointer_attribute)((&raw mut device).cast(), ATTRIBUTE_DEVICE, address) };
+            driver.check("cuPointerGetAttribute", code)?;
+            Context::retain(device)?
+        }
+    };
+    let _entered = context.enter()?;
     // SAFETY: the driver checks the address.
     driver.check("cuMemFree", unsafe { (driver.table.mem_free)(address) })
 }

@@ -35,11 +35,11 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// The capture of a stream; none where the stream carries out what it is given. The context must be current.
+    /// The capture of a stream of the context; none where the stream carries out what it is given. The context must be current.
     ///
     /// # Errors
     /// [`Error::Cuda`] for no stream at all, for a capture that was invalidated, and for the legacy stream while it may not
-    /// be used; [`Error::InvalidUsage`] for a capturing stream that is not the context's, or where the driver is too old.
+    /// be used; [`Error::InvalidUsage`] where the driver is too old.
     pub fn of(context: &Context, stream: Stream) -> Result<Option<Capture>, Error> {
         let driver = context.driver();
         let mut status = NOT_CAPTURING;
@@ -49,27 +49,19 @@ impl Capture {
         match status {
             NOT_CAPTURING => Ok(None),
             INVALIDATED => driver.check("cuStreamIsCapturing", CAPTURE_INVALIDATED).map(|()| None),
-            _ => Capture::active(context, stream).map(Some),
+            _ => Capture::active(driver, stream).map(Some),
         }
     }
 
-    fn active(context: &Context, stream: Stream) -> Result<Capture, Error> {
-        let driver = context.driver();
+    fn active(driver: &'static Driver, stream: Stream) -> Result<Capture, Error> {
         let table = table(driver)?;
-        let (mut status, mut id, mut graph, mut owner) = (NOT_CAPTURING, 0, null_mut(), null_mut());
+        let (mut status, mut id, mut graph) = (NOT_CAPTURING, 0, null_mut());
         // SAFETY: the pointers are to live variables; NULL asks for no dependencies.
         let code = unsafe { (table.capture_info)(stream.raw(), &mut status, &mut id, &mut graph, null_mut(), null_mut()) };
         driver.check("cuStreamGetCaptureInfo", code)?;
         if graph.is_null() {
             // It has been invalidated meanwhile.
             driver.check("cuStreamGetCaptureInfo", CAPTURE_INVALIDATED)?;
-        }
-        // SAFETY: the pointer is to a live variable.
-        driver.check("cuStreamGetCtx", unsafe { (table.stream_context)(stream.raw(), &mut owner) })?;
-        if owner != context.raw() {
-            let (stream, device) = (stream.0, context.device());
-            let text = format!("the capturing stream {stream:#x} is not of device {device}, which the communicator is on");
-            return Err(Error::InvalidUsage(text));
         }
         Ok(Capture { driver, id, graph })
     }

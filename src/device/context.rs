@@ -1,10 +1,14 @@
-//! Devices and their primary contexts.
+//! Devices and contexts: the primary ones, and those that programs make.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::driver::{Driver, PEER_ACCESS_ALREADY_ENABLED, SUCCESS};
+use parking_lot::Mutex;
+
+use super::driver::{CONTEXT_IS_DESTROYED, Driver, PEER_ACCESS_ALREADY_ENABLED, SUCCESS};
 use super::image::Stream;
 use crate::error::Error;
 
@@ -12,6 +16,10 @@ use crate::error::Error;
 const ATTRIBUTE_CAPABILITY: (c_int, c_int) = (75, 76);
 /// `CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`.
 const PEER_ATTRIBUTE_NATIVE_ATOMICS: c_int = 3;
+/// `CUDA_ERROR_DEINITIALIZED`: the driver is shutting down.
+const DEINITIALIZED: c_int = 4;
+/// What drivers say where a context is gone: besides, `CUDA_ERROR_INVALID_CONTEXT`.
+const GONE: [c_int; 3] = [CONTEXT_IS_DESTROYED, DEINITIALIZED, 201];
 /// `CU_STREAM_NON_BLOCKING`.
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls that a capture of another kind would forbid are allowed.
@@ -26,16 +34,16 @@ pub fn device_count() -> Result<i32, Error> {
     Ok(count)
 }
 
-/// The ordinal of the calling thread's current device; 0 when no context is current, as in the
-/// runtime API.
-pub fn current_device() -> Result<i32, Error> {
-    let driver = Driver::get()?;
-    let mut context: *mut c_void = null_mut();
+/// The calling thread's current context; NULL where there is none.
+fn current(driver: &Driver) -> Result<*mut c_void, Error> {
+    let mut context = null_mut();
     // SAFETY: the pointer is to a live variable.
     driver.check("cuCtxGetCurrent", unsafe { (driver.table.ctx_current)(&mut context) })?;
-    if context.is_null() {
-        return Ok(0);
-    }
+    Ok(context)
+}
+
+/// The ordinal of the current context's device. A context must be current.
+fn device_of_current(driver: &Driver) -> Result<i32, Error> {
     let mut device = 0;
     // SAFETY: a context is current; the pointer is to a live integer.
     driver.check("cuCtxGetDevice", unsafe { (driver.table.ctx_device)(&mut device) })?;
@@ -53,11 +61,20 @@ pub struct DeviceFacts {
     pub capability: i32,
 }
 
-/// A retained primary context, with a stream of its own for set-up work. Dropping it releases both.
+/// The driver's handle of a context, and its number where the driver has numbers: handles are used again.
+pub type ContextKey = (usize, Option<u64>);
+
+/// A context, with a stream of its own for set-up work. A primary one is retained; others belong to whoever made them, and
+/// may go at any time, as a primary one does by a reset. Dropping it releases both.
 pub struct Context {
     driver: &'static Driver,
     device: i32,
     raw: *mut c_void,
+    primary: bool,
+    /// The driver's number of the context, which no other one ever has; none where the driver has no numbers.
+    number: Option<u64>,
+    /// It was found to be gone.
+    gone: AtomicBool,
     // Not blocking: set-up must not wait for the default stream, where a kernel may wait for a peer.
     setup: *mut c_void,
 }
@@ -69,12 +86,66 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// Retains the primary context of a device.
+    ///
+    /// # Errors
+    /// [`Error::NoCuda`] or [`Error::Cuda`] without a usable device.
     pub fn retain(device: i32) -> Result<Arc<Context>, Error> {
         let driver = Driver::get()?;
-        let mut raw = null_mut();
-        // SAFETY: the pointer is to a live variable; the driver checks the ordinal.
-        driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.table.primary_retain)(&mut raw, device) })?;
-        let mut context = Context { driver, device, raw, setup: null_mut() };
+        let raw = retain_primary(driver, device)?;
+        Context::open(driver, device, raw, true)
+    }
+
+    /// The context that the calling thread works in: its current one, else the primary one of device 0, as in the runtime
+    /// API.
+    ///
+    /// # Errors
+    /// As [`Context::retain`].
+    pub fn of_thread() -> Result<Arc<Context>, Error> {
+        let driver = Driver::get()?;
+        let raw = current(driver)?;
+        if raw.is_null() {
+            return Context::retain(0);
+        }
+        let device = match device_of_current(driver) {
+            // A primary context that was reset is made anew when somebody retains it.
+            Err(Error::Cuda { code: CONTEXT_IS_DESTROYED, .. }) if primary_device(raw).is_some() => primary_device(raw),
+            known => Some(known?),
+        };
+        Context::at(driver, device.unwrap_or(0), raw)
+    }
+
+    /// The same context once more, with a stream of its own.
+    ///
+    /// # Errors
+    /// As [`Context::retain`], and where the context is gone.
+    pub fn again(&self) -> Result<Arc<Context>, Error> {
+        self.check_alive()?;
+        Context::at(self.driver, self.device, self.raw)
+    }
+
+    /// A context of a device, which is retained where it is the primary one.
+    fn at(driver: &'static Driver, device: i32, raw: *mut c_void) -> Result<Arc<Context>, Error> {
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: the pointers are to live integers; the ordinal is the driver's own.
+        let code = unsafe { (driver.table.primary_state)(device, &mut flags, &mut active) };
+        driver.check("cuDevicePrimaryCtxGetState", code)?;
+        // To retain one that is not active would make it, which is costly.
+        if active != 0 || primary_device(raw) == Some(device) {
+            if retain_primary(driver, device)? == raw {
+                return Context::open(driver, device, raw, true);
+            }
+            // SAFETY: pairs with the retain.
+            unsafe { (driver.table.primary_release)(device) };
+        }
+        Context::open(driver, device, raw, false)
+    }
+
+    /// Takes over a context; one that is `primary` has been retained.
+    fn open(driver: &'static Driver, device: i32, raw: *mut c_void, primary: bool) -> Result<Arc<Context>, Error> {
+        let (number, gone) = (None, AtomicBool::new(false));
+        // From here on the drop releases it.
+        let mut context = Context { driver, device, raw, primary, number, gone, setup: null_mut() };
+        context.number = context.ask_number().transpose()?;
         let mut setup = null_mut();
         let entered = context.enter()?;
         // SAFETY: a context is current; the pointer is to a live variable.
@@ -82,6 +153,107 @@ impl Context {
         drop(entered);
         context.setup = setup;
         Ok(Arc::new(context))
+    }
+
+    /// The number that the driver has for the context now; none where it has no numbers.
+    fn ask_number(&self) -> Option<Result<u64, Error>> {
+        let mut number = 0;
+        // SAFETY: the pointer is to a live number; the driver checks the context.
+        let code = unsafe { (self.driver.context_number()?)(self.raw, &mut number) };
+        Some(self.driver.check("cuCtxGetId", code).map(|()| number))
+    }
+
+    /// Whether the context is still the one that it was: none of its memory, modules, streams and events outlives it.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where it was reset or destroyed, or where the driver has shut down; from then on for good.
+    pub fn check_alive(&self) -> Result<(), Error> {
+        if self.gone.load(Ordering::Acquire) {
+            return Err(self.lost("cuCtxGetId", CONTEXT_IS_DESTROYED));
+        }
+        match self.ask_number() {
+            Some(Ok(number)) if Some(number) != self.number => Err(self.lost("cuCtxGetId", CONTEXT_IS_DESTROYED)),
+            Some(Err(Error::Cuda { call, code, .. })) if GONE.contains(&code) => Err(self.lost(call, code)),
+            Some(known) => known.map(drop),
+            None if self.primary => self.check_active(),
+            None => Ok(()),
+        }
+    }
+
+    /// What a driver without numbers knows of a primary context.
+    fn check_active(&self) -> Result<(), Error> {
+        const CALL: &str = "cuDevicePrimaryCtxGetState";
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: the pointers are to live integers.
+        match unsafe { (self.driver.table.primary_state)(self.device, &mut flags, &mut active) } {
+            SUCCESS if active == 0 => Err(self.lost(CALL, CONTEXT_IS_DESTROYED)),
+            code if GONE.contains(&code) => Err(self.lost(CALL, code)),
+            code => self.driver.check(CALL, code),
+        }
+    }
+
+    /// Whether it was found to be gone.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    fn lost(&self, call: &'static str, code: c_int) -> Error {
+        self.gone.store(true, Ordering::Release);
+        let (device, raw) = (self.device, self.raw);
+        let text = match code {
+            DEINITIALIZED => format!("the CUDA driver is shutting down, and context {raw:p} of device {device} is gone"),
+            _ => format!("context {raw:p} of device {device} is gone: it was reset (cudaDeviceReset) or destroyed"),
+        };
+        Error::Cuda { call, code, text }
+    }
+
+    /// Whether it is the calling thread's current context.
+    pub(super) fn is_current(&self) -> bool {
+        current(self.driver).is_ok_and(|current| current == self.raw)
+    }
+
+    /// By what contexts of the process are told apart, also from those that are gone.
+    pub fn key(&self) -> ContextKey {
+        (self.raw.addr(), self.number)
+    }
+
+    /// Checks that a stream is one of this context, before a call on it. Default streams are those of this context, unless
+    /// another context of its device is current, which has streams of the same names.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a stream of another context, which is named; what the driver gives for no stream.
+    pub fn check_stream(&self, stream: Stream) -> Result<(), Error> {
+        let mut owner = null_mut();
+        if stream.is_default() {
+            owner = current(self.driver)?;
+            if owner.is_null() || owner == self.raw || device_of_current(self.driver)? != self.device {
+                return Ok(());
+            }
+        } else {
+            // SAFETY: the pointer is to a live variable; the driver checks the stream.
+            self.driver.check("cuStreamGetCtx", unsafe { (self.driver.table.stream_context)(stream.raw(), &mut owner) })?;
+        }
+        if owner == self.raw {
+            return Ok(());
+        }
+        let (stream, raw, device) = (stream.0, self.raw, self.device);
+        let other = self.device_of(owner).map_or_else(|| "an unknown device".to_string(), |device| format!("device {device}"));
+        Err(Error::InvalidArgument(format!(
+            "stream {stream:#x} belongs to CUDA context {owner:p} of {other}, and the communicator to context {raw:p} of device \
+             {device}"
+        )))
+    }
+
+    /// The ordinal of the device of a context.
+    fn device_of(&self, context: *mut c_void) -> Option<i32> {
+        // SAFETY: the driver checks the context.
+        if unsafe { (self.driver.table.ctx_push)(context) } != SUCCESS {
+            return None;
+        }
+        let device = device_of_current(self.driver);
+        // SAFETY: the pointer is to a live variable; the context was pushed above.
+        unsafe { (self.driver.table.ctx_pop)(&mut null_mut()) };
+        device.ok()
     }
 
     /// Fills device memory with zeroes and waits for it. The range must be an allocation of ours.
@@ -131,14 +303,14 @@ impl Context {
         self.driver
     }
 
-    pub(super) fn raw(&self) -> *mut c_void {
-        self.raw
-    }
-
     /// Makes the context current for the guard's life, and lifts stream-capture limits of the thread.
+    ///
+    /// # Errors
+    /// As [`Context::check_alive`].
     pub fn enter(&self) -> Result<Entered<'_>, Error> {
+        self.check_alive()?;
         let mut mode = CAPTURE_MODE_RELAXED;
-        // SAFETY: the context is retained, so it is alive.
+        // SAFETY: the context is alive; the driver checks it once more.
         self.driver.check("cuCtxPushCurrent", unsafe { (self.driver.table.ctx_push)(self.raw) })?;
         // SAFETY: the pointer is to a live integer that holds a valid mode; it receives the old one.
         let code = unsafe { (self.driver.table.capture_mode)(&mut mode) };
@@ -147,14 +319,15 @@ impl Context {
     }
 
     /// Makes the context current if it is not, without touching the capture mode: for launches.
+    ///
+    /// # Errors
+    /// As [`Context::check_alive`].
     pub fn enter_for_launch(&self) -> Result<Option<Entered<'_>>, Error> {
-        let mut current = null_mut();
-        // SAFETY: the pointer is to a live variable.
-        self.driver.check("cuCtxGetCurrent", unsafe { (self.driver.table.ctx_current)(&mut current) })?;
-        if current == self.raw {
+        self.check_alive()?;
+        if current(self.driver)? == self.raw {
             return Ok(None);
         }
-        // SAFETY: the context is retained, so it is alive.
+        // SAFETY: the context is alive; the driver checks it once more.
         self.driver.check("cuCtxPushCurrent", unsafe { (self.driver.table.ctx_push)(self.raw) })?;
         Ok(Some(Entered { context: self, capture_mode: None }))
     }
@@ -242,13 +415,15 @@ impl Context {
         Ok(uuids)
     }
 
-    /// Lets kernels of this device use memory of a peer device of the same process.
+    /// Lets kernels of this context use memory of a context on a peer device of the same process.
     pub fn enable_peer(&self, peer: &Context) -> Result<(), Error> {
+        // Two contexts of one device cannot reach each other, and do not try.
         if peer.device == self.device {
             return Ok(());
         }
         let _entered = self.enter()?;
-        // SAFETY: the peer context is retained; the flags must be 0.
+        peer.check_alive()?;
+        // SAFETY: the peer context is alive; the flags must be 0.
         match unsafe { (self.driver.table.enable_peer)(peer.raw, 0) } {
             PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             code => self.driver.check("cuCtxEnablePeerAccess", code),
@@ -258,13 +433,35 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if let Ok(_entered) = self.enter() {
+        if !self.setup.is_null()
+            && let Ok(_entered) = self.enter()
+        {
             // SAFETY: the stream is ours and idle: every use of it waits for its end.
             unsafe { (self.driver.table.stream_destroy)(self.setup) };
         }
-        // SAFETY: pairs with the retain; a failure at process exit has nobody to be told to.
-        unsafe { (self.driver.table.primary_release)(self.device) };
+        if self.primary {
+            // A reset leaves the number of retains as it is.
+            // SAFETY: pairs with the retain; a failure at process exit has nobody to be told to.
+            unsafe { (self.driver.table.primary_release)(self.device) };
+        }
     }
+}
+
+/// The primary contexts that this library has retained, by device. A device's primary context has one handle for good.
+static PRIMARIES: Mutex<BTreeMap<i32, usize>> = Mutex::new(BTreeMap::new());
+
+/// Retains a device's primary context.
+fn retain_primary(driver: &Driver, device: i32) -> Result<*mut c_void, Error> {
+    let mut raw: *mut c_void = null_mut();
+    // SAFETY: the pointer is to a live variable; the driver checks the ordinal.
+    driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.table.primary_retain)(&mut raw, device) })?;
+    PRIMARIES.lock().insert(device, raw.addr());
+    Ok(raw)
+}
+
+/// The device of which a context is the primary one, as far as it was seen.
+fn primary_device(context: *mut c_void) -> Option<i32> {
+    PRIMARIES.lock().iter().find(|(_, raw)| **raw == context.addr()).map(|(device, _)| *device)
 }
 
 /// A context that is current; dropping the guard restores what was current before.

@@ -20,6 +20,8 @@ pub const SUCCESS: c_int = 0;
 pub const OUT_OF_MEMORY: c_int = 2;
 /// `CUDA_ERROR_NO_BINARY_FOR_GPU`: an image has no code for the device.
 pub(super) const NO_BINARY_FOR_GPU: c_int = 209;
+/// `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+pub(super) const CONTEXT_IS_DESTROYED: c_int = 709;
 /// `CUDA_ERROR_NOT_READY`: not an error, the queried work is still running.
 pub const NOT_READY: c_int = 600;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`: harmless.
@@ -77,6 +79,7 @@ driver_table! {
     fn peer_attribute = "cuDeviceGetP2PAttribute"(*mut c_int, c_int, c_int, c_int);
     fn primary_retain = "cuDevicePrimaryCtxRetain"(*mut *mut c_void, c_int);
     fn primary_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
+    fn primary_state = "cuDevicePrimaryCtxGetState"(c_int, *mut c_uint, *mut c_int);
     fn ctx_current = "cuCtxGetCurrent"(*mut *mut c_void);
     fn ctx_push = "cuCtxPushCurrent_v2"(*mut c_void);
     fn ctx_pop = "cuCtxPopCurrent_v2"(*mut *mut c_void);
@@ -85,8 +88,6 @@ driver_table! {
     fn mem_alloc = "cuMemAlloc_v2"(*mut u64, usize);
     fn mem_free = "cuMemFree_v2"(u64);
     fn address_range = "cuMemGetAddressRange_v2"(*mut u64, *mut usize, u64);
-    fn host_alloc = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
-    fn host_free = "cuMemFreeHost"(*mut c_void);
     fn host_register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
     fn host_unregister = "cuMemHostUnregister"(*mut c_void);
     fn host_pointer = "cuMemHostGetDevicePointer_v2"(*mut u64, *mut c_void, c_uint);
@@ -98,6 +99,7 @@ driver_table! {
     fn ipc_open = "cuIpcOpenMemHandle_v2"(*mut u64, IpcMemHandle, c_uint);
     fn ipc_close = "cuIpcCloseMemHandle"(u64);
     fn pointer_attribute = "cuPointerGetAttribute"(*mut c_void, c_int, u64);
+    fn stream_context = "cuStreamGetCtx"(*mut c_void, *mut *mut c_void);
     fn stream_wait = "cuStreamWaitEvent"(*mut c_void, *mut c_void, c_uint);
     fn stream_capturing = "cuStreamIsCapturing"(*mut c_void, *mut c_int);
     fn capture_mode = "cuThreadExchangeStreamCaptureMode"(*mut c_int);
@@ -124,7 +126,6 @@ driver_table! {
     /// What calls in CUDA graphs need besides; drivers before CUDA 11.3 lack some of it.
     struct GraphTable;
     fn capture_info = "cuStreamGetCaptureInfo_v2"(*mut c_void, *mut c_int, *mut u64, *mut *mut c_void, *mut *const *mut c_void, *mut usize);
-    fn stream_context = "cuStreamGetCtx"(*mut c_void, *mut *mut c_void);
     fn record_with = "cuEventRecordWithFlags"(*mut c_void, *mut c_void, c_uint);
     fn object_create = "cuUserObjectCreate"(*mut *mut c_void, *mut c_void, Destructor, c_uint, c_uint);
     fn object_release = "cuUserObjectRelease"(*mut c_void, c_uint);
@@ -146,6 +147,8 @@ driver_table! {
     fn set_access = "cuMemSetAccess"(u64, usize, *const c_void, usize);
 }
 
+/// `cuCtxGetId`, which drivers before CUDA 12.0 lack.
+type ContextNumber = unsafe extern "C" fn(*mut c_void, *mut c_ulonglong) -> c_int;
 /// The software device's extra entry point: loads a host image in place of a fatbin.
 type LoadImage = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
 /// The software device's question whether host images shall do without wake-ups.
@@ -156,6 +159,7 @@ pub struct Driver {
     pub(super) table: Table,
     pub(super) graphs: Option<GraphTable>,
     pub(super) virtual_memory: Option<VirtualTable>,
+    context_number: Option<ContextNumber>,
     load_image: Option<LoadImage>,
     no_wake: bool,
     version: i32,
@@ -185,8 +189,11 @@ impl Driver {
         let load_image = unsafe { library.get::<LoadImage>(b"softcudaModuleLoadImage") }.ok().map(|s| *s);
         // SAFETY: as above; the function takes nothing and needs no `cuInit`.
         let no_wake = unsafe { library.get::<NoWake>(b"softcudaNoWake").is_ok_and(|asked| asked() != 0) };
+        // SAFETY: the driver API declares the symbol with this signature.
+        let context_number = unsafe { library.get::<ContextNumber>(b"cuCtxGetId") }.ok().map(|s| *s);
         let virtual_memory = VirtualTable::load(&library).ok();
-        let mut driver = Driver { table, graphs, virtual_memory, load_image, no_wake, version: 0, _library: library };
+        let mut driver =
+            Driver { table, graphs, virtual_memory, context_number, load_image, no_wake, version: 0, _library: library };
         // SAFETY: the only argument is a flag word that must be 0.
         driver.check("cuInit", unsafe { (driver.table.init)(0) })?;
         let mut version = 0;
@@ -210,6 +217,10 @@ impl Driver {
     /// Whether host images shall do without wake-ups (`SOFTCUDA_NO_WAKE=1`), as code on a GPU must.
     pub fn no_wake(&self) -> bool {
         self.no_wake
+    }
+
+    pub(super) fn context_number(&self) -> Option<ContextNumber> {
+        self.context_number
     }
 
     pub(super) fn load_image(&self) -> Option<LoadImage> {

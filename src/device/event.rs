@@ -88,7 +88,9 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: the event is ours and is not used again.
-        unsafe { (self.context.driver().table.event_destroy)(self.raw) };
+        if self.context.check_alive().is_ok() {
+            // SAFETY: the event is ours and is not used again.
+            unsafe { (self.context.driver().table.event_destroy)(self.raw) };
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The kernels: one image per device, loaded once and shared by its communicators.
+//! The kernels: one image per context, loaded once and shared by its communicators.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_void};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::context::Context;
+use super::context::{Context, ContextKey};
 use super::driver::{Driver, NO_BINARY_FOR_GPU};
 use super::nvrtc;
 use crate::error::Error;
@@ -25,11 +25,26 @@ unsafe extern "C" {
     fn oxccl_host_image() -> *const c_void;
 }
 
-/// A stream of the user's, as the C interface gives it. 0 is the default stream.
+/// A stream of the user's, as the C interface gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream(pub usize);
 
+/// `CU_STREAM_LEGACY`, which 0 stands for too.
+const LEGACY: usize = 1;
+/// `CU_STREAM_PER_THREAD`: another stream in each thread.
+const PER_THREAD: usize = 2;
+
 impl Stream {
+    /// Whether it names a default stream, of whatever context is current.
+    pub fn is_default(self) -> bool {
+        matches!(self.0, 0 | LEGACY | PER_THREAD)
+    }
+
+    /// Whether it names the calling thread's own default stream.
+    pub fn is_per_thread(self) -> bool {
+        self.0 == PER_THREAD
+    }
+
     pub(super) fn raw(self) -> *mut c_void {
         self.0 as *mut c_void
     }
@@ -46,7 +61,7 @@ pub struct KernelFacts {
     pub shared_bytes: i32,
 }
 
-/// The loaded kernels of one device.
+/// The loaded kernels of one context.
 pub struct Kernels {
     context: Arc<Context>,
     module: *mut c_void,
@@ -59,18 +74,19 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// The kernels of a device: those that are loaded already, else freshly loaded ones. `names` are
+    /// The kernels of a context: those that are loaded already, else freshly loaded ones. `names` are
     /// the entry points; the place of a name in the slice is its number in [`Kernels::launch`].
     pub fn get(context: &Arc<Context>, names: &[String]) -> Result<Arc<Kernels>, Error> {
-        // One image per device and process: loading on a GPU takes tens of milliseconds.
-        static LOADED: Mutex<Option<HashMap<i32, Weak<Kernels>>>> = Mutex::new(None);
+        // One image per context and process: loading on a GPU takes tens of milliseconds.
+        static LOADED: Mutex<Option<HashMap<ContextKey, Weak<Kernels>>>> = Mutex::new(None);
         let mut guard = LOADED.lock();
         let loaded = guard.get_or_insert_default();
-        if let Some(kernels) = loaded.get(&context.device()).and_then(Weak::upgrade) {
+        loaded.retain(|_, kernels| kernels.strong_count() > 0);
+        if let Some(kernels) = loaded.get(&context.key()).and_then(Weak::upgrade) {
             return Ok(kernels);
         }
         let kernels = Arc::new(Kernels::load(context, names)?);
-        loaded.insert(context.device(), Arc::downgrade(&kernels));
+        loaded.insert(context.key(), Arc::downgrade(&kernels));
         Ok(kernels)
     }
 

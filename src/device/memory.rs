@@ -1,7 +1,6 @@
 //! Memory that kernels use: on the device, on the host, and of a peer process.
 
 use std::ffi::{c_uint, c_void};
-use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,8 +9,9 @@ use zerocopy::{Immutable, IntoBytes};
 use super::context::Context;
 use super::driver::{HOST_MEMORY_ALREADY_REGISTERED, IpcMemHandle};
 use crate::error::Error;
+use crate::sys::SharedMemory;
 
-/// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`, the same bits as for registration.
+/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
 const PORTABLE_MAPPED: c_uint = 1 | 2;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const LAZY_PEER_ACCESS: c_uint = 1;
@@ -174,68 +174,43 @@ impl Drop for RegisteredMemory {
     }
 }
 
-/// Pinned host memory that kernels can reach, zeroed when it is made. Dropping it frees it.
+/// Pinned host memory that kernels can reach, zeroed when it is made. Dropping it frees it. The memory is this library's and
+/// only registered with CUDA, so that the host can use it when the context is gone, too. The fields drop in this order.
 pub struct HostMemory {
-    context: Arc<Context>,
-    host: *mut u8,
-    address: u64,
-    bytes: usize,
+    registered: RegisteredMemory,
+    memory: SharedMemory,
 }
-
-// SAFETY: the memory belongs to the object, which is borrowed mutably where it is written.
-unsafe impl Send for HostMemory {}
-// SAFETY: as above.
-unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     /// Allocates `bytes` bytes of zeroes.
     pub fn create(context: &Arc<Context>, bytes: usize) -> Result<HostMemory, Error> {
-        let _entered = context.enter()?;
-        let driver = context.driver();
-        let mut host = null_mut();
-        // SAFETY: a context is current; the pointer is to a live variable.
-        let code = unsafe { (driver.table.host_alloc)(&mut host, bytes, PORTABLE_MAPPED) };
-        driver.check("cuMemHostAlloc", code)?;
-        let mut memory = HostMemory { context: context.clone(), host: host.cast(), address: 0, bytes };
-        // SAFETY: the memory was just allocated with this size.
-        unsafe { std::ptr::write_bytes(memory.host, 0, bytes) };
-        // SAFETY: the pointer is to a live variable; the memory is mapped for the device.
-        let code = unsafe { (driver.table.host_pointer)(&mut memory.address, host, 0) };
-        driver.check("cuMemHostGetDevicePointer", code)?;
-        Ok(memory)
+        let memory = SharedMemory::anonymous(bytes)?;
+        // SAFETY: the mapping lives as long as the registration, which is dropped first.
+        let registered = unsafe { RegisteredMemory::register(context, memory.address(), bytes) }?;
+        Ok(HostMemory { registered, memory })
     }
 
     /// The address by which the device reaches the memory.
     pub fn address(&self) -> u64 {
-        self.address
+        self.registered.address()
     }
 
     /// The size in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.memory.bytes()
     }
 
     /// The memory as words that kernels may read while they are written.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the memory is live, page-aligned and that long; users of words take it as atomics.
-        unsafe { std::slice::from_raw_parts(self.host.cast::<AtomicU64>(), self.bytes / size_of::<AtomicU64>()) }
+        self.memory.words()
     }
 
     /// Copies plain data to the begin of the memory, which no kernel may be using.
     pub fn write<T: IntoBytes + Immutable>(&mut self, data: &[T]) {
         let data = data.as_bytes();
-        assert!(data.len() <= self.bytes, "write past the end");
+        assert!(data.len() <= self.bytes(), "write past the end");
         // SAFETY: the memory is live and long enough, and nothing else of this process refers to it.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.host, data.len()) };
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        if let Ok(_entered) = self.context.enter() {
-            // SAFETY: the allocation is ours; kernels that used it have ended.
-            unsafe { (self.context.driver().table.host_free)(self.host.cast()) };
-        }
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.address().cast(), data.len()) };
     }
 }
 
@@ -260,7 +235,7 @@ impl HostFlag {
     fn word(&self, place: usize) -> &AtomicU32 {
         assert!(place < HostFlag::BYTES / 4, "no such word");
         // SAFETY: the word is live and aligned, and used as an atomic by all.
-        unsafe { &*self.0.host.cast::<AtomicU32>().add(place) }
+        unsafe { &*self.0.memory.address().cast::<AtomicU32>().add(place) }
     }
 
     /// Tells running kernels to leave.

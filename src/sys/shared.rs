@@ -16,7 +16,7 @@ pub struct SharedFile {
     bytes: usize,
 }
 
-/// A mapped memfd. Dropping it unmaps the memory.
+/// Mapped memory that a fork does not copy: of a memfd, or of this process alone. Dropping it unmaps the memory.
 pub struct SharedMemory {
     address: *mut c_void,
     bytes: usize,
@@ -111,6 +111,18 @@ impl SharedFile {
 }
 
 impl SharedMemory {
+    /// Maps memory of zeroes that no other process gets.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the machine has no memory of that size in bytes.
+    pub fn anonymous(bytes: usize) -> Result<SharedMemory, Error> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        let address = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, flags) };
+        let address = address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of memory"), &errno.into()))?;
+        Ok(SharedMemory { address, bytes })
+    }
+
     /// The memory as words that all who map it use as atomics.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is live, page-aligned and that long; all of its users take it as atomics.

@@ -44,6 +44,8 @@ pub struct PeerFacts {
     pub process: u64,
     /// The ordinal of its device in its own process.
     pub device: i32,
+    /// Its context's handle there: of two contexts of one device neither reaches the other's memory.
+    pub context: u64,
     /// The device's uuid.
     pub uuid: [u8; 16],
     /// The device's PCI bus id as one number.

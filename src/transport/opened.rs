@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::device::{Context, IpcMemHandle, PeerMemory};
+use crate::device::{Context, ContextKey, IpcMemHandle, PeerMemory};
 use crate::error::Error;
 
-/// A device of this process, and a handle of another.
-type Key = (i32, [u8; 64]);
+/// A context of this process, and a handle of another.
+type Key = (ContextKey, [u8; 64]);
 
 /// A handle's memory here, while it has users. The lock is held while it is opened and closed, so that the one
 /// never overtakes the other.
@@ -33,7 +33,7 @@ pub(super) struct Opened {
 impl Opened {
     /// Maps the memory behind a handle of another process, unless it is mapped in this context already.
     pub(super) fn open(context: &Arc<Context>, handle: IpcMemHandle) -> Result<Opened, Error> {
-        let key = (context.device(), handle.0);
+        let key = (context.key(), handle.0);
         let state = OPEN.lock().get_or_insert_default().entry(key).or_default().clone();
         // From here on the drop puts things right.
         let mut opened = Opened { key, state, address: 0 };

@@ -136,7 +136,8 @@ impl Transport for Direct {
     }
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
-        a.process == b.process && a.host == b.host && devices_reach_each_other(a, b)
+        let apart = a.device == b.device && a.context != b.context;
+        a.process == b.process && a.host == b.host && !apart && devices_reach_each_other(a, b)
     }
 
     fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error> {
