@@ -376,6 +376,7 @@ mod tests {
             host: HostFacts { name: "a".into(), boot_id: "b".into(), network_namespace: 1, pid_namespace: 2, pid: rank },
             process: u64::from(rank),
             device: rank as i32,
+            context: 0,
             uuid: [rank as u8; 16],
             bus_id: u64::from(rank),
             capability: 90,

@@ -13,6 +13,7 @@ fn facts(rank: u32) -> PeerFacts {
         host,
         process: u64::from(rank),
         device: rank as i32,
+        context: 0,
         uuid: [rank as u8; 16],
         bus_id: u64::from(rank),
         capability: 90,

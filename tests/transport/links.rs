@@ -83,6 +83,7 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         host: HostFacts::read(None),
         process: u64::from(std::process::id()),
         device: context.device(),
+        context: 0,
         uuid: device.uuid,
         bus_id: device.bus_id,
         capability: device.capability,
