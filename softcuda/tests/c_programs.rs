@@ -64,6 +64,11 @@ fn contexts() {
 }
 
 #[test]
+fn resets() {
+    check_silent("resets.c");
+}
+
+#[test]
 fn memory() {
     check_silent("memory.c");
 }
