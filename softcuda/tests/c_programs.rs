@@ -69,6 +69,11 @@ fn resets() {
 }
 
 #[test]
+fn foreign() {
+    check_silent("foreign.c");
+}
+
+#[test]
 fn memory() {
     check_silent("memory.c");
 }
