@@ -224,9 +224,11 @@ impl Ranks {
                     *buffer = told(self.cuda.alloc(bytes))?;
                 }
             }
-            // The first touch of memory is slow and not what is measured.
+            // The first touch of memory is slow and not what is measured. A fill returns before it is done, and the
+            // ranks' streams do not wait for it: it would go on during the first row.
             told(self.cuda.fill(rank.send, 0, bytes))?;
             told(self.cuda.fill(rank.recv, 0, bytes))?;
+            told(self.cuda.wait(Stream(std::ptr::null_mut())))?;
         }
         Ok(())
     }

@@ -65,16 +65,24 @@ impl Context {
     /// Makes a context on a device.
     pub fn create(driver: &'static Driver, device: usize, flags: u32, primary: bool) -> Outcome<&'static Context> {
         check_flags(flags)?;
-        let id = driver.unique();
         let made = driver.contexts.insert(|context, handle| {
             context.handle.store(handle, Ordering::Relaxed);
-            context.id.store(id, Ordering::Relaxed);
             context.device.store(device, Ordering::Relaxed);
             context.primary.store(primary, Ordering::Relaxed);
-            *context.settings.lock() = Settings { flags, ..Settings::default() };
-            context.active.store(true, Ordering::Relaxed);
+            context.begin(driver, flags);
         });
         Ok(made.ok_or(CudaError::OUT_OF_MEMORY)?.1)
+    }
+
+    /// Its life begins: a new one, or a primary context once more. Nothing in it is what it was before, but for the
+    /// handle of a primary context.
+    fn begin(&self, driver: &'static Driver, flags: u32) {
+        self.id.store(driver.unique(), Ordering::Relaxed);
+        *self.settings.lock() = Settings { flags, ..Settings::default() };
+        if let Some(legacy) = self.legacy.get() {
+            legacy.renew(driver, self);
+        }
+        self.active.store(true, Ordering::Release);
     }
 
     /// The client's `CUcontext`.
@@ -97,9 +105,14 @@ impl Context {
         self.primary.load(Ordering::Relaxed)
     }
 
-    /// False for a primary context that nobody retains.
+    /// False for a primary context that nobody has retained since it was reset or given up by all.
     pub fn is_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed)
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// What tells this life of it from others: its handle and its id.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.handle(), self.id())
     }
 
     /// The legacy default stream.
@@ -148,9 +161,12 @@ impl Context {
         Ok(())
     }
 
-    /// Ends everything that belongs to the context: waits for its work, then takes its streams, events, modules and
-    /// memory away.
-    fn clear(&'static self, driver: &'static Driver) -> Outcome {
+    /// Ends its life: nobody can use it from now on; waits for its work, then takes its streams, events, modules, memory
+    /// and others' access to that away. Error: somebody else has done it.
+    fn end(&'static self, driver: &'static Driver) -> Outcome {
+        if !self.active.swap(false, Ordering::SeqCst) {
+            return Err(CudaError::CONTEXT_IS_DESTROYED);
+        }
         self.synchronize()?;
         let handle = self.handle();
         let mut streams = Vec::new();
@@ -161,18 +177,14 @@ impl Context {
         crate::event::destroy_all(driver, handle);
         crate::module::unload_all(driver, handle);
         driver.memory.free_context(driver, handle);
-        let mut settings = self.settings.lock();
-        *settings = Settings { flags: settings.flags, ..Settings::default() };
+        driver.contexts.for_each(|_, other| other.settings.lock().peers.retain(|peer| *peer != handle));
         Ok(())
     }
 
     /// `cuCtxDestroy`: a primary context cannot be destroyed this way.
     pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
-        let context = lookup(driver, handle)?;
-        if context.is_primary() {
-            return Err(CudaError::INVALID_CONTEXT);
-        }
-        context.clear(driver)?;
+        let context = driver.contexts.get(handle).filter(|context| !context.is_primary());
+        context.ok_or(CudaError::INVALID_CONTEXT)?.end(driver)?;
         driver.contexts.remove(handle).ok_or(CudaError::INVALID_CONTEXT)?;
         if CURRENT.get() == handle {
             let _ = pop();
@@ -188,9 +200,16 @@ pub fn check_flags(flags: u32) -> Outcome {
     if known { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
-/// The valid context with this handle.
+/// The valid context with this handle. `INVALID_CONTEXT`: there is none. `CONTEXT_IS_DESTROYED`: a primary context that
+/// nobody has retained since its end.
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Context> {
-    driver.contexts.get(handle).ok_or(CudaError::INVALID_CONTEXT)
+    let context = driver.contexts.get(handle).ok_or(CudaError::INVALID_CONTEXT)?;
+    if context.is_active() { Ok(context) } else { Err(CudaError::CONTEXT_IS_DESTROYED) }
+}
+
+/// Whether the context that had this [`Context::identity`] lives.
+pub fn is_alive(driver: &'static Driver, (handle, id): (u64, u64)) -> bool {
+    lookup(driver, handle).is_ok_and(|context| context.id() == id)
 }
 
 #[derive(Default)]
@@ -200,7 +219,8 @@ struct PrimaryState {
     flags: u32,
 }
 
-/// A device's primary context: made at the first retain, its handle stays for good.
+/// A device's primary context: made at the first retain, its handle stays for good. It lives from a retain to a reset, or
+/// to the release that nobody is left after; a retain after that gives it a new life, with another id and nothing in it.
 #[derive(Default)]
 pub struct Primary {
     state: Mutex<PrimaryState>,
@@ -212,11 +232,10 @@ impl Primary {
         let mut state = self.state.lock();
         let context = match state.context {
             Some(context) => context,
-            None => Context::create(driver, device, 0, true)?,
+            None => Context::create(driver, device, state.flags, true)?,
         };
-        if state.references == 0 {
-            context.settings.lock().flags = state.flags;
-            context.active.store(true, Ordering::Relaxed);
+        if !context.is_active() {
+            context.begin(driver, state.flags);
         }
         state.context = Some(context);
         state.references += 1;
@@ -230,29 +249,20 @@ impl Primary {
             return Err(CudaError::INVALID_CONTEXT);
         };
         state.references -= 1;
-        if state.references == 0 {
-            context.clear(driver)?;
-            context.active.store(false, Ordering::Relaxed);
-        }
-        Ok(())
+        if state.references == 0 { end_primary(driver, context) } else { Ok(()) }
     }
 
-    /// `cuDevicePrimaryCtxReset`: everything goes, whoever retains it.
+    /// `cuDevicePrimaryCtxReset`: everything goes, whoever retains it. Who does so has still to release it.
     pub fn reset(&self, driver: &'static Driver) -> Outcome {
         let mut state = self.state.lock();
-        if let Some(context) = state.context.filter(|_| state.references > 0) {
-            context.clear(driver)?;
-            context.active.store(false, Ordering::Relaxed);
-        }
-        state.references = 0;
         state.flags = 0;
-        Ok(())
+        state.context.map_or(Ok(()), |context| end_primary(driver, context))
     }
 
     /// Flags, and whether the context is active.
     pub fn state(&self) -> (u32, bool) {
         let state = self.state.lock();
-        (state.flags, state.references > 0)
+        (state.flags, state.context.is_some_and(Context::is_active))
     }
 
     /// `cuDevicePrimaryCtxSetFlags`
@@ -265,6 +275,15 @@ impl Primary {
         }
         Ok(())
     }
+}
+
+/// Ends a primary context's life, unless it has ended already.
+fn end_primary(driver: &'static Driver, context: &'static Context) -> Outcome {
+    if context.is_active() {
+        context.end(driver)?;
+        driver.count_primary_end();
+    }
+    Ok(())
 }
 
 thread_local! {

@@ -46,6 +46,7 @@ pub struct Driver {
     /// Zero of event times.
     pub epoch: Instant,
     ids: AtomicU64,
+    primary_ends: AtomicU64,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -75,6 +76,7 @@ impl Driver {
             threads: ThreadPool::default(),
             epoch: Instant::now(),
             ids: AtomicU64::new(1),
+            primary_ends: AtomicU64::new(0),
             config,
         }
     }
@@ -112,6 +114,16 @@ impl Driver {
     /// A number that no other object of this process has.
     pub fn unique(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How often a primary context's life has ended: the runtime looks again whether a thread's context is alive.
+    pub fn primary_ends(&self) -> u64 {
+        self.primary_ends.load(Ordering::Acquire)
+    }
+
+    /// One more.
+    pub fn count_primary_end(&self) {
+        self.primary_ends.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The device with this number in the process.

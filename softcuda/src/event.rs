@@ -194,6 +194,9 @@ impl Event {
 
     /// Milliseconds from this event to `end`.
     pub fn elapsed(&self, end: &Event) -> Outcome<f32> {
+        if self.context.load(Ordering::Relaxed) != end.context.load(Ordering::Relaxed) {
+            return Err(CudaError::INVALID_HANDLE);
+        }
         let (start, end) = (self.time()?, end.time()?);
         Ok((end as f64 - start as f64) as f32 / 1e6)
     }

@@ -95,9 +95,13 @@ impl<T: Default> Table<T> {
         Some(free.made - 1)
     }
 
-    /// Puts a slot whose handle was invalidated by [`Table::remove`] back into use.
+    /// Puts a slot whose handle was invalidated by [`Table::remove`] back into use, unless it has no new handles left:
+    /// a value never stands for a second object.
     pub fn recycle(&self, handle: u64) {
-        self.free.lock().indices.push_back(index_of(handle));
+        let index = index_of(handle);
+        if self.slot(index).is_some_and(|slot| slot.generation.load(Ordering::Relaxed) != 0) {
+            self.free.lock().indices.push_back(index);
+        }
     }
 }
 
@@ -176,6 +180,20 @@ mod tests {
         assert!(table.get(first).is_none());
         assert_eq!(second & 15, 0);
         assert!(second < 1 << 47);
+    }
+
+    #[test]
+    fn a_value_never_comes_back() {
+        let table: Table<AtomicU64> = Table::new(Kind::Stream);
+        let mut last = 0;
+        for _ in 0..=GENERATION_MASK / 2 + 1 {
+            let (handle, _) = table.insert(|_, _| {}).expect("room");
+            assert!(index_of(handle) == 1 || handle > last, "{handle:#x} after {last:#x}");
+            last = handle;
+            assert!(table.remove(handle).is_some());
+            table.recycle(handle);
+        }
+        assert_eq!(index_of(last), 1, "the first slot has no handles left");
     }
 
     #[test]

@@ -21,6 +21,8 @@ const IDLE: Duration = Duration::from_secs(2);
 pub struct Launch {
     /// Index of the device.
     pub device: usize,
+    /// Identity of the context.
+    pub context: (u64, u64),
     /// The code.
     pub entry: Entry,
     /// Blocks in x, y, z.
@@ -41,7 +43,7 @@ pub struct Launch {
 impl Launch {
     /// Makes this one equal to another.
     pub fn copy_from(&mut self, other: &Launch) {
-        self.device = other.device;
+        (self.device, self.context) = (other.device, other.context);
         self.entry = other.entry;
         (self.grid, self.block, self.shared) = (other.grid, other.block, other.shared);
         (self.function, self.dynamic) = (other.function, other.dynamic);

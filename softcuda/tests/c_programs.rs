@@ -64,6 +64,16 @@ fn contexts() {
 }
 
 #[test]
+fn resets() {
+    check_silent("resets.c");
+}
+
+#[test]
+fn foreign() {
+    check_silent("foreign.c");
+}
+
+#[test]
 fn memory() {
     check_silent("memory.c");
 }

@@ -20,6 +20,23 @@ pub(super) unsafe fn versioned<T: Copy>(from: *const T, initial: T) -> T {
     value
 }
 
+/// Bytes of a versioned struct up to and with its magic: size, then magic.
+const HEAD: usize = size_of::<usize>() + size_of::<u32>();
+
+/// Refuses a struct that ends before its magic, so that nothing shows that it is one (delta §2.4).
+///
+/// # Safety
+/// `from` is valid for reading 8 bytes.
+unsafe fn check_size<T>(name: &str, from: *const T) -> Result<(), Error> {
+    // SAFETY: every versioned struct begins with its size.
+    let size = unsafe { from.cast::<usize>().read_unaligned() };
+    if size >= HEAD {
+        return Ok(());
+    }
+    let text = format!("{name} argument not initialized via its INITIALIZER macro (size {size} ends before its magic)");
+    Err(Error::InvalidArgument(text))
+}
+
 /// A copy of a C string; None for NULL.
 ///
 /// # Safety
@@ -68,7 +85,7 @@ const CONFIG: types::Config = types::Config {
 /// `config` is NULL or points to an `ncclConfig_t` of any version; its strings are NULL or NUL-terminated.
 pub(super) unsafe fn config(config: *const types::Config) -> Result<Config, Error> {
     // SAFETY: the contract is the same.
-    let request = unsafe { request(config) };
+    let request = unsafe { request(config) }?;
     Config::resolve(request, &params::snapshot())
 }
 
@@ -86,10 +103,12 @@ pub(super) unsafe fn child_config(from: *const types::Config, parent: &Config) -
 
 /// # Safety
 /// As [`config`].
-unsafe fn request(config: *const types::Config) -> Request {
+unsafe fn request(config: *const types::Config) -> Result<Request, Error> {
     if config.is_null() {
-        return Request::default();
+        return Ok(Request::default());
     }
+    // SAFETY: it is not NULL, so it begins with its size by the contract.
+    unsafe { check_size("ncclConfig_t", config) }?;
     // SAFETY: an ncclConfig_t begins with its size and is C integers and pointers.
     let c = unsafe { versioned(config, CONFIG) };
     // The strings are not looked at in a struct that is none, or that is older than the field.
@@ -98,7 +117,7 @@ unsafe fn request(config: *const types::Config) -> Request {
         true => unsafe { text(field) },
         false => None,
     };
-    Request {
+    Ok(Request {
         magic: c.magic,
         version: c.version,
         blocking: c.blocking,
@@ -124,11 +143,10 @@ unsafe fn request(config: *const types::Config) -> Request {
         rma_eager_init: c.rma_eager_init,
         host_cft_mode: c.host_cft_mode,
         nvls_host_mode: c.nvls_host_mode,
-    }
+    })
 }
 
-/// The configuration of one call; None for NULL. A struct that brings no magic is refused, whatever its
-/// size (delta §2.4).
+/// The configuration of one call; None for NULL.
 ///
 /// # Safety
 /// `config` is NULL or points to an `ncclCollConfig_t` of any version; its string is NULL or NUL-terminated.
@@ -136,6 +154,8 @@ pub(super) unsafe fn coll_config(config: *const types::CollConfig) -> Result<Opt
     if config.is_null() {
         return Ok(None);
     }
+    // SAFETY: it is not NULL, so it begins with its size by the contract.
+    unsafe { check_size("ncclCollConfig_t", config) }?;
     let initial = types::CollConfig {
         size: 0,
         magic: 0,

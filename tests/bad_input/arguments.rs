@@ -213,8 +213,13 @@ fn configurations_that_cannot_be() {
         for blocking in [2, -1, c_int::MAX] {
             refused(Config { blocking, ..good }, &["blocking", &blocking.to_string()]);
         }
-        // An older program's structure is no error; nor is one that says nothing.
-        for config in [good, Config { size: 16, ..good }, Config { size: 0, ..good }, Config { version: 0, ..good }] {
+        // A size that does not reach to the end of the magic.
+        for size in [0, 8, 11] {
+            refused(Config { size, ..good }, &["ncclConfig_t", &format!("size {size} ")]);
+        }
+        // An older program's structure is no error; nor is one of a program of the future.
+        let newer = Config { size: size_of::<Config>(), version: 99_999, ..good };
+        for config in [good, newer, Config { size: 16, ..good }, Config { size: 12, ..good }, Config { version: 0, ..good }] {
             let (answer, comm) = lib.init_config(1, lib.id(), 0, config);
             assert_eq!(answer.code, SUCCESS, "{answer:?}");
             lib.destroy(comm).ok();

@@ -51,6 +51,30 @@ fn selections() {
     Setup::plain(2).job("configs::selections").allow_any_warning().run().assert_ok();
 }
 
+/// A configuration that ends before its magic is refused by every collective, and no group remembers it (delta §2.4,
+/// §3.1); one that ends behind it says nothing else.
+#[test]
+fn sizes() {
+    if let Some(me) = launch::child() {
+        return setup::each_rank(&me, |member| {
+            for func in built::FUNCS.iter().copied().filter(|func| *func != Func::Bcast) {
+                let call = Case { in_place: false, ..Case::of(func, 10) }.prepare(member);
+                let with = |size| call_with(member, func, 10, call.buffers, &CollConfig { size, ..Default::default() });
+                member.api.nccl.group_start().expect("group");
+                for size in [0, 8, 11] {
+                    let failure = with(size).expect_err("no configuration");
+                    assert_eq!(failure.code, INVALID_ARGUMENT, "{func:?}: {failure}");
+                    assert!(member.api.nccl.last_error().contains(&format!("size {size} ")), "{func:?}");
+                }
+                member.api.nccl.group_end().expect("nothing is remembered");
+                with(16).expect("a size");
+                member.check(vec![call]);
+            }
+        });
+    }
+    Setup::plain(2).job("configs::sizes").allow_any_warning().run().assert_ok();
+}
+
 /// The event of a call is done after it; one for each communicator and group; none for calls that are nothing.
 #[test]
 fn completion_events() {

@@ -139,12 +139,14 @@ fn wrong_arguments() {
         let id = api.growth_id(comm).expect("an id");
         let ordinary = api.nccl.unique_id().expect("an id");
         type Grow<'a> = (Comm, (usize, i32), Option<&'a UniqueId>, Option<&'a Config>);
-        let cases: [Grow<'_>; 9] = [
+        let cases: [Grow<'_>; 11] = [
             (comm, (0, -1), None, None),
             (comm, (1, -1), Some(&id), None),
             (comm, (2, 0), Some(&id), None),
             (comm, (2, 1), Some(&id), None),
             (comm, (2, -1), Some(&id), Some(&Config::wrong())),
+            (comm, (2, -1), Some(&id), Some(&Config::sizeless())),
+            (Comm::NULL, (2, 1), Some(&id), Some(&Config::sizeless())),
             (Comm::NULL, (2, -1), Some(&id), None),
             (Comm::NULL, (2, 2), Some(&id), None),
             (Comm::NULL, (2, 1), None, None),
@@ -158,6 +160,8 @@ fn wrong_arguments() {
         let code = unsafe { (api.grow)(comm, 2, &id, -1, std::ptr::null_mut(), std::ptr::null()) };
         assert_eq!(code, INVALID_ARGUMENT);
         assert_eq!(api.growth_id(Comm::NULL).err(), Some(INVALID_ARGUMENT));
+        let refused = api.try_init_scalable(&[ordinary], (1, 0), Some(&Config::sizeless()));
+        assert_eq!(refused, (INVALID_ARGUMENT, Comm::NULL), "{}", api.nccl.last_error());
         api.destroy(api.init_with(ordinary, (1, 0), None));
         return api.destroy(comm);
     }

@@ -71,6 +71,13 @@ impl Config {
         config
     }
 
+    /// As [`Config::new`], but the size is 0, as in a struct that nobody initialised.
+    pub fn sizeless() -> Config {
+        let mut config = Config::new();
+        config.words[0] = 0;
+        config
+    }
+
     fn pointer(config: Option<&Config>) -> *const c_void {
         config.map_or(std::ptr::null(), |config| config.words.as_ptr().cast())
     }
@@ -139,13 +146,19 @@ impl Api {
         comm
     }
 
-    pub fn init_scalable(&self, ids: &[UniqueId], (nranks, rank): (usize, usize)) -> Comm {
-        let mut comm = Comm::NULL;
-        let (n, count) = (nranks as c_int, ids.len() as c_int);
-        // SAFETY: the list has that many ids; the handle lives.
-        let code = unsafe { (self.init_scalable)(&mut comm, n, rank as c_int, count, ids.as_ptr(), std::ptr::null()) };
+    pub fn init_scalable(&self, ids: &[UniqueId], place: (usize, usize)) -> Comm {
+        let (code, comm) = self.try_init_scalable(ids, place, None);
         assert_eq!(code, SUCCESS, "{}", self.nccl.last_error());
         comm
+    }
+
+    /// `ncclCommInitRankScalable`, and how it went.
+    pub fn try_init_scalable(&self, ids: &[UniqueId], place: (usize, usize), config: Option<&Config>) -> (i32, Comm) {
+        let mut comm = Comm(std::ptr::dangling_mut());
+        let (n, rank, count) = (place.0 as c_int, place.1 as c_int, ids.len() as c_int);
+        // SAFETY: the list has that many ids; handle and configuration live until the call is over.
+        let code = unsafe { (self.init_scalable)(&mut comm, n, rank, count, ids.as_ptr(), Config::pointer(config)) };
+        (code, comm)
     }
 
     /// `ncclCommSplit`, and how it went.

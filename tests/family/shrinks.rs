@@ -158,7 +158,7 @@ fn disagreement_is_told() {
         let comm = api.init(&me, "id", None);
         for culprit in [0, 1, 2] {
             if me.rank != 3 {
-                let wrong = Config::wrong();
+                let wrong = if culprit == 0 { Config::sizeless() } else { Config::wrong() };
                 let config = (me.rank == culprit).then_some(&wrong);
                 let code = api.try_shrink(comm, &mut [3], 0, config).0;
                 let text = api.nccl.last_error();

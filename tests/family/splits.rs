@@ -190,14 +190,15 @@ fn wrong_arguments_are_told_to_all() {
         let all: Vec<usize> = (0..me.nranks).collect();
         let before = Census::now();
         for culprit in 0..me.nranks {
-            for wrong in 0..3 {
+            for wrong in 0..4 {
                 let code = match (me.rank == culprit, wrong) {
                     (true, 0) => {
                         // SAFETY: a NULL handle is refused.
                         unsafe { (api.split)(comm, 0, 0, std::ptr::null_mut(), std::ptr::null()) }
                     }
-                    (true, 1) => {
-                        let (code, child) = api.try_split(comm, 0, 0, Some(&Config::wrong()));
+                    (true, 1 | 2) => {
+                        let config = if wrong == 1 { Config::wrong() } else { Config::sizeless() };
+                        let (code, child) = api.try_split(comm, 0, 0, Some(&config));
                         assert_eq!(child, Comm::NULL);
                         code
                     }

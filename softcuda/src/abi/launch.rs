@@ -1,6 +1,7 @@
 //! Kernel launches.
 
 use super::{CuResult, Handle, In, boundary};
+use crate::context::Context;
 use crate::device::{MAX_BLOCK_THREADS, SHARED_PER_BLOCK_OPTIN};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
@@ -147,12 +148,12 @@ impl Request {
         let code = function.code()?;
         self.check(code, function.dynamic_limit(), driver.devices[context.device()].sms.count())?;
         source.check(code)?;
-        stream.submit_launch(|launch| self.fill(launch, context.device(), code, source)).map(drop)
+        stream.submit_launch(|launch| self.fill(launch, context, code, source)).map(drop)
     }
 
     /// Completes a launch that was checked.
-    fn fill(&self, launch: &mut Launch, device: usize, code: &'static Code, source: Source) {
-        launch.device = device;
+    fn fill(&self, launch: &mut Launch, context: &Context, code: &'static Code, source: Source) {
+        (launch.device, launch.context) = (context.device(), context.identity());
         launch.entry = code.description.entry;
         launch.grid = self.grid;
         launch.block = self.block;
@@ -173,12 +174,12 @@ pub(super) fn of_node(
     let source = Source::of(In(parameters.cast()), In(extra))?;
     let request = Request { function, grid, block, dynamic, stream: 0, cooperative: false };
     let function = module::lookup(driver, function)?;
-    let device = crate::context::lookup(driver, function.context())?.device();
+    let context = crate::context::lookup(driver, function.context())?;
     let code = function.code()?;
-    request.check(code, function.dynamic_limit(), driver.devices[device].sms.count())?;
+    request.check(code, function.dynamic_limit(), driver.devices[context.device()].sms.count())?;
     source.check(code)?;
     let mut launch = Launch::default();
-    request.fill(&mut launch, device, code, source);
+    request.fill(&mut launch, context, code, source);
     Ok(launch)
 }
 

@@ -4,6 +4,7 @@ use super::body::{self, Flat};
 use super::lanes::{self, Plan};
 use super::node::{Step, Work};
 use super::object::Held;
+use crate::context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::event;
@@ -110,7 +111,7 @@ pub fn launch(driver: &'static Driver, exec: u64, stream: &'static Stream) -> Ou
         return added;
     }
     with(driver, exec, |state| {
-        state.check_events(driver)?;
+        state.check_objects(driver)?;
         // Before the stream is locked: lanes take any number of operations.
         state.lanes.iter().for_each(|lane| lane.make_room());
         let mut started = Ok(());
@@ -213,10 +214,11 @@ impl State {
         (self.parts.len() != flat.len()).then_some(Refusal { reason: TOPOLOGY_CHANGED, node: 0 })
     }
 
-    /// Events that are gone make the launch fail before anything has begun.
-    fn check_events(&self, driver: &'static Driver) -> Outcome {
-        self.parts.iter().try_for_each(|part| match part.step.work {
-            Work::Record(event) | Work::Wait(event) => event::lookup(driver, event).map(drop),
+    /// Events and contexts that are gone make the launch fail before anything has begun.
+    fn check_objects(&self, driver: &'static Driver) -> Outcome {
+        self.parts.iter().try_for_each(|part| match &part.step.work {
+            Work::Record(event) | Work::Wait(event) => event::lookup(driver, *event).map(drop),
+            Work::Kernel(kernel) if !context::is_alive(driver, kernel.launch.context) => Err(CudaError::CONTEXT_IS_DESTROYED),
             _ => Ok(()),
         })
     }

@@ -7,24 +7,27 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 use super::driver::{self, Status};
 use super::error::{Code, INVALID_DEVICE, check, report};
 use super::{Handle, Out};
+use crate::driver::Driver;
 
 /// The primary contexts that the runtime holds, by device: one reference each, for the life of
 /// the process or until `cudaDeviceReset`.
 static HELD: Mutex<BTreeMap<c_int, Handle>> = Mutex::new(BTreeMap::new());
 
-/// How often `cudaDeviceReset` was called: threads look again whether their context is alive.
-static RESETS: AtomicU64 = AtomicU64::new(0);
-
 thread_local! {
     static DEVICE: Cell<c_int> = const { Cell::new(0) };
-    static RESETS_SEEN: Cell<u64> = const { Cell::new(0) };
+    /// How many primary contexts had ended when the thread last looked whether its own is alive.
+    static ENDS_SEEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many primary contexts have ended, by `cudaDeviceReset` or by the driver API.
+fn ends() -> u64 {
+    Driver::running().map_or(0, Driver::primary_ends)
 }
 
 /// A driver call's out-parameter as a value.
@@ -51,19 +54,25 @@ pub(super) fn call(status: impl FnOnce() -> Status) -> Code {
 }
 
 fn ensure() -> Result<(), Code> {
-    let resets = RESETS.load(Ordering::Acquire);
+    let ends = ends();
     let current = fetch(|out| driver::cuCtxGetCurrent(out)).unwrap_or(0);
-    if current != 0 && RESETS_SEEN.get() == resets {
-        return Ok(());
+    if current == 0 {
+        return activate(DEVICE.get());
     }
-    RESETS_SEEN.set(resets);
-    if current != 0 && is_alive() { Ok(()) } else { activate(DEVICE.get()) }
+    if ENDS_SEEN.get() != ends {
+        ENDS_SEEN.set(ends);
+        if let Some(device) = ended_primary(current) {
+            return activate(device);
+        }
+    }
+    // A context that the program made itself and destroyed is for the driver to name.
+    Ok(())
 }
 
-/// Whether the current context survived a `cudaDeviceReset`.
-fn is_alive() -> bool {
-    let state = fetch(|out| driver::cuCtxGetDevice(out)).and_then(primary_state);
-    state.is_ok_and(|(_, active)| active)
+/// The device whose primary context this is, if nobody has retained it since its end.
+fn ended_primary(context: Handle) -> Option<c_int> {
+    let context = Driver::running()?.contexts.get(context as u64)?;
+    (context.is_primary() && !context.is_active()).then(|| context.device() as c_int)
 }
 
 /// The flags of a device's primary context, and whether there is one at present.
@@ -78,7 +87,6 @@ pub(super) fn primary_state(device: c_int) -> Result<(c_uint, bool), Code> {
 pub(super) fn activate(device: c_int) -> Result<(), Code> {
     check(driver::cuCtxSetCurrent(primary(device)?))?;
     DEVICE.set(device);
-    RESETS_SEEN.set(RESETS.load(Ordering::Acquire));
     Ok(())
 }
 
@@ -87,13 +95,16 @@ pub(super) fn primary(device: c_int) -> Result<Handle, Code> {
     check(driver::cuInit(0))?;
     let mut held = HELD.lock();
     if let Some(&context) = held.get(&device) {
-        // The program may have reset it by the driver API.
+        // The program may have reset it by the driver API: then a retain makes it anew.
         if primary_state(device).is_ok_and(|(_, active)| active) {
             return Ok(context);
         }
     }
     let context = fetch(|context| driver::cuDevicePrimaryCtxRetain(context, device))?;
-    held.insert(device, context);
+    if held.insert(device, context).is_some() {
+        // One reference is enough. The program may have released more than it had.
+        let _ = driver::cuDevicePrimaryCtxRelease_v2(device);
+    }
     Ok(context)
 }
 
@@ -105,14 +116,16 @@ pub(super) fn current_device() -> c_int {
     }
 }
 
-/// Destroys what this process has on the current device; the next call begins anew.
+/// Destroys what this process has on the current device; the next call begins anew. The program's own references stay.
 pub(super) fn reset() -> Result<(), Code> {
     check(driver::cuInit(0))?;
     let device = current_device();
     let mut held = HELD.lock();
-    held.remove(&device);
     check(driver::cuDevicePrimaryCtxReset_v2(device))?;
-    RESETS.fetch_add(1, Ordering::Release);
+    if held.remove(&device).is_some() {
+        // The program may have released more than it had.
+        let _ = driver::cuDevicePrimaryCtxRelease_v2(device);
+    }
     check(driver::cuCtxSetCurrent(0))?;
     DEVICE.set(device);
     Ok(())

@@ -82,6 +82,7 @@ unsafe extern "C" {
     pub(super) safe fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: c_uint) -> Status;
     pub(super) safe fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, active: Out<c_int>) -> Status;
     pub(super) safe fn cuDevicePrimaryCtxReset_v2(device: c_int) -> Status;
+    pub(super) safe fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Status;
 
     pub(super) safe fn cuCtxGetCurrent(context: Out<Handle>) -> Status;
     pub(super) safe fn cuCtxSetCurrent(context: Handle) -> Status;

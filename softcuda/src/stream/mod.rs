@@ -133,6 +133,12 @@ impl Stream {
         stream
     }
 
+    /// A default stream of a context whose life begins anew, in which nothing is left to do: another stream.
+    pub fn renew(&self, driver: &Driver, context: &Context) {
+        self.prepare(driver, context, 0, self.role());
+        self.disconnect();
+    }
+
     /// A stream for a part of a graph. It belongs to no context and is never freed.
     pub fn make_lane() -> &'static Stream {
         let stream: &'static Stream = Box::leak(Box::default());
@@ -433,7 +439,8 @@ fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'s
             Some((_, handle)) => *handle,
             None => {
                 let handle = Stream::create(driver, context, 0, 0)?;
-                streams.0.retain(|(id, _)| *id != context.id());
+                // Those of contexts that are gone went with them.
+                streams.0.retain(|(_, handle)| driver.streams.get(*handle).is_some());
                 streams.0.push((context.id(), handle));
                 handle
             }
