@@ -1,15 +1,18 @@
 //! The end of a communicator: finalize, destroy, abort.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::init::MIXED_GRAPHS;
 use super::{Comm, State, arena};
+use crate::device::gate;
 use crate::error::Error;
 use crate::health::Board;
 use crate::plan::layout::kernel_error;
 use crate::sys;
+use crate::transport::PeerFacts;
 
 /// How long an abort waits for running kernels to see the flag. They look at it many times a second.
 pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(2);
@@ -176,6 +179,15 @@ impl Comm {
         parts.order.try_lock().is_some_and(|order| order.is_idle().unwrap_or(true))
     }
 
+    /// The devices on which it has memory: its own, and those of ranks of this process, whose memory lives until the last
+    /// that has used it lets it go.
+    fn devices_of_memory(&self) -> impl Iterator<Item = i32> {
+        let peers = self.parts.get().map_or(&[][..], |parts| &parts.peers);
+        let mine = peers.get(self.rank as usize).map(|mine| (mine.process, &mine.host));
+        let here = move |peer: &&PeerFacts| Some((peer.process, &peer.host)) == mine;
+        std::iter::once(self.device).chain(peers.iter().filter(here).map(|peer| peer.device))
+    }
+
     pub(super) fn wait_for_launches(&self) -> Result<(), Error> {
         let Some(parts) = self.parts.get() else { return Ok(()) };
         // Not under the lock: others look meanwhile, and an abort must get by.
@@ -254,7 +266,8 @@ fn take_ended() -> Vec<Arc<Comm>> {
 
 /// Frees ended communicators that nobody uses any more, but none on a device where a kernel may wait for a peer, or behind
 /// work of the user's: freeing waits for the device, and the caller may be the one who is to abort that kernel's
-/// communicator. Threads that are still inside one, and graphs, keep it; the next call here frees it.
+/// communicator, or whom that kernel waits for. Threads that are still inside one, and graphs, keep it; the next call here
+/// frees it.
 pub fn free_ended() {
     super::settle_graphs();
     // Not under the lock: what the driver is asked may end graphs.
@@ -262,11 +275,17 @@ pub fn free_ended() {
     if ended.is_empty() {
         return;
     }
-    let mut busy: Vec<i32> = ended.iter().filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
-    arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device)));
     // Without a handle nobody can come by it anew.
-    let unused = |comm: &Arc<Comm>| Arc::strong_count(comm) == 1 && !comm.is_inherited() && !busy.contains(&comm.device);
-    let (free, keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(unused);
+    let unused = |comm: &Arc<Comm>| Arc::strong_count(comm) == 1 && !comm.is_inherited();
+    let (unused, mut keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(unused);
+    let devices: BTreeSet<i32> = unused.iter().flat_map(|comm| comm.devices_of_memory()).collect();
+    // From here on nothing is launched there until the memory is free.
+    let gates: BTreeMap<i32, _> = devices.into_iter().filter_map(|device| Some((device, gate::allocating(device)?))).collect();
+    let mut busy: BTreeSet<i32> = keep.iter().chain(&unused).filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
+    arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device)));
+    let quiet = |comm: &Arc<Comm>| comm.devices_of_memory().all(|device| gates.contains_key(&device) && !busy.contains(&device));
+    let (free, behind): (Vec<_>, Vec<_>) = unused.into_iter().partition(quiet);
+    keep.extend(behind);
     self::ended().extend(keep);
     drop(free);
 }

@@ -21,7 +21,8 @@ pub fn launching(device: i32) -> RwLockReadGuard<'static, ()> {
     gate(device).read_recursive()
 }
 
-/// To be held while memory is allocated on a device on which nothing runs; none where something is being launched.
+/// To be held while memory is allocated or freed on a device on which nothing runs; none where something is being launched, or
+/// somebody else does so.
 pub fn allocating(device: i32) -> Option<RwLockWriteGuard<'static, ()>> {
     gate(device).try_write()
 }

@@ -7,6 +7,7 @@
 //! * [`procfs`]: what the kernel knows about a process.
 //! * [`census`]: count what a process holds (fds, threads, memfds, memory, `/dev/shm`), before and after.
 //! * [`need`]: a missing tool skips a test with a message, or fails it under `OXCCL_REQUIRE=all`.
+//! * [`c_program`]: programs in C, compiled and linked here.
 //! * [`nccl`], [`cuda`]: typed bindings to `libnccl.so.2` and `libcuda.so.1`, loaded at run time.
 //! * [`collectives`], [`graph`]: the other calls of NCCL, and CUDA graphs.
 //! * [`oracle`]: inputs and the values that a reduction of them must give, bit for bit; [`contract`]: what
@@ -27,6 +28,7 @@
 //! ```
 #![allow(dead_code)] // every test uses its part of this
 
+pub mod c_program;
 pub mod census;
 pub mod collectives;
 pub mod contract;
