@@ -11,6 +11,10 @@ mod banner;
 mod first_failure;
 #[path = "by_hand/mpi.rs"]
 mod mpi;
+#[path = "by_hand/signals.rs"]
+mod signals;
+#[path = "by_hand/survivors.rs"]
+mod survivors;
 
 use std::ffi::OsString;
 use std::fs;

@@ -33,9 +33,9 @@ const ROOMS: [&str; 16] = [
     "topology",
     "proxy",
     "device",
-    "sys",
     "params",
     "log",
+    "sys",
     "error",
 ];
 
@@ -91,6 +91,14 @@ const PURE_FORBIDS: [&str; 21] = [
     "crate::params",
 ];
 
+/// What would write to a socket with SIGPIPE, or start a thread that takes the program's signals: there is one function for each.
+const BY_HAND: [Purity; 3] = [
+    Purity { path: "src/bootstrap/", except: &[], forbidden: &["std::io::Write", "io::Write", "std::net::TcpStream"] },
+    Purity { path: "src/", except: &["src/sys/signals.rs"], forbidden: &STARTS_THREADS },
+    Purity { path: "softcuda/src/", except: &["softcuda/src/abi/os.rs"], forbidden: &STARTS_THREADS },
+];
+const STARTS_THREADS: [&str; 4] = ["std::thread::Builder", "std::thread::spawn", "thread::Builder", "thread::spawn"];
+
 /// The rendezvous knows no CUDA and reads no environment: its configuration carries every setting.
 const BOOTSTRAP_FORBIDS: [&str; 4] = ["std::env", "cudarc", "crate::device", "crate::params"];
 
@@ -124,6 +132,12 @@ fn every_room_is_in_the_order() {
 fn pure_parts_are_pure() {
     let sources = tree::rust_sources(&["src"]);
     rules::report(sources.iter().flat_map(|source| rules::purity(source, &PURE)).collect());
+}
+
+#[test]
+fn signals_are_left_to_the_program() {
+    let sources = tree::rust_sources(&["src", "softcuda/src"]);
+    rules::report(sources.iter().flat_map(|source| rules::purity(source, &BY_HAND)).collect());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Settings from the environment, read once by `cuInit`.
 
+use crate::abi::os;
 use crate::device::identity;
 use crate::stream::MAX_CONNECTIONS;
 use std::time::Duration;
@@ -72,12 +73,12 @@ fn parse(text: &str) -> Option<u64> {
 
 fn clamp(name: &str, text: &str, default: u64, low: u64, high: u64) -> u64 {
     let Some(value) = parse(text) else {
-        eprintln!("softcuda: {name}={text} is not a number; using {default}");
+        os::say(&format!("{name}={text} is not a number; using {default}"));
         return default;
     };
     let clamped = value.clamp(low, high);
     if clamped != value {
-        eprintln!("softcuda: {name}={text} is out of range {low}..={high}; using {clamped}");
+        os::say(&format!("{name}={text} is out of range {low}..={high}; using {clamped}"));
     }
     clamped
 }

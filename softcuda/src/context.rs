@@ -1,8 +1,9 @@
 //! Contexts, the stack of current ones that each thread has, and primary contexts.
 
+use crate::device::ALL_SMS;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
-use crate::stream::{Role, Stream};
+use crate::stream::{Op, Role, Stream};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::mem::ManuallyDrop;
@@ -51,6 +52,14 @@ pub struct Context {
     device: AtomicUsize,
     active: AtomicBool,
     primary: AtomicBool,
+    /// Handle of the context whose memory, modules, events and settings it shares: its own, or a green one's primary's.
+    home: AtomicU64,
+    /// Handle of the green context that it stands for, 0 for none.
+    green: AtomicU64,
+    /// The group of the device's SMs that its launches may use.
+    group: AtomicUsize,
+    /// Green contexts that are part of it.
+    greens: AtomicUsize,
     /// What a client sets.
     pub settings: Mutex<Settings>,
     /// Streams that are valid or not yet drained, the default ones included.
@@ -59,19 +68,56 @@ pub struct Context {
     blocking: Mutex<Vec<&'static Stream>>,
     blocking_count: AtomicUsize,
     legacy: OnceLock<&'static Stream>,
+    /// Goes on when all streams have got so far, and what all streams wait for: for records and waits of the whole
+    /// context.
+    gather: OnceLock<&'static Stream>,
+    gate: OnceLock<&'static Stream>,
+}
+
+/// What a new context is.
+#[derive(Clone, Copy)]
+pub enum Nature {
+    /// A client's own.
+    Own,
+    /// A device's primary one.
+    Primary,
+    /// It stands for a green context with a group of SMs, over a primary one.
+    Green {
+        /// Handle of the primary one.
+        home: u64,
+        /// Handle of the green one.
+        green: u64,
+        /// The group.
+        group: usize,
+    },
 }
 
 impl Context {
     /// Makes a context on a device.
-    pub fn create(driver: &'static Driver, device: usize, flags: u32, primary: bool) -> Outcome<&'static Context> {
+    pub fn create(driver: &'static Driver, device: usize, flags: u32, nature: Nature) -> Outcome<&'static Context> {
         check_flags(flags)?;
         let made = driver.contexts.insert(|context, handle| {
             context.handle.store(handle, Ordering::Relaxed);
             context.device.store(device, Ordering::Relaxed);
-            context.primary.store(primary, Ordering::Relaxed);
+            context.primary.store(matches!(nature, Nature::Primary), Ordering::Relaxed);
+            let (home, green, group) = match nature {
+                Nature::Own | Nature::Primary => (handle, 0, ALL_SMS),
+                Nature::Green { home, green, group } => (home, green, group),
+            };
+            context.home.store(home, Ordering::Relaxed);
+            context.green.store(green, Ordering::Relaxed);
+            context.group.store(group, Ordering::Relaxed);
             context.begin(driver, flags);
         });
         Ok(made.ok_or(CudaError::OUT_OF_MEMORY)?.1)
+    }
+
+    /// Makes the context that stands for a green one.
+    pub fn create_green(driver: &'static Driver, home: &Context, green: u64, group: usize) -> Outcome<&'static Context> {
+        let nature = Nature::Green { home: home.handle(), green, group };
+        let made = Context::create(driver, home.device(), 0, nature)?;
+        home.greens.fetch_add(1, Ordering::SeqCst);
+        Ok(made)
     }
 
     /// Its life begins: a new one, or a primary context once more. Nothing in it is what it was before, but for the
@@ -115,6 +161,32 @@ impl Context {
         (self.handle(), self.id())
     }
 
+    /// Handle of the context whose memory, modules and events it shares, mostly its own.
+    #[inline]
+    pub fn home(&self) -> u64 {
+        self.home.load(Ordering::Relaxed)
+    }
+
+    /// The context of [`Context::home`].
+    pub fn home_context(&'static self, driver: &'static Driver) -> Outcome<&'static Context> {
+        if self.home() == self.handle() { Ok(self) } else { lookup(driver, self.home()) }
+    }
+
+    /// Handle of the green context that it stands for, 0 for none.
+    pub fn green(&self) -> u64 {
+        self.green.load(Ordering::Relaxed)
+    }
+
+    /// Itself, if it stands for a green context.
+    pub fn as_green(&'static self) -> Option<&'static Context> {
+        (self.green() != 0).then_some(self)
+    }
+
+    /// The group of its device's SMs that its launches may use.
+    pub fn group(&self) -> usize {
+        self.group.load(Ordering::Relaxed)
+    }
+
     /// The legacy default stream.
     pub fn legacy(&'static self) -> &'static Stream {
         self.legacy.get_or_init(|| Stream::make_default(self, Role::Legacy))
@@ -132,6 +204,27 @@ impl Context {
             self.blocking.lock().push(stream);
             self.blocking_count.fetch_add(1, Ordering::SeqCst);
         }
+        if let Some(gate) = self.gate.get().filter(|gate| !gate.is_idle()) {
+            // A new stream captures nothing, so that it takes everything.
+            let _ = stream.submit(Op::Wait(gate.end()));
+        }
+    }
+
+    /// A stream that has only to wait for what all streams were given so far.
+    pub fn gather(&self) -> Outcome<&'static Stream> {
+        let gather = self.gather.get_or_init(Stream::make_lane);
+        for end in self.streams().into_iter().map(Stream::end).filter(|end| !end.is_reached()) {
+            gather.submit(Op::Wait(end))?;
+        }
+        Ok(gather)
+    }
+
+    /// Makes what all streams, those to come included, are given from now on wait for what `wait` puts into a stream.
+    pub fn hold_up(&self, wait: impl FnOnce(&'static Stream) -> Outcome) -> Outcome {
+        let gate = self.gate.get_or_init(Stream::make_lane);
+        wait(gate)?;
+        let end = gate.end();
+        self.streams().into_iter().try_for_each(|stream| stream.submit(Op::Wait(end)).map(drop))
     }
 
     /// Undoes [`Context::add_stream`].
@@ -155,10 +248,26 @@ impl Context {
         self.streams.lock().clone()
     }
 
-    /// Waits until everything submitted so far has been done.
+    /// Waits until everything submitted so far has been done, by its green contexts as well.
     pub fn synchronize(&self) -> Outcome {
-        crate::stream::synchronize_all(&self.streams());
+        let mut streams = self.streams();
+        if self.greens.load(Ordering::SeqCst) > 0
+            && let Some(driver) = Driver::running()
+        {
+            self.for_each_green(driver, |green| streams.extend(green.streams()));
+        }
+        crate::stream::synchronize_all(&streams);
         Ok(())
+    }
+
+    /// Calls `visit` with each context that stands for a green one over this.
+    fn for_each_green(&self, driver: &'static Driver, mut visit: impl FnMut(&Context)) {
+        let handle = self.handle();
+        driver.contexts.for_each(|_, context| {
+            if context.green() != 0 && context.home() == handle && context.is_active() {
+                visit(context);
+            }
+        });
     }
 
     /// Ends its life: nobody can use it from now on; waits for its work, then takes its streams, events, modules, memory
@@ -169,8 +278,10 @@ impl Context {
         }
         self.synchronize()?;
         let handle = self.handle();
+        self.for_each_green(driver, |green| green.active.store(false, Ordering::SeqCst));
+        self.greens.store(0, Ordering::SeqCst);
         let mut streams = Vec::new();
-        driver.streams.for_each(|h, stream| streams.extend((stream.context_handle() == handle).then_some(h)));
+        driver.streams.for_each(|h, stream| streams.extend((stream.home() == handle).then_some(h)));
         for stream in streams {
             let _ = Stream::destroy(driver, stream);
         }
@@ -183,7 +294,7 @@ impl Context {
 
     /// `cuCtxDestroy`: a primary context cannot be destroyed this way.
     pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
-        let context = driver.contexts.get(handle).filter(|context| !context.is_primary());
+        let context = driver.contexts.get(handle).filter(|context| !context.is_primary() && context.green() == 0);
         context.ok_or(CudaError::INVALID_CONTEXT)?.end(driver)?;
         driver.contexts.remove(handle).ok_or(CudaError::INVALID_CONTEXT)?;
         if CURRENT.get() == handle {
@@ -191,6 +302,34 @@ impl Context {
         }
         driver.contexts.recycle(handle);
         Ok(())
+    }
+}
+
+impl Context {
+    /// The end of a green context: after its work, its streams can do nothing more, and captures in them are spoilt.
+    pub fn destroy_green(driver: &'static Driver, handle: u64) {
+        let Some(context) = driver.contexts.get(handle) else {
+            return;
+        };
+        if context.active.swap(false, Ordering::SeqCst)
+            && let Some(home) = driver.contexts.get(context.home())
+        {
+            home.greens.fetch_sub(1, Ordering::SeqCst);
+        }
+        let _ = driver.graphs.captures.check_context(context);
+        crate::stream::synchronize_all(&context.streams());
+        driver.streams.for_each(|_, stream| {
+            if stream.context_handle() == handle {
+                stream.detach();
+            }
+        });
+        let legacy = context.legacy_if_used();
+        context.streams.lock().retain(|stream| legacy.is_some_and(|legacy| std::ptr::eq(*stream, legacy)));
+        context.blocking.lock().clear();
+        context.blocking_count.store(0, Ordering::SeqCst);
+        if driver.contexts.remove(handle).is_some() {
+            driver.contexts.recycle(handle);
+        }
     }
 }
 
@@ -232,7 +371,7 @@ impl Primary {
         let mut state = self.state.lock();
         let context = match state.context {
             Some(context) => context,
-            None => Context::create(driver, device, state.flags, true)?,
+            None => Context::create(driver, device, state.flags, Nature::Primary)?,
         };
         if !context.is_active() {
             context.begin(driver, state.flags);
@@ -301,6 +440,11 @@ pub fn current(driver: &'static Driver) -> Outcome<&'static Context> {
         return Err(CudaError::INVALID_CONTEXT);
     }
     driver.contexts.get(handle).filter(|c| c.is_active()).ok_or(CudaError::CONTEXT_IS_DESTROYED)
+}
+
+/// The context whose memory, modules, events and settings the calling thread's current one shares.
+pub fn current_home(driver: &'static Driver) -> Outcome<&'static Context> {
+    current(driver)?.home_context(driver)
 }
 
 /// Index of the device of the calling thread's current context.

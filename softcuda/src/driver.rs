@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::error::{CudaError, Outcome};
 use crate::event::Event;
 use crate::graph::Graphs;
+use crate::green::{Descriptor, Green};
 use crate::handles::{Kind, Table};
 use crate::launch::Pool as ThreadPool;
 use crate::memory::Memory;
@@ -35,6 +36,10 @@ pub struct Driver {
     pub functions: Table<Function>,
     /// `CUmemoryPool`
     pub pools: Table<MemoryPool>,
+    /// `CUgreenCtx`
+    pub greens: Table<Green>,
+    /// `CUdevResourceDesc`
+    pub descriptors: Table<Descriptor>,
     /// Captures, graphs and user objects.
     pub graphs: Graphs,
     /// Allocations and mappings.
@@ -70,6 +75,8 @@ impl Driver {
             modules: Table::new(Kind::Module),
             functions: Table::new(Kind::Function),
             pools: Table::new(Kind::Pool),
+            greens: Table::new(Kind::Green),
+            descriptors: Table::new(Kind::Descriptor),
             graphs: Graphs::new(),
             memory: Memory::default(),
             scheduler: Scheduler::default(),

@@ -56,7 +56,7 @@ impl Event {
         };
         let made = driver.events.insert(|event, _| {
             event.flags.store(flags, Ordering::Relaxed);
-            event.context.store(context.handle(), Ordering::Relaxed);
+            event.context.store(context.home(), Ordering::Relaxed);
             event.in_capture.store(false, Ordering::Relaxed);
             let mut record = event.record.lock();
             *record = Record { number: record.number + 1, shared, ..Record::default() };
@@ -78,10 +78,24 @@ impl Event {
         self.record_in(stream)
     }
 
-    /// An event can be recorded in streams of its own context only.
+    /// An event can be recorded in streams of its own context only; those of green contexts are the primary's.
     pub fn check_stream(&self, stream: &Stream) -> Outcome {
-        let same = self.context.load(Ordering::Relaxed) == stream.context_handle();
-        if same { Ok(()) } else { Err(CudaError::INVALID_HANDLE) }
+        self.check_home(stream.home())
+    }
+
+    fn check_home(&self, home: u64) -> Outcome {
+        if self.context.load(Ordering::Relaxed) == home { Ok(()) } else { Err(CudaError::INVALID_HANDLE) }
+    }
+
+    /// Records the event after all that the streams of a context were given so far.
+    pub fn record_all(&'static self, context: &'static Context) -> Outcome {
+        self.check_home(context.home())?;
+        self.record_in(context.gather()?)
+    }
+
+    /// Makes all streams of a context, those to come included, wait for the last record.
+    pub fn hold_up_all(&self, context: &'static Context) -> Outcome {
+        context.hold_up(|gate| self.hold_up(gate))
     }
 
     /// The event now stands for a place in a graph that is being captured.

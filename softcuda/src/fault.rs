@@ -64,7 +64,7 @@ fn read(text: &str) -> Vec<Fault> {
     for part in text.split(',').filter(|part| !part.trim().is_empty()).take(MAX_FAULTS) {
         match Fault::parse(part) {
             Some(fault) => faults.push(fault),
-            None => eprintln!("softcuda: SOFTCUDA_FAULT: {part} is not NAME:k or NAME:k:code"),
+            None => os::say(&format!("SOFTCUDA_FAULT: {part} is not NAME:k or NAME:k:code")),
         }
     }
     faults

@@ -32,6 +32,10 @@ pub enum Kind {
     Exec = 9,
     /// `CUuserObject`
     UserObject = 10,
+    /// `CUgreenCtx`
+    Green = 11,
+    /// `CUdevResourceDesc`
+    Descriptor = 12,
 }
 
 /// Slots of the first chunk; each further one doubles.

@@ -21,6 +21,8 @@ const IDLE: Duration = Duration::from_secs(2);
 pub struct Launch {
     /// Index of the device.
     pub device: usize,
+    /// The group of its SMs that it may use.
+    pub sms: usize,
     /// Identity of the context.
     pub context: (u64, u64),
     /// The code.
@@ -43,7 +45,7 @@ pub struct Launch {
 impl Launch {
     /// Makes this one equal to another.
     pub fn copy_from(&mut self, other: &Launch) {
-        (self.device, self.context) = (other.device, other.context);
+        (self.device, self.sms, self.context) = (other.device, other.sms, other.context);
         self.entry = other.entry;
         (self.grid, self.block, self.shared) = (other.grid, other.block, other.shared);
         (self.function, self.dynamic) = (other.function, other.dynamic);
@@ -71,12 +73,12 @@ pub fn execute(driver: &'static Driver, mut launch: Box<Launch>) -> Option<Box<L
         return Some(launch);
     };
     if volume(launch.grid) == 1 && volume(launch.block) == 1 {
-        device.sms.start_single();
+        device.sms.start_single(launch.sms);
         let place = launch.coordinates(0, 0);
         let launch_ref = &mut *launch;
         launch_ref.memory.prepare(launch_ref.shared);
         launch_ref.entry.run(&place, &launch_ref.memory, &launch_ref.arguments);
-        device.sms.end_block();
+        device.sms.end_block(launch.sms);
         return Some(launch);
     }
     let running = Arc::new(Running::new(driver, *launch));
@@ -116,7 +118,7 @@ impl Running {
 
     /// Starts all blocks in order, each as soon as an SM is free. The very last thread is the caller's.
     fn start(self: &Arc<Self>, driver: &'static Driver) -> Option<Job> {
-        let turn = driver.devices[self.launch.device].sms.turn();
+        let turn = driver.devices[self.launch.device].sms.turn(self.launch.sms);
         let mut held: Option<Job> = None;
         for number in 0..volume(self.launch.grid) {
             // The caller may not keep a thread back while it waits for an SM: the thread's block would never end.
@@ -156,7 +158,7 @@ impl Job {
         if threads_left.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        running.driver.devices[running.launch.device].sms.end_block();
+        running.driver.devices[running.launch.device].sms.end_block(running.launch.sms);
         if running.blocks_left.fetch_sub(1, Ordering::AcqRel) == 1 {
             *running.finished.lock() = true;
             running.end.notify_all();

@@ -3,6 +3,7 @@
 //! * `abi/`: the C boundary, the only room beside `memory/` with `unsafe`
 //! * `driver`: the state behind it; `device/`, `context`, `event`, `module`: its objects; `handles`: how C names them
 //! * `stream/`: queues of operations, and who executes them when
+//! * `green`: green contexts, which have a part of a device
 //! * `graph/`: stream capture, graphs, their launches
 //! * `launch`: blocks and threads of a kernel
 //! * `memory/`: allocations, virtual memory management, IPC, raw access
@@ -20,6 +21,7 @@ mod error;
 mod event;
 mod fault;
 mod graph;
+mod green;
 mod handles;
 mod launch;
 mod memory;

@@ -171,7 +171,7 @@ fn intern(description: Description) -> &'static Code {
 /// Loads a checked image into a context.
 pub fn load(driver: &'static Driver, context: &Context, functions: Vec<Description>) -> Outcome<u64> {
     let made = driver.modules.insert(|module, _| {
-        module.context.store(context.handle(), Ordering::Relaxed);
+        module.context.store(context.home(), Ordering::Relaxed);
         module.functions.lock().clear();
     });
     let (module, object) = made.ok_or(CudaError::OUT_OF_MEMORY)?;
@@ -179,7 +179,7 @@ pub fn load(driver: &'static Driver, context: &Context, functions: Vec<Descripti
         let code = intern(description);
         let dynamic = device::SHARED_PER_BLOCK.saturating_sub(code.description.shared_bytes);
         let made = driver.functions.insert(|function, _| {
-            function.context.store(context.handle(), Ordering::Relaxed);
+            function.context.store(context.home(), Ordering::Relaxed);
             function.module.store(module, Ordering::Relaxed);
             function.dynamic_limit.store(dynamic, Ordering::Relaxed);
             function.carveout.store(u32::MAX, Ordering::Relaxed);

@@ -74,6 +74,11 @@ fn foreign() {
 }
 
 #[test]
+fn green() {
+    check_silent("green.c");
+}
+
+#[test]
 fn memory() {
     check_silent("memory.c");
 }

@@ -23,7 +23,7 @@ fn declared(header: &str, prefix: &str) -> BTreeSet<String> {
 }
 
 fn declared_by_the_driver() -> BTreeSet<String> {
-    ["cuda.h", "softcuda_graph.h"].iter().flat_map(|header| declared(header, "cu")).collect()
+    ["cuda.h", "softcuda_graph.h", "softcuda_green.h"].iter().flat_map(|header| declared(header, "cu")).collect()
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn parse(text: &str) -> Declared {
 
 /// Adds the constants, which the preprocessor eats.
 fn constants(declared: &mut Declared) {
-    for header in ["cuda.h", "softcuda_graph.h", "driver_types.h", "cuda_runtime_api.h"] {
+    for header in ["cuda.h", "softcuda_graph.h", "softcuda_green.h", "driver_types.h", "cuda_runtime_api.h"] {
         let text = fs::read_to_string(support::include_dir().join(header)).expect("our header is there");
         for definition in text.lines().filter_map(|l| l.strip_prefix("#define ")) {
             let Some((name, value)) = definition.split_once(' ') else {

@@ -8,10 +8,10 @@ use super::boundary::{invalid, not_null};
 use super::exports;
 use super::types::ResultCode;
 use crate::error::Error;
+use crate::log;
 use crate::params::{self, Param, TABLE, Typed};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::io::Write;
 
 exports! {
     /// A handle for a variable.
@@ -218,6 +218,5 @@ unsafe fn get_names(table: *mut *mut *const c_char, length: *mut c_int) -> Resul
 
 /// To stdout, because that is what the function is for.
 fn dump_all() {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(params::dump(&environment).as_bytes()).and_then(|()| out.flush());
+    log::to_stdout(&params::dump(&environment));
 }

@@ -1,7 +1,6 @@
 //! A rank on its way into a communicator, and roots that their maker can stop.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use super::id::{Growth, IdParts, UniqueId};
@@ -126,13 +125,11 @@ pub fn dismiss(id: &UniqueId) {
     let Ok(IdParts { magic, root, fixed: false, token, .. }) = IdParts::decode(id) else { return };
     let frame = Encoder::new(Kind::Dismiss, 8).u64(token).finish();
     let message = [Preamble::new(magic, Service::Root).encode().as_slice(), &frame].concat();
-    let told = TcpStream::connect_timeout(&root, DISMISSAL).and_then(|mut stream| {
-        stream.set_read_timeout(Some(DISMISSAL))?;
-        stream.set_write_timeout(Some(DISMISSAL))?;
-        stream.write_all(&message)?;
+    let told = socket::connect_and_wait(root, DISMISSAL).and_then(|mut socket| {
+        socket::send_all(&socket, &message)?;
         // Until the root closes: one that is asked to end must not do so on a connection that was reset.
         let mut answer = [0; 64];
-        while stream.read(&mut answer)? > 0 {}
+        while socket.read(&mut answer)? > 0 {}
         Ok(())
     });
     if let Err(why) = told {

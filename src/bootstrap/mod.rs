@@ -40,6 +40,8 @@ use protocol::{MAX_FACTS, MAX_RANKS};
 const NO_PORT: u16 = 9;
 /// How long a rank that has failed tries to tell the root, before it returns its own error.
 pub const REPORT: Duration = Duration::from_secs(5);
+/// How long a rank that has failed waits until the root has told all others, as a process may end as soon as it knows.
+const ROOT_ANSWER: Duration = Duration::from_secs(1);
 /// How long a rank that was aborted before the root knew it tries to tell the root: whoever aborts it waits meanwhile.
 const ABANDON: Duration = Duration::from_millis(500);
 
@@ -290,6 +292,11 @@ impl Bootstrap {
 
 impl Drop for Bootstrap {
     fn drop(&mut self) {
+        if self.member.awaits_root() {
+            self.driver.ignore_cancel();
+            let limit = self.driver.now() + ROOT_ANSWER;
+            let _ = self.driver.run(&mut self.member, Some(limit), |member| !member.awaits_root());
+        }
         self.member.leave();
         self.driver.farewell(&mut self.member);
     }

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use super::{Comm, State};
 use crate::error::Error;
-use crate::sys::sync::{Condvar, Mutex, thread};
+use crate::sys;
+use crate::sys::sync::{Condvar, Mutex};
 
 /// A thread that works for communicators.
 pub(super) struct Background {
@@ -56,7 +57,7 @@ pub(super) fn start(comms: Vec<Arc<Comm>>, work: impl FnOnce() -> Result<(), Err
         drop(ours);
         theirs.finish();
     };
-    match thread::Builder::new().name("oxccl-init".to_string()).spawn(run) {
+    match sys::spawn("oxccl-init", run) {
         Ok(_) => Ok(()),
         Err(error) => {
             let error = Error::system("pthread_create", "a thread for non-blocking communicators", &error);

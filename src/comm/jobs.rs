@@ -10,6 +10,7 @@ use super::{Comm, background, free_ended};
 use crate::bootstrap::{self, Cancel, UniqueId};
 use crate::error::Error;
 use crate::log::Place;
+use crate::sys;
 
 /// What is to be done with a communicator.
 pub enum Task {
@@ -248,7 +249,7 @@ fn run_lanes(lanes: Vec<Vec<Job>>) -> Result<(), Error> {
                 let lane = std::mem::take(&mut *theirs.lock());
                 run_lane(lane).unwrap_or_else(fail);
             };
-            if let Err(error) = std::thread::Builder::new().name("oxccl-job".to_string()).spawn_scoped(scope, work) {
+            if let Err(error) = sys::spawn_scoped(scope, "oxccl-job", work) {
                 let error = Error::system("pthread_create", "a thread for a job of a group", &error);
                 fail(error.clone());
                 std::mem::take(&mut *place.lock()).into_iter().for_each(|job| job.drop_for(&error));

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::sys::off_standard;
+
 /// Folder below the user's cache folder.
 const FOLDER: &str = "oxccl";
 /// A file begins with this, the length of the rest, and the rest's hash: what is not whole is not used.
@@ -72,7 +74,8 @@ impl Cache {
     pub(super) fn lock(&self) -> Option<fs::File> {
         let folder = self.path.parent().filter(|folder| folder.is_absolute())?;
         fs::create_dir_all(folder).ok()?;
-        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(folder.join("lock")).ok()?;
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(folder.join("lock"));
+        let file = file.and_then(off_standard).ok()?;
         for _ in 0..TRIES {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Some(file),
@@ -98,7 +101,7 @@ impl Cache {
 }
 
 fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = fs::File::create_new(path)?;
+    let mut file = off_standard(fs::File::create_new(path)?)?;
     file.write_all(MAGIC)?;
     file.write_all(&(content.len() as u64).to_le_bytes())?;
     file.write_all(&hash(content).to_le_bytes())?;

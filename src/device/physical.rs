@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::context::Context;
 use super::driver::VirtualTable;
 use crate::error::Error;
+use crate::sys::off_standard;
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` and `_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
 const ATTRIBUTES: [c_int; 2] = [102, 103];
@@ -88,7 +89,8 @@ impl PhysicalMemory {
         let code = unsafe { (table.export)((&raw mut fd).cast(), handle.handle, FILE_DESCRIPTOR, 0) };
         driver.check("cuMemExportToShareableHandle", code)?;
         // SAFETY: the driver has made the descriptor for us.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = off_standard(unsafe { OwnedFd::from_raw_fd(fd) });
+        let fd = fd.map_err(|error| Error::system("fcntl(F_DUPFD_CLOEXEC)", "memory of the device", &error))?;
         let memory = PhysicalMemory::map(context, &handle, bytes)?;
         context.zero(memory.address, zeroed)?;
         Ok((memory, fd))

@@ -19,6 +19,7 @@ pub use last_error::{last_error, last_error_text};
 pub use settings::{LEVELS, SUBSYSTEMS, Settings};
 
 use crate::error::{Code, Error};
+use crate::sys;
 pub use line::Place;
 use line::{Origin, render};
 use settings::Kind;
@@ -35,11 +36,6 @@ const BANNER: &str = "NCCL version 2.32.3+cuda13.0\0";
 /// How long a forked child waits for a lock, and how often it looks.
 const CHILDS_PATIENCE: Duration = Duration::from_millis(50);
 const CHILDS_NAP: Duration = Duration::from_millis(1);
-
-/// This process is a forked child: who holds a lock may be missing. A fork tells nobody in particular.
-///
-/// The locks of this room are the standard library's: those of `parking_lot` share tables, which a child may find locked, too.
-static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The facade knows one logger per process, so this cannot be a field of anything.
 static LOGGER: Logger = Logger { state: RwLock::new(None), foreign: AtomicBool::new(false) };
@@ -69,6 +65,7 @@ struct State {
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        guard_panics();
         if ::log::set_logger(&LOGGER).is_err() {
             LOGGER.foreign.store(true, Ordering::Relaxed);
         } else {
@@ -78,15 +75,25 @@ pub fn install() {
     });
 }
 
-/// The process is a forked child from now on. May be called where only what is safe in a signal handler may be.
-pub fn note_fork() {
-    FORKED.store(true, Ordering::Relaxed);
+/// A panic is told on stderr, whose reader may have gone.
+fn guard_panics() {
+    // In a panic the hook cannot be changed: then it stays as it is.
+    if !std::thread::panicking() {
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| sys::without_sigpipe(|| tell(panic))));
+    }
+}
+
+/// Writes to stdout what the program has asked for; what cannot be written is lost.
+pub fn to_stdout(text: &str) {
+    sink::to_stdout(text);
 }
 
 /// Takes a lock that a thread holds for as long as a line takes; in a forked child, whose line may be lost, within
-/// [`CHILDS_PATIENCE`].
+/// [`CHILDS_PATIENCE`]. The locks of this room are the standard library's: those of `parking_lot` share tables, which a child
+/// may find locked, too.
 fn hold<G>(wait: impl FnOnce() -> Result<G, PoisonError<G>>, attempt: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
-    if !FORKED.load(Ordering::Relaxed) {
+    if !sys::is_forked() {
         return Some(wait().unwrap_or_else(PoisonError::into_inner));
     }
     let until = Instant::now() + CHILDS_PATIENCE;

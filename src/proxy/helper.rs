@@ -145,7 +145,7 @@ impl Helper {
         let (post, state) = (Post::open()?, Mutex::new(State::default()));
         let helper = Arc::new(Helper { post, state, ended: Condvar::new(), forks: sys::forks() });
         let own = helper.clone();
-        let spawned = thread::Builder::new().name("oxccl-helper".to_string()).spawn(move || own.run());
+        let spawned = sys::spawn("oxccl-helper", move || own.run());
         let handle = spawned.map_err(|error| Error::system("pthread_create", "the helper thread", &error))?;
         let mut state = helper.state.lock();
         state.thread = Some(handle.thread().id());
@@ -168,7 +168,6 @@ impl Helper {
     }
 
     fn run(&self) {
-        sys::block_signals();
         let mut outbox = Outbox::new(self.post.name());
         let mut full_for = 0;
         while let Some(round) = self.begin(&mut outbox) {

@@ -4,7 +4,7 @@
 //! no two processes can collide. What is sent has arrived, unless the receiver dies: the kernel loses nothing. It
 //! takes few letters at a time, though (10 where nothing else is set).
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::ChildCloses;
+use super::{ChildCloses, off_standard};
 use crate::error::Error;
 
 /// The random part of a post box's name.
@@ -62,11 +62,15 @@ impl Post {
         let name: PostName = rand::random();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
-            .map_err(|errno| Error::system("socket", "unix datagram socket", &errno.into()))?;
+            .map_err(io::Error::from)
+            .and_then(off_standard)
+            .map_err(|error| Error::system("socket", "unix datagram socket", &error))?;
         rustix::net::bind(&socket, &address(&name)?)
             .map_err(|errno| Error::system("bind", "abstract unix socket", &errno.into()))?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| Error::system("eventfd", "bell of a post box", &errno.into()))?;
+            .map_err(io::Error::from)
+            .and_then(off_standard)
+            .map_err(|error| Error::system("eventfd", "bell of a post box", &error))?;
         let _child_closes = [ChildCloses::of(socket.as_fd()), ChildCloses::of(bell.as_fd())];
         Ok(Post { _child_closes, socket, bell, name })
     }
@@ -139,8 +143,10 @@ impl Post {
                 RecvAncillaryMessage::ScmRights(fds) => Some(fds),
                 _ => None,
             });
-            let fd = rights.flatten().last();
-            let lost = fd.is_none() && message.flags.contains(ReturnFlags::CTRUNC);
+            let given = rights.flatten().last();
+            let moved = given.map(off_standard).transpose();
+            let lost = moved.is_err() || moved.as_ref().is_ok_and(Option::is_none) && message.flags.contains(ReturnFlags::CTRUNC);
+            let fd = moved.unwrap_or_default();
             // A longer one is a stranger's.
             if message.bytes <= LETTER_MAX {
                 return Ok(Some(Parcel { bytes: bytes[..message.bytes].to_vec(), fd, lost }));
@@ -152,7 +158,8 @@ impl Post {
 /// Whether somebody has a post box of this name; so where that cannot be found out.
 pub fn is_open(name: &PostName) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(io::Error::from);
+    let socket = socket.and_then(off_standard);
     let (Ok(socket), Ok(address)) = (socket, address(name)) else { return true };
     // Nothing is sent, and it does not matter whether the box is full.
     !matches!(rustix::net::connect(&socket, &address), Err(rustix::io::Errno::CONNREFUSED))

@@ -68,7 +68,6 @@ impl Drop for ChildCloses {
 
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    crate::log::note_fork();
     CLOSED.take_all(|fd| {
         // SAFETY: the descriptor was open in the parent, and so it is in the child, where nobody else knows of it;
         // close may be called in a child of any process.
@@ -85,6 +84,11 @@ pub fn forks() -> u32 {
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     FORKS.load(Ordering::Relaxed)
+}
+
+/// Whether this process is a forked child of one that has asked for [`forks`]: who holds a lock may be missing in it.
+pub fn is_forked() -> bool {
+    FORKS.load(Ordering::Relaxed) > 0
 }
 
 #[cfg(test)]

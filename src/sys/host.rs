@@ -67,12 +67,6 @@ pub fn allowed_cpus() -> usize {
     rustix::thread::sched_getaffinity(None).map(|set| set.count() as usize).unwrap_or(1).max(1)
 }
 
-/// Holds all signals back from this thread: the user's handlers are to run on the user's threads.
-pub fn block_signals() {
-    // There is no way in which it can fail.
-    let _ = nix::sys::signal::SigSet::all().thread_set_mask();
-}
-
 /// The file that the code or data at an address was loaded from, as the loader names it; none where nothing was.
 pub fn loaded_file(address: usize) -> Option<String> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();

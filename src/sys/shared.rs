@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::off_standard;
 use crate::error::Error;
 
 /// A memfd whose size cannot change. Dropping it closes the descriptor; mappings stay.
@@ -38,7 +39,9 @@ impl SharedFile {
             return Err(Error::Resource(format!("{bytes} bytes of shared memory ({name}) are more than this machine has free")));
         }
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(|errno| Error::system("memfd_create", name, &errno.into()))?;
+            .map_err(std::io::Error::from)
+            .and_then(off_standard)
+            .map_err(|error| Error::system("memfd_create", name, &error))?;
         rustix::fs::ftruncate(&fd, bytes as u64)
             .map_err(|errno| Error::system("ftruncate", format!("{bytes} bytes of {name}"), &errno.into()))?;
         // A sealed size: no holder of the descriptor can shrink the memory under the others.

@@ -23,7 +23,7 @@ use crate::device::{Charge, Context, Ledger, Use, gate};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
 use crate::proxy::{self, Address, Letter, Member, Outbox, Source};
-use crate::sys::{LETTER_MAX, PostName, SharedFile, SharedMemory, is_open, too_many_files};
+use crate::sys::{LETTER_MAX, PostName, SharedFile, SharedMemory, is_open, spawn, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
@@ -566,7 +566,7 @@ impl Links {
                 links.send(letters);
             }
         };
-        if std::thread::Builder::new().name("oxccl-links".to_string()).spawn(work).is_err()
+        if spawn("oxccl-links", work).is_err()
             && let Some(take) = place.lock().take()
         {
             self.serve(unit, take, make).into_iter().for_each(|letter| out.add(letter));

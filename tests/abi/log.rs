@@ -1,5 +1,8 @@
 //! What the library writes, and where: levels, layouts, NCCL_DEBUG_FILE, broken pipes (spec §9).
 
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -227,6 +230,41 @@ fn a_reader_that_goes_away_does_not_kill_the_program() {
     let run = child.wait_with_output().expect("ends");
     assert_eq!(run.status.signal(), None);
     assert!(run.status.success() && stderr(&run).contains("not in a group call"), "{} {}", run.status, stderr(&run));
+}
+
+#[test]
+fn a_fifo_whose_reader_goes_away_does_not_kill_the_program() {
+    let Some(_) = program() else { return };
+    let folder = Folder::new();
+    let path = folder.path("fifo");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut reader = OpenOptions::new().read(true).custom_flags(nonblocking).open(&path).expect("a reader");
+    let variables = [("NCCL_DEBUG_FILE", path.to_str().expect("a path")), ("NCCL_DEBUG", "WARN")];
+    let mut command = command(&variables, &["warn", "stay", "many", "last"]).expect("compilers");
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let until = Instant::now() + Duration::from_secs(60);
+    // No bytes: nobody has opened it for writing. An error: nothing was written yet.
+    while reader.read(&mut [0; 1]).unwrap_or(0) == 0 {
+        assert!(Instant::now() < until, "no line comes");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    drop(reader);
+    let run = child.wait_with_output().expect("ends");
+    assert!(run.status.success(), "{} {}", run.status, stderr(&run));
+    assert_eq!((stdout(&run).as_str(), stderr(&run).as_str()), ("", "ncclGroupEnd: not in a group call.\n"));
+}
+
+/// A failure that stderr is told of, the error of a log file that cannot be opened, and a dump.
+#[test]
+fn a_stderr_or_stdout_that_nobody_reads_does_not_kill_the_program() {
+    for variables in [&[("NCCL_DEBUG", "")][..], &[("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "/nowhere/at/all")]] {
+        let Some(mut broken) = command(variables, &["init", "init", "dump"]) else { return };
+        let mut child = broken.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        drop((child.stdout.take(), child.stderr.take()));
+        let status = child.wait().expect("ends");
+        assert!(status.success(), "{variables:?}: {status}");
+    }
 }
 
 #[test]

@@ -161,11 +161,19 @@ pub fn config(settings: &str) -> NetConfig {
     config
 }
 
+/// Undoes what Rust does before `main`, which ignores SIGPIPE: a library that raises it ends programs in C and C++.
+fn default_sigpipe() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: no handler is installed.
+    unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.expect("SIGPIPE has a default action");
+}
+
 /// What a rank's process does; nothing in an ordinary test run.
 pub fn child() {
     let Ok(task) = std::env::var("BOOTSTRAP_TASK") else {
         return;
     };
+    default_sigpipe();
     let numbers = std::env::var("BOOTSTRAP_RANK").unwrap();
     let (rank, nranks) = numbers.split_once(' ').unwrap();
     let (rank, nranks): (u32, u32) = (rank.parse().unwrap(), nranks.parse().unwrap());

@@ -5,9 +5,13 @@ processes, and it ends with 1 if anything failed.
 """
 import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import traceback
+
+# Python ignores SIGPIPE; a library that raises it ends programs in C and C++, and shall be seen to do so here.
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 # A script that hangs shows where, and ends, after this many seconds (CLIENT_DEADLINE_S).
 DEADLINE_S = 120

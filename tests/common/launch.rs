@@ -46,13 +46,21 @@ pub struct Place {
 }
 
 /// The place of this process if a [`Job`] started it, else `None`. From then on it dies with the thread
-/// that started it.
+/// that started it, and of a SIGPIPE, as programs do that are not Rust's.
 pub fn child() -> Option<Place> {
     let number = |name: &str| env::var(name).ok()?.parse().ok();
     let place = Place { rank: number(RANK)?, nranks: number(NRANKS)?, dir: PathBuf::from(env::var_os(DIR)?) };
     // The parent may already be gone, or the system may refuse: then the deadline is what ends us.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    default_sigpipe();
     Some(place)
+}
+
+/// Undoes what Rust does before `main`, which ignores SIGPIPE: a library that raises it ends programs in C and C++.
+pub fn default_sigpipe() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: no handler is installed.
+    unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.expect("SIGPIPE has a default action");
 }
 
 impl Place {

@@ -5,8 +5,10 @@ pub use post::{Parcel, Post, Sent};
 
 mod post;
 
-/// There are no signals here.
-pub fn block_signals() {}
+/// Starts a thread; there are no signals here.
+pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<sync::thread::JoinHandle<()>> {
+    sync::thread::Builder::new().name(name.to_string()).spawn(run)
+}
 
 /// parking_lot's locks as far as they are used, on shuttle's.
 pub mod sync {

@@ -1,7 +1,7 @@
 //! Contexts.
 
 use super::{CuResult, Handle, Out, boundary};
-use crate::context::{self, Context};
+use crate::context::{self, Context, Nature};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::memory::synchronize_device;
@@ -75,7 +75,7 @@ fn create(to: Out<Handle>, flags: c_uint, device: c_int) -> Outcome {
     let driver = Driver::get()?;
     to.check()?;
     let device = driver.device(device)?;
-    let made = Context::create(driver, device.index, flags, false)?;
+    let made = Context::create(driver, device.index, flags, Nature::Own)?;
     context::push(made.handle())?;
     to.set(made.handle())
 }
@@ -170,14 +170,14 @@ extern "C" fn cuCtxGetApiVersion(handle: Handle, version: Out<c_uint>) -> CuResu
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetFlags(flags: Out<c_uint>) -> CuResult {
-    boundary(|| flags.set(context::current(Driver::get()?)?.settings.lock().flags))
+    boundary(|| flags.set(context::current_home(Driver::get()?)?.settings.lock().flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetFlags(flags: c_uint) -> CuResult {
     boundary(|| {
         context::check_flags(flags)?;
-        context::current(Driver::get()?)?.settings.lock().flags = flags;
+        context::current_home(Driver::get()?)?.settings.lock().flags = flags;
         Ok(())
     })
 }
@@ -216,7 +216,7 @@ fn limit_index(limit: c_int) -> Outcome<usize> {
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetLimit(value: Out<usize>, limit: c_int) -> CuResult {
     boundary(|| {
-        let context = context::current(Driver::get()?)?;
+        let context = context::current_home(Driver::get()?)?;
         value.set(context.settings.lock().limits[limit_index(limit)?])
     })
 }
@@ -224,7 +224,7 @@ extern "C" fn cuCtxGetLimit(value: Out<usize>, limit: c_int) -> CuResult {
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetLimit(limit: c_int, value: usize) -> CuResult {
     boundary(|| {
-        let context = context::current(Driver::get()?)?;
+        let context = context::current_home(Driver::get()?)?;
         context.settings.lock().limits[limit_index(limit)?] = value;
         Ok(())
     })
@@ -232,7 +232,7 @@ extern "C" fn cuCtxSetLimit(limit: c_int, value: usize) -> CuResult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetCacheConfig(config: Out<c_int>) -> CuResult {
-    boundary(|| config.set(context::current(Driver::get()?)?.settings.lock().cache))
+    boundary(|| config.set(context::current_home(Driver::get()?)?.settings.lock().cache))
 }
 
 #[unsafe(no_mangle)]
@@ -241,7 +241,7 @@ extern "C" fn cuCtxSetCacheConfig(config: c_int) -> CuResult {
         if !(0..=3).contains(&config) {
             return Err(CudaError::INVALID_VALUE);
         }
-        context::current(Driver::get()?)?.settings.lock().cache = config;
+        context::current_home(Driver::get()?)?.settings.lock().cache = config;
         Ok(())
     })
 }
@@ -268,8 +268,9 @@ extern "C" fn cuCtxResetPersistingL2Cache() -> CuResult {
 extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        let context = context::current(driver)?;
-        let other = context::lookup(driver, peer)?;
+        let context = context::current_home(driver)?;
+        let other = context::lookup(driver, peer)?.home_context(driver)?;
+        let peer = other.handle();
         if flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -294,8 +295,8 @@ extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CuResult {
 extern "C" fn cuCtxDisablePeerAccess(peer: Handle) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        context::lookup(driver, peer)?;
-        let mut settings = context::current(driver)?.settings.lock();
+        let peer = context::lookup(driver, peer)?.home();
+        let mut settings = context::current_home(driver)?.settings.lock();
         let before = settings.peers.len();
         settings.peers.retain(|handle| *handle != peer);
         if settings.peers.len() == before { Err(CudaError::PEER_ACCESS_NOT_ENABLED) } else { Ok(()) }

@@ -1,7 +1,7 @@
 //! Kernel launches.
 
 use super::{CuResult, Handle, In, boundary};
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::device::{MAX_BLOCK_THREADS, SHARED_PER_BLOCK_OPTIN};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
@@ -116,7 +116,7 @@ struct Request {
 }
 
 impl Request {
-    fn check(&self, code: &Code, dynamic_limit: u32, sms: u32) -> Outcome {
+    fn check(&self, code: &Code, dynamic_limit: u32, driver: &Driver, context: &Context) -> Outcome {
         let (grid, block) = (self.grid, self.block);
         let threads = block.iter().try_fold(1u32, |product, n| product.checked_mul(*n));
         let threads = threads.filter(|n| *n > 0 && *n <= MAX_BLOCK_THREADS).ok_or(CudaError::INVALID_VALUE)?;
@@ -131,7 +131,8 @@ impl Request {
             return Err(CudaError::LAUNCH_OUT_OF_RESOURCES);
         }
         let blocks: u64 = grid.iter().map(|n| u64::from(*n)).product();
-        if self.cooperative && blocks > u64::from(sms) {
+        let room = || u64::from(driver.devices[context.device()].sms.count_of(context.group()));
+        if self.cooperative && blocks > room() {
             return Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         Ok(())
@@ -142,18 +143,18 @@ impl Request {
         let function = module::lookup(driver, self.function)?;
         let stream = stream::lookup(driver, self.stream)?;
         let context = stream.context()?;
-        if function.context() != context.handle() {
+        if function.context() != context.home() {
             return Err(CudaError::INVALID_HANDLE);
         }
         let code = function.code()?;
-        self.check(code, function.dynamic_limit(), driver.devices[context.device()].sms.count())?;
+        self.check(code, function.dynamic_limit(), driver, context)?;
         source.check(code)?;
         stream.submit_launch(|launch| self.fill(launch, context, code, source)).map(drop)
     }
 
     /// Completes a launch that was checked.
     fn fill(&self, launch: &mut Launch, context: &Context, code: &'static Code, source: Source) {
-        (launch.device, launch.context) = (context.device(), context.identity());
+        (launch.device, launch.sms, launch.context) = (context.device(), context.group(), context.identity());
         launch.entry = code.description.entry;
         launch.grid = self.grid;
         launch.block = self.block;
@@ -174,9 +175,11 @@ pub(super) fn of_node(
     let source = Source::of(In(parameters.cast()), In(extra))?;
     let request = Request { function, grid, block, dynamic, stream: 0, cooperative: false };
     let function = module::lookup(driver, function)?;
-    let context = crate::context::lookup(driver, function.context())?;
+    // A green context that is current lends its SMs.
+    let current = context::current(driver).ok().filter(|current| current.home() == function.context());
+    let context = current.map_or_else(|| context::lookup(driver, function.context()), Ok)?;
     let code = function.code()?;
-    request.check(code, function.dynamic_limit(), driver.devices[context.device()].sms.count())?;
+    request.check(code, function.dynamic_limit(), driver, context)?;
     source.check(code)?;
     let mut launch = Launch::default();
     request.fill(&mut launch, context, code, source);

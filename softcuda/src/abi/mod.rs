@@ -14,6 +14,7 @@ mod event;
 mod graph;
 mod graph_exec;
 mod graph_nodes;
+mod green;
 mod init;
 mod ipc;
 mod launch;

@@ -2,7 +2,8 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::thread::{Builder, Thread};
 use std::time::Duration;
@@ -10,24 +11,46 @@ use std::time::Duration;
 /// Bytes of stack of our threads, on which kernels and host functions run.
 const STACK: usize = 1 << 20;
 
-/// Starts a detached thread that takes no signals: the client's handlers belong to its own threads.
+/// What a fault of a thread raises in that thread: it stays as the client has it, for the client's crash handlers.
+const FAULTS: [libc::c_int; 6] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Starts a detached thread that takes no signals but its own faults: those of the client are for the client's threads.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let before = block_signals();
     let spawned = Builder::new().name(name.into()).stack_size(STACK).spawn(run);
-    // SAFETY: a mask that was initialised by `block_signals`.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
+    set_mask(&before);
     spawned.map(|handle| handle.thread().clone())
 }
 
+/// Holds all signals but faults back from the calling thread; its mask before.
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: both sets are plain memory, filled in by the calls.
+    let mut all = no_signals();
+    // SAFETY: the set is valid, and the numbers are signals'.
     unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        before
+        for fault in FAULTS {
+            libc::sigdelset(&mut all, fault);
+        }
     }
+    block(&all)
+}
+
+fn no_signals() -> libc::sigset_t {
+    // SAFETY: zeroes are the empty set.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Holds signals back; the mask before.
+fn block(signals: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = no_signals();
+    // SAFETY: both sets are valid.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, signals, &mut before) };
+    before
+}
+
+fn set_mask(mask: &libc::sigset_t) {
+    // SAFETY: the set is valid.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
 }
 
 /// How late the calling thread's sleeps may end.
@@ -42,10 +65,43 @@ pub fn on_fork_child(function: extern "C" fn()) {
     unsafe { libc::pthread_atfork(None, None, Some(function)) };
 }
 
+/// Prints a line on stderr. One that nobody reads, or that is closed, is no reason to fail, nor to raise SIGPIPE.
+pub fn say(text: &str) {
+    let (mut pipe, mut pending) = (no_signals(), no_signals());
+    // SAFETY: the sets are valid, and the number is a signal's.
+    let was_pending = unsafe {
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::sigpending(&mut pending);
+        libc::sigismember(&pending, libc::SIGPIPE) == 1
+    };
+    let before = block(&pipe);
+    let _ = io::stderr().write_all(format!("softcuda: {text}\n").as_bytes());
+    if !was_pending {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: set and time are valid. It takes away the signal that the write may have raised.
+        unsafe { libc::sigtimedwait(&pipe, ptr::null_mut(), &now) };
+    }
+    set_mask(&before);
+}
+
+/// A new descriptor, moved where it is 0, 1 or 2: the client has closed that one, and what is written to it is not for us.
+pub fn off_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() > 2 {
+        return Ok(fd);
+    }
+    // SAFETY: the descriptor is open.
+    let moved = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };
+    if moved < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(moved) })
+}
+
 /// Prints a line on stderr, once per topic.
 pub fn say_once(topic: &str, text: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if SAID.lock().insert(topic.to_owned()) {
-        eprintln!("softcuda: {text}");
+        say(text);
     }
 }

@@ -74,6 +74,7 @@ own_default! {
     cuStreamGetId_ptsz = cuStreamGetId(stream: Handle, to: *const c_void);
     cuStreamGetCtx_ptsz = cuStreamGetCtx(stream: Handle, to: *const c_void);
     cuStreamGetCtx_v2_ptsz = cuStreamGetCtx_v2(stream: Handle, to: *const c_void, green: *const c_void);
+    cuStreamGetDevResource_ptsz = cuStreamGetDevResource(stream: Handle, to: *const c_void, kind: c_uint);
     cuStreamGetDevice_ptsz = cuStreamGetDevice(stream: Handle, to: *const c_void);
     cuStreamCopyAttributes_ptsz = cuStreamCopyAttributes(to: Handle, from: Handle);
     cuStreamWaitEvent_ptsz = cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint);

@@ -40,7 +40,6 @@ refused! {
     cuSurfObjectDestroy cuImportExternalMemory cuDestroyExternalMemory cuImportExternalSemaphore
     cuDestroyExternalSemaphore cuLaunchCooperativeKernelMultiDevice cuOccupancyMaxActiveClusters
     cuOccupancyMaxPotentialClusterSize cuOccupancyAvailableDynamicSMemPerBlock
-    cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxStreamCreate cuCtxFromGreenCtx cuDeviceGetDevResource
-    cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuStreamGetGreenCtx cuCtxGetExecAffinity
+    cuCtxGetExecAffinity
     cuTensorMapEncodeTiled cuTensorMapEncodeIm2col cuTensorMapReplaceAddress
 }

@@ -105,15 +105,6 @@ extern "C" fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) -> CuResult {
     boundary(|| of(stream, context, Stream::context_handle))
 }
 
-/// There are no green contexts.
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamGetCtx_v2(stream: Handle, context: Out<Handle>, green: Out<Handle>) -> CuResult {
-    boundary(|| {
-        green.set_if_wanted(0);
-        of(stream, context, Stream::context_handle)
-    })
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetDevice(stream: Handle, device: Out<c_int>) -> CuResult {
     boundary(|| device.set(stream::lookup(Driver::get()?, stream)?.context()?.device() as c_int))

@@ -9,7 +9,7 @@ use crate::context::Primary;
 use crate::error::{CudaError, Outcome};
 use crate::stream::Connections;
 use parking_lot::Mutex;
-pub use sms::Sms;
+pub use sms::{ALL as ALL_SMS, Sms, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Major and minor.

@@ -305,14 +305,14 @@ impl Captures {
         session.map_or(CudaError::CAPTURED_EVENT, |session| session.spoil(CudaError::CAPTURED_EVENT))
     }
 
-    /// The same for all streams of a context.
+    /// The same for all streams of a context; for a primary one, those of its green contexts, too.
     pub fn check_context(&self, context: &Context) -> Outcome {
         if self.count.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         let mut result = Ok(());
-        let streams =
-            |session: &Session| session.members.iter().filter_map(|m| m.stream).any(|s| s.context_handle() == context.handle());
+        let belongs = |stream: &Stream| [stream.context_handle(), stream.home()].contains(&context.handle());
+        let streams = |session: &Session| session.members.iter().filter_map(|m| m.stream).any(belongs);
         for session in self.sessions.lock().iter_mut().filter(|session| streams(session)) {
             result = Err(session.spoil(CudaError::STREAM_CAPTURE_UNSUPPORTED));
         }

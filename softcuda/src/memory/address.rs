@@ -71,7 +71,7 @@ impl Range {
             base,
             size,
             id: driver.unique(),
-            context: context.handle(),
+            context: context.home(),
             device: context.device(),
             kind,
             tag: 0,

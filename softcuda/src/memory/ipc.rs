@@ -1,6 +1,7 @@
 //! IPC handles of memory: which descriptor of which process holds it, and what proves that it still does.
 
 use super::{HUGE, Mapping, PAGE, Range};
+use crate::abi::os;
 use crate::error::{CudaError, Outcome};
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -76,7 +77,7 @@ impl MemoryHandle {
     fn open(&self) -> io::Result<OwnedFd> {
         let path = format!("/proc/{}/fd/{}", self.pid, self.fd);
         match File::options().read(true).write(true).open(path) {
-            Ok(file) => Ok(file.into()),
+            Ok(file) => os::off_standard(file.into()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => duplicate(self.pid, self.fd),
             Err(error) => Err(error),
         }
@@ -161,7 +162,7 @@ fn duplicate(pid: u32, fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     let process = own(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     // SAFETY: plain numbers; the process descriptor is open.
-    own(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) })
+    own(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) }).and_then(os::off_standard)
 }
 
 #[cfg(test)]

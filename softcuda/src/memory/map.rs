@@ -75,7 +75,8 @@ pub fn memfd(name: &CStr) -> Outcome<OwnedFd> {
         let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if fd >= 0 {
             // SAFETY: a new descriptor that nobody else owns.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            return os::off_standard(fd).map_err(|_| CudaError::OUT_OF_MEMORY);
         }
         let error = io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::EMFILE) || attempt > 0 || !raise_file_limit() {

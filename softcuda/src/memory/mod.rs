@@ -112,7 +112,7 @@ impl Memory {
             base: mapping.base(),
             size: bytes,
             id: driver.unique(),
-            context: context.handle(),
+            context: context.home(),
             device: context.device(),
             kind,
             tag,
@@ -205,7 +205,7 @@ impl Memory {
     /// `cuIpcOpenMemHandle`: maps an allocation of another process, or counts one more open.
     pub fn open(&self, driver: &Driver, context: &Context, handle: &ipc::MemoryHandle) -> Outcome<usize> {
         let mut imports = self.imports.lock();
-        let key = (handle.tag, context.handle());
+        let key = (handle.tag, context.home());
         if let Some(import) = imports.get_mut(&key) {
             import.opens += 1;
             return Ok(import.base);

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::context::without_context;
 use super::error::{Code, INVALID_VALUE, NOT_SUPPORTED, SYMBOL_NOT_FOUND, check, report};
 use super::{Out, driver};
+use crate::abi::os;
 
 /// What `libcudart.so.13` and `.12` say they are: 1000 × major + 10 × minor.
 const RUNTIME_13: c_int = 13_000;
@@ -97,7 +98,7 @@ unsafe extern "C" fn unbuilt(name: *const c_char) -> Code {
     let name = unsafe { CStr::from_ptr(name) };
     static NAMED: Mutex<BTreeSet<Box<CStr>>> = Mutex::new(BTreeSet::new());
     if NAMED.lock().insert(name.into()) {
-        eprintln!("softcuda: {} is not supported (cudaErrorNotSupported)", name.to_string_lossy());
+        os::say(&format!("{} is not supported (cudaErrorNotSupported)", name.to_string_lossy()));
     }
     report(Err(NOT_SUPPORTED))
 }

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use parking_lot::Mutex;
 
 use super::Address;
+use crate::abi::os;
 
 /// The name of a kernel, in the registering library's read-only data until it unregisters.
 #[derive(Clone, Copy)]
@@ -72,7 +73,7 @@ pub(super) fn refuse(stub: Address) {
     }
     // SAFETY: it is a C string as long as it is registered, and the lock keeps it registered.
     let name = unsafe { CStr::from_ptr(name) };
-    eprintln!("softcuda: kernel {} is GPU code and cannot run here (cudaErrorInvalidDeviceFunction)", name.to_string_lossy());
+    os::say(&format!("kernel {} is GPU code and cannot run here (cudaErrorInvalidDeviceFunction)", name.to_string_lossy()));
 }
 
 #[unsafe(export_name = "softcudart___cudaRegisterFatBinary")]

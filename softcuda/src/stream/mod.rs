@@ -84,6 +84,8 @@ pub struct Stream {
     handle: AtomicU64,
     id: AtomicU64,
     context: AtomicU64,
+    /// [`Context::home`] of its context.
+    home: AtomicU64,
     role: AtomicU8,
     priority: AtomicI32,
     queue: Mutex<Queue>,
@@ -102,6 +104,8 @@ pub struct Stream {
     listed: AtomicBool,
     /// Destroyed, but not drained yet.
     dying: AtomicBool,
+    /// Its green context is gone.
+    detached: AtomicBool,
     /// Waiters want to hear when so many operations are done, or nobody owns the stream; 0 = no waiter.
     wake_at: AtomicU64,
     gate: Mutex<()>,
@@ -150,6 +154,8 @@ impl Stream {
         self.handle.store(handle, Ordering::Relaxed);
         self.id.store(driver.unique(), Ordering::Relaxed);
         self.context.store(context.handle(), Ordering::Relaxed);
+        self.home.store(context.home(), Ordering::Relaxed);
+        self.detached.store(false, Ordering::Relaxed);
         self.role.store(role as u8, Ordering::Relaxed);
         self.priority.store(0, Ordering::Relaxed);
         self.queue.lock().legacy_waited = 0;
@@ -195,6 +201,17 @@ impl Stream {
     /// Handle of its context.
     pub fn context_handle(&self) -> u64 {
         self.context.load(Ordering::Relaxed)
+    }
+
+    /// Handle of the context whose functions and events it takes.
+    #[inline]
+    pub fn home(&self) -> u64 {
+        self.home.load(Ordering::Relaxed)
+    }
+
+    /// Its green context is gone: it can only be destroyed.
+    pub fn detach(&self) {
+        self.detached.store(true, Ordering::Release);
     }
 
     /// Its context.
@@ -432,7 +449,11 @@ pub fn with_own_default<T>(call: impl FnOnce() -> T) -> T {
     answer
 }
 
+/// A green context has none.
 fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'static Stream> {
+    if context.green() != 0 {
+        return Err(CudaError::INVALID_HANDLE);
+    }
     THREAD_STREAMS.with_borrow_mut(|streams| {
         let known = streams.0.iter().find(|(id, _)| *id == context.id());
         let handle = match known.filter(|(_, handle)| driver.streams.get(*handle).is_some()) {
@@ -461,7 +482,11 @@ pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Stream> 
         0 if OWN_DEFAULT.get() => per_thread(driver, context::current(driver)?),
         0 | LEGACY_HANDLE => Ok(context::current(driver)?.legacy()),
         PER_THREAD_HANDLE => per_thread(driver, context::current(driver)?),
-        _ => driver.streams.get(handle).ok_or(CudaError::INVALID_HANDLE),
+        _ => match driver.streams.get(handle) {
+            Some(stream) if !stream.detached.load(Ordering::Relaxed) => Ok(stream),
+            Some(_) => Err(CudaError::STREAM_DETACHED),
+            None => Err(CudaError::INVALID_HANDLE),
+        },
     }
 }
 

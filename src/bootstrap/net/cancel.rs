@@ -1,5 +1,6 @@
 //! A way to end waits of another thread.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::Error;
+use crate::sys::off_standard;
 
 /// Shared between the thread that waits and the one that ends the wait. Once fired it stays so.
 #[derive(Clone, Debug)]
@@ -26,7 +28,9 @@ impl Cancel {
     /// `System` if there is no descriptor left.
     pub fn new() -> Result<Cancel, Error> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| Error::system("eventfd", "cancel event", &errno.into()))?;
+            .map_err(io::Error::from)
+            .and_then(off_standard)
+            .map_err(|error| Error::system("eventfd", "cancel event", &error))?;
         Ok(Cancel(Arc::new(Inner { fired: AtomicBool::new(false), event })))
     }
 

@@ -1,7 +1,7 @@
 //! Carries out what a protocol machine wants: one epoll set, blocking waits with a deadline, no spinning.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::cancel::Cancel;
 use super::socket::{self, Buffers};
 use crate::bootstrap::protocol::{Action, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
-use crate::sys::ChildCloses;
+use crate::sys::{ChildCloses, off_standard};
 
 /// Marks of the two descriptors that are no connection.
 const LISTENER: u64 = u64::MAX;
@@ -93,8 +93,8 @@ impl Driver {
     /// # Errors
     /// `System` if there are no descriptors left.
     pub fn new(listener: Option<Socket>, cancel: Option<Cancel>, buffers: Buffers) -> Result<Driver, Error> {
-        let epoll =
-            epoll::create(CreateFlags::CLOEXEC).map_err(|errno| Error::system("epoll_create1", "bootstrap", &errno.into()))?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).and_then(off_standard);
+        let epoll = epoll.map_err(|error| Error::system("epoll_create1", "bootstrap", &error))?;
         let add = |fd: &dyn AsFdDyn, mark: u64| {
             epoll::add(&epoll, fd.fd(), EventData::new_u64(mark), EventFlags::IN)
                 .map_err(|errno| Error::system("epoll_ctl", "bootstrap", &errno.into()))
@@ -181,14 +181,19 @@ impl Driver {
         }
     }
 
-    /// Sends what is queued, for at most a second, and closes everything.
-    pub fn farewell<M: Machine>(&mut self, machine: &mut M) {
-        let limit = self.now() + FAREWELL;
-        self.listener = None;
+    /// From now on nothing ends waits before their time.
+    pub fn ignore_cancel(&mut self) {
         if let Some(cancel) = self.cancel.take() {
             let _ = epoll::delete(&self.epoll, &cancel);
         }
         let _ = self.watch(None);
+    }
+
+    /// Sends what is queued, for at most a second, and closes everything.
+    pub fn farewell<M: Machine>(&mut self, machine: &mut M) {
+        let limit = self.now() + FAREWELL;
+        self.listener = None;
+        self.ignore_cancel();
         let _ = self.run(machine, Some(limit), |_| true);
         self.conns.clear();
     }
@@ -425,7 +430,7 @@ impl Driver {
 impl Io {
     fn write(&mut self) {
         while let Some(first) = self.queue.front() {
-            match (&self.socket).write(&first[self.sent..]) {
+            match socket::send(&self.socket, &first[self.sent..]) {
                 Ok(n) => {
                     self.sent += n;
                     if self.sent == first.len() {

@@ -16,6 +16,7 @@ use crate::bootstrap::net::interface;
 use crate::bootstrap::protocol::failure::Failure;
 use crate::bootstrap::protocol::root::{Root, RootConfig};
 use crate::error::Error;
+use crate::sys;
 
 /// How long a fixed address may be in use by the root of an earlier run before that is an error.
 const FIXED_BIND: Duration = Duration::from_secs(5);
@@ -86,7 +87,7 @@ pub fn start(
         LATE.lock().retain(|late| !late.is(&cancel));
         driver.farewell(&mut root);
     };
-    let spawned = std::thread::Builder::new().name("oxccl-root".to_string()).spawn(run);
+    let spawned = sys::spawn("oxccl-root", run);
     spawned.map(drop).map_err(|error| Error::system("pthread_create", "thread of the bootstrap's root", &error))
 }
 

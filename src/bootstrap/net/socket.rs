@@ -11,6 +11,7 @@ use crate::bootstrap::config::NetConfig;
 use crate::bootstrap::id::show;
 use crate::bootstrap::protocol::{Cause, ConnectError};
 use crate::error::Error;
+use crate::sys::off_standard;
 
 /// The system caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 16384;
@@ -73,8 +74,13 @@ fn shuffled(first: u16, last: u16) -> Vec<u16> {
     (0..count).map(|i| first + ((start + i) % count) as u16).collect()
 }
 
+/// A new socket that can connect to an address, or listen at it.
+fn new(address: SocketAddr, kind: Type) -> io::Result<Socket> {
+    Socket::new(Domain::for_address(address), kind.cloexec(), Some(Protocol::TCP)).and_then(off_standard)
+}
+
 fn listen_at(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    let socket = new(address, Type::STREAM.nonblocking())?;
     // Connections of an earlier run in TIME_WAIT do not hold the port; another listener does.
     socket.set_reuse_address(true)?;
     socket.bind(&SockAddr::from(address))?;
@@ -88,7 +94,7 @@ fn listen_at(address: SocketAddr) -> io::Result<Socket> {
 /// What the system says, but for the connections that broke before they were accepted.
 pub fn accept(listener: &Socket, buffers: Buffers) -> io::Result<Option<(Socket, SocketAddr)>> {
     loop {
-        let (socket, peer) = match listener.accept() {
+        let (socket, peer) = match listener.accept().and_then(|(socket, peer)| Ok((off_standard(socket)?, peer))) {
             Ok(pair) => pair,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) if passes(&error) => continue,
@@ -139,7 +145,7 @@ fn tune(socket: &Socket, buffers: Buffers) -> io::Result<()> {
 /// The connect failed at once.
 pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError> {
     let begin = || -> io::Result<Socket> {
-        let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        let socket = new(to, Type::STREAM.nonblocking())?;
         tune(&socket, buffers)?;
         match socket.connect(&SockAddr::from(to)) {
             Ok(()) => Ok(socket),
@@ -154,6 +160,43 @@ pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError>
         outcome => outcome,
     };
     outcome.map_err(|error| connect_error(&error))
+}
+
+/// A connection whose calls wait, each for at most `limit`.
+///
+/// # Errors
+/// What the system says.
+pub fn connect_and_wait(to: SocketAddr, limit: Duration) -> io::Result<Socket> {
+    let socket = new(to, Type::STREAM)?;
+    socket.connect_timeout(&SockAddr::from(to), limit)?;
+    socket.set_read_timeout(Some(limit))?;
+    socket.set_write_timeout(Some(limit))?;
+    Ok(socket)
+}
+
+/// Hands bytes to the system; how many it has taken. All that is sent goes through here: a peer that has gone is an error, and
+/// no SIGPIPE for the program.
+///
+/// # Errors
+/// What the system says.
+pub fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+    socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
+}
+
+/// Sends everything over a connection whose calls wait.
+///
+/// # Errors
+/// What the system says, `WriteZero` where it takes nothing more.
+pub fn send_all(socket: &Socket, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match send(socket, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The outcome of a connect that has become writable. A connection of a socket with itself, which happens

@@ -236,6 +236,30 @@ impl Member {
         }
     }
 
+    /// Whether this rank has told the root of a failure and waits for the root's own word of it, which comes when all others
+    /// have been told. The root may be a thread of this process, which may end any moment.
+    pub fn awaits_root(&self) -> bool {
+        self.failure.is_some() && self.root.is_some_and(|root| self.links.contains_key(&root))
+    }
+
+    /// The root's answer to a failure: anything else that was on its way is of no account.
+    fn hear_root(&mut self, conn: Conn) {
+        let Some(link) = self.links.get_mut(&conn) else { return };
+        if link.role == Role::Root(false) && link.reader.preamble().is_some() {
+            link.role = Role::Root(true);
+        }
+        while link.role == Role::Root(true) {
+            match link.reader.frame(super::FULL_ROSTER + 64) {
+                Ok(None) => return,
+                Ok(Some(frame)) if frame.kind != Kind::Fail => {}
+                Ok(Some(_)) | Err(_) => {
+                    self.root = None;
+                    return;
+                }
+            }
+        }
+    }
+
     /// Parts from everybody in peace: an operation that needs this rank fails there, nothing else does.
     pub fn leave(&mut self) {
         if self.failure.is_none() {
@@ -351,7 +375,11 @@ impl Member {
         let outcome = match (role, frame.kind) {
             // On its way when exchanges ended.
             (_, Kind::Up | Kind::Down | Kind::Ring) if self.broken.is_some() => Ok(()),
-            (_, Kind::Fail) => Failure::decode(&payload).map(|failure| self.bad_news(&failure)),
+            (_, Kind::Fail) => Failure::decode(&payload).map(|failure| {
+                self.bad_news(&failure);
+                // The root has told all others.
+                self.root.take_if(|root| *root == conn);
+            }),
             (Role::In(_, Purpose::Tree) | Role::Out(_, Purpose::Tree, _), Kind::Refuse) => self.refusal(conn, &payload),
             (Role::Root(_), Kind::Welcome) if self.phase == Phase::Root => {
                 Welcome::decode(&payload).and_then(|welcome| self.welcome(now, welcome))
@@ -507,6 +535,9 @@ impl Machine for Member {
             return;
         };
         link.reader.push(bytes);
+        if self.failure.is_some() && self.root == Some(conn) {
+            return self.hear_root(conn);
+        }
         if matches!(link.role, Role::Unknown(_)) && link.reader.rest().len() > MAX_EARLY {
             return self.drop_stranger(conn, "it sends too much before it says who it is");
         }

@@ -149,12 +149,8 @@ impl Root {
         }
         self.log(Level::Attention, format!("Bootstrap: the initialisation has failed: {}", failure.text));
         let bytes = failure.encode();
-        // The root's own process may end as soon as it knows: everybody else is told before.
-        let waiting = self.seats.iter().flatten().filter(|seat| !seat.done);
-        let mut members: Vec<(bool, Conn)> =
-            waiting.map(|seat| (seat.record.process == self.config.process, seat.conn)).collect();
-        members.sort_unstable();
-        for (_, conn) in members {
+        let members: Vec<Conn> = self.own_last().into_iter().filter(|seat| !seat.done).map(|seat| seat.conn).collect();
+        for conn in members {
             self.actions.push_back(Action::Send { conn, bytes: bytes.clone() });
             self.told += 1;
             self.set_state(conn, State::Told);
@@ -164,6 +160,14 @@ impl Root {
         }
         self.phase = Phase::Failed { failure, at: now };
         self.check_finished(now);
+    }
+
+    /// The ranks that are there in the order in which they are told: the root's own process may end as soon as it knows, so
+    /// that it comes last.
+    fn own_last(&self) -> Vec<&Seat> {
+        let (own, others): (Vec<&Seat>, Vec<&Seat>) =
+            self.seats.iter().flatten().partition(|seat| seat.record.process == self.config.process);
+        others.into_iter().chain(own).collect()
     }
 
     fn log(&mut self, level: Level, text: String) {
@@ -415,16 +419,19 @@ impl Root {
         let token = self.config.token;
         if bytes * entries.len() <= FULL_ROSTER {
             let bytes = Welcome::encode_full(token, entries.iter().copied());
-            let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: bytes.clone() });
+            let sends = self.own_last().into_iter().map(|seat| Action::Send { conn: seat.conn, bytes: bytes.clone() });
+            let sends: Vec<Action> = sends.collect();
             self.actions.extend(sends);
             return;
         }
-        for seat in self.seats.iter().flatten() {
+        let welcome = |seat: &Seat| {
             let rank = seat.record.rank;
             let parent = tree::place(rank, self.seated).parent.map(|parent| entries[parent as usize]);
             let next = entries[((rank + 1) % self.seated) as usize];
-            self.actions.push_back(Action::Send { conn: seat.conn, bytes: Welcome::encode_links(token, parent, next) });
-        }
+            Action::Send { conn: seat.conn, bytes: Welcome::encode_links(token, parent, next) }
+        };
+        let sends: Vec<Action> = self.own_last().into_iter().map(welcome).collect();
+        self.actions.extend(sends);
     }
 
     fn tick_collecting(&mut self, now: Duration) {

@@ -6,11 +6,13 @@ use proptest::prelude::*;
 
 use super::super::checkin::{CheckIn, Entry, Roster, Welcome};
 use super::super::failure::Failure;
+use super::super::member::Member;
 use super::super::root::Root;
 use super::super::stranger::{Visitor, identify};
 use super::super::wire::{Decoder, Kind, Preamble, Reader, Service};
-use super::super::{Action, MAX_FACTS, Machine, ranks, tree};
+use super::super::{Action, Conn, MAX_FACTS, Machine, ranks, tree};
 use super::world::{MAGIC, World, frame_of, nvidia_hello};
+use crate::error::Error;
 
 #[test]
 fn lists_of_ranks_are_short() {
@@ -147,34 +149,71 @@ fn an_announced_length_allocates_nothing() {
     assert!(Welcome::decode(&payload).is_err());
 }
 
-/// A process that hears of a failure may end at once, and the root with it: the root's own comes last.
+/// Checks a rank in at a root of four.
+fn check_in(root: &mut Root, rank: u32) -> Conn {
+    let config = World::new(0, 4, World::root_config()).member(rank as usize, rank, 4);
+    let record = CheckIn {
+        rank,
+        nranks: 4,
+        version: config.version,
+        timeout_ms: 0,
+        process: config.process,
+        settings: config.settings,
+        entry: config.entry,
+    };
+    let conn = root.accepted(Duration::ZERO, record.entry.address);
+    root.received(Duration::ZERO, conn, &Preamble::new(MAGIC, Service::Root).encode());
+    root.received(Duration::ZERO, conn, &record.encode());
+    conn
+}
+
+/// To whom a machine sends, in order.
+fn told(machine: &mut impl Machine) -> Vec<Conn> {
+    let actions = std::iter::from_fn(|| machine.action());
+    actions.filter_map(|action| if let Action::Send { conn, .. } = action { Some(conn) } else { None }).collect()
+}
+
+/// A process that hears of a failure, or sees one in what it is told, may end at once, and the root with it: the root's own
+/// comes last.
 #[test]
 fn the_roots_own_process_is_told_last() {
+    let mut root = Root::new(World::root_config(), Duration::ZERO);
+    let conns: Vec<Conn> = (0..3).map(|rank| check_in(&mut root, rank)).collect();
+    told(&mut root);
+    root.closed(Duration::ZERO, conns[2], None);
+    assert_eq!(told(&mut root), [conns[1], conns[0]]);
+
+    let mut root = Root::new(World::root_config(), Duration::ZERO);
+    let conns: Vec<Conn> = (0..4).map(|rank| check_in(&mut root, rank)).collect();
+    // The last one's greeting, and the welcome of all.
+    assert_eq!(told(&mut root)[4..], [conns[1], conns[2], conns[3], conns[0]]);
+}
+
+/// A rank that has failed has the root's word that all others know, or the root is gone.
+#[test]
+fn a_failed_rank_waits_for_the_roots_word() {
     let now = Duration::ZERO;
-    let mut root = Root::new(World::root_config(), now);
-    let world = World::new(0, 4, World::root_config());
-    let conns: Vec<_> = (0..3)
-        .map(|rank| {
-            let config = world.member(rank as usize, rank, 4);
-            let record = CheckIn {
-                rank,
-                nranks: 4,
-                version: config.version,
-                timeout_ms: 0,
-                process: config.process,
-                settings: config.settings,
-                entry: config.entry,
-            };
-            let conn = root.accepted(now, record.entry.address);
-            root.received(now, conn, &Preamble::new(MAGIC, Service::Root).encode());
-            root.received(now, conn, &record.encode());
-            conn
-        })
-        .collect();
-    while root.action().is_some() {}
-    root.closed(now, conns[2], None);
-    let told: Vec<_> = std::iter::from_fn(|| root.action())
-        .filter_map(|action| if let Action::Send { conn, .. } = action { Some(conn) } else { None })
-        .collect();
-    assert_eq!(told, [conns[1], conns[0]]);
+    for (answered, gone) in [(true, false), (false, false), (true, true)] {
+        let mut member = Member::new(World::new(0, 4, World::root_config()).member(1, 1, 4), now);
+        let Some(Action::Connect { conn, .. }) = member.action() else { panic!("it does not connect") };
+        member.connected(now, conn, Ok(()));
+        let preamble = Preamble::new(MAGIC, Service::RootAnswer).encode();
+        if answered {
+            member.received(now, conn, &preamble);
+        }
+        assert!(!member.awaits_root());
+        member.fail(Error::Aborted);
+        assert!(member.awaits_root());
+        if !answered {
+            member.received(now, conn, &preamble);
+        }
+        // What it was about to be told before.
+        member.received(now, conn, &frame_of(Kind::Progress, b""));
+        assert!(member.awaits_root());
+        match gone {
+            true => member.closed(now, conn, None),
+            false => member.received(now, conn, &Failure::remote(Some(1), "rank 1 has failed").encode()),
+        }
+        assert!(!member.awaits_root());
+    }
 }
