@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Comm;
 use crate::error::Error;
+use crate::log::Place;
 use crate::sys;
 
 /// What the owner does. It tells the communicators itself how it went.
@@ -80,7 +81,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         let text = "the thread that made a call on its default stream has ended before the call was enqueued: it must ask \
                     ncclCommGetAsyncError until that no longer says ncclInProgress";
-        let error = Err(Error::InvalidUsage(text.to_string()));
+        let error = Error::InvalidUsage(text.to_string());
         for handover in self.0.drain(..) {
             if handover.forks != sys::forks() {
                 // Its lock may be held for ever in a forked child.
@@ -89,6 +90,9 @@ impl Drop for Owned {
             }
             let stage = replace(&mut *handover.stage.lock(), Stage::Over);
             if !matches!(stage, Stage::Over) {
+                let place = Place { file: "comm/handover.rs", line: line!(), function: "GroupEnd" };
+                crate::log::failure(&place, &error);
+                let error = Err(error.clone());
                 handover.comms.iter().filter_map(Weak::upgrade).for_each(|comm| comm.end_busy(&error));
             }
         }

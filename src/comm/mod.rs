@@ -434,14 +434,21 @@ impl Comm {
     /// What was under way has ended like this; of no account where it was ended otherwise.
     pub fn end_busy(&self, result: &Result<(), Error>) {
         let mut state = self.state.lock();
-        if *state != State::Busy {
+        if *state == State::Ended {
             return;
         }
         if let Err(error) = result {
             // Before it can be seen.
             self.note_failure(self.function, error);
         }
-        *state = result.as_ref().err().map_or(State::Ready, |error| State::Failed(error.clone()));
+        if *state == State::Busy {
+            *state = result.as_ref().err().map_or(State::Ready, |error| State::Failed(error.clone()));
+        }
+    }
+
+    /// Whether it was destroyed or aborted.
+    pub fn has_ended(&self) -> bool {
+        *self.state.lock() == State::Ended
     }
 
     /// Says what went wrong on stderr, once for the communicator.

@@ -42,10 +42,10 @@ pub(super) fn begin(
     let giver = own_thread.then(|| handover::to_this_thread(&comms));
     let ours = comms.clone();
     jobs::carry_on(comms, move || {
-        let connected = work().and_then(|all| told(connect(&all, true)).map(|()| all));
+        let connected = work().and_then(|all| told(&ours, connect(&all, true)).map(|()| all));
         let all = connected.inspect_err(|error| end(&ours, &Err(error.clone())))?;
         let rest = move || {
-            let result = told(all.into_iter().try_for_each(|prepared| prepared.launch(true)));
+            let result = told(&ours, all.into_iter().try_for_each(|prepared| prepared.launch(true)));
             end(&ours, &result);
             result
         };
@@ -64,11 +64,11 @@ fn end(comms: &[Arc<Comm>], result: &Result<(), Error>) {
     comms.iter().for_each(|comm| comm.end_busy(result));
 }
 
-/// Logs an error that no call returns.
-pub(super) fn told<T>(result: Result<T, Error>) -> Result<T, Error> {
+/// Logs an error that no call returns, unless nobody is there any more to hear of it.
+pub(super) fn told<T>(comms: &[Arc<Comm>], result: Result<T, Error>) -> Result<T, Error> {
     let place = Place { file: "launch/background.rs", line: line!(), function: "GroupEnd" };
     result.inspect_err(|error| {
-        if *error != Error::Aborted {
+        if !comms.iter().all(|comm| comm.has_ended()) {
             failure(&place, error);
         }
     })

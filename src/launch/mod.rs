@@ -59,12 +59,13 @@ pub fn run_group_after(
 ) -> Result<Outcome, Error> {
     let captured = captured(&communicators(&calls), &calls)?;
     let own_thread = calls.iter().any(|(_, call)| Stream(call.stream).is_per_thread());
-    others.extend(communicators(&calls).into_iter().cloned());
+    let called: Vec<Arc<Comm>> = communicators(&calls).into_iter().cloned().collect();
+    others.extend(called.iter().cloned());
     background::begin(others, own_thread, move || {
         first()?;
-        let comms = communicators(&calls);
-        background::told(comms.iter().try_for_each(|comm| check_again(comm)))?;
-        background::told(prepare_all(&comms, &calls, captured, true))
+        let comms: Vec<&Arc<Comm>> = called.iter().collect();
+        let checked = comms.iter().try_for_each(|comm| check_again(comm));
+        background::told(&called, checked.and_then(|()| prepare_all(&comms, &calls, captured, true)))
     })?;
     Ok(Outcome::InProgress)
 }

@@ -36,7 +36,7 @@ const USED: [&str; 16] = [
     "cuDriverGetVersion",
     "cuEventCreate",
     "cuMemAlloc",
-    "cuMemHostAlloc",
+    "cuMemHostRegister",
     "cuMemcpyHtoDAsync",
     "cuMemsetD8Async",
     "cuModuleGetFunction",
