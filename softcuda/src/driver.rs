@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::error::{CudaError, Outcome};
 use crate::event::Event;
+use crate::fault;
 use crate::graph::Graphs;
 use crate::green::{Descriptor, Green};
 use crate::handles::{Kind, Table};
@@ -50,6 +51,10 @@ pub struct Driver {
     pub threads: ThreadPool,
     /// Zero of event times.
     pub epoch: Instant,
+    /// Some device is lost.
+    any_lost: AtomicBool,
+    /// Waiting threads do not execute the work that they wait for, since a device may get lost meanwhile.
+    pub may_lose: bool,
     ids: AtomicU64,
     primary_ends: AtomicU64,
 }
@@ -82,6 +87,8 @@ impl Driver {
             scheduler: Scheduler::default(),
             threads: ThreadPool::default(),
             epoch: Instant::now(),
+            any_lost: AtomicBool::new(false),
+            may_lose: fault::may_lose(),
             ids: AtomicU64::new(1),
             primary_ends: AtomicU64::new(0),
             config,
@@ -93,10 +100,15 @@ impl Driver {
         if FORKED.load(Ordering::Relaxed) {
             return Err(CudaError::NOT_INITIALIZED);
         }
+        let mut first = false;
         let driver = DRIVER.get_or_init(|| {
+            first = true;
             crate::abi::os::on_fork_child(after_fork);
             Driver::new(Config::from_environment())
         });
+        if first {
+            fault::start_timers();
+        }
         if driver.devices.is_empty() { Err(CudaError::NO_DEVICE) } else { Ok(()) }
     }
 
@@ -116,6 +128,39 @@ impl Driver {
             return None;
         }
         DRIVER.get()
+    }
+
+    /// Takes a device away: whatever has to do with it fails with `code` from now on, and nothing more is done on it.
+    pub fn lose(&self, device: usize, code: i32) -> Outcome {
+        let lost = &self.devices.get(device).ok_or(CudaError::INVALID_DEVICE)?.lost;
+        if lost.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.any_lost.store(true, Ordering::SeqCst);
+            crate::abi::os::say_once(&format!("loss {device}"), &format!("device {device} is lost ({code})"));
+        }
+        Ok(())
+    }
+
+    /// The code of a device that is lost.
+    #[inline]
+    pub fn check(&self, device: usize) -> Outcome {
+        if self.any_lost.load(Ordering::SeqCst) { self.check_slowly(device) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_slowly(&self, device: usize) -> Outcome {
+        match self.devices.get(device).map_or(0, |device| device.lost.load(Ordering::SeqCst)) {
+            0 => Ok(()),
+            code => Err(CudaError(code)),
+        }
+    }
+
+    /// The same for the device of a context.
+    #[inline]
+    pub fn check_context(&self, handle: u64) -> Outcome {
+        if !self.any_lost.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.contexts.get(handle).map_or(Ok(()), |context| self.check_slowly(context.device()))
     }
 
     /// A number that no other object of this process has.

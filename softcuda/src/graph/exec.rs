@@ -113,6 +113,8 @@ pub fn launch(driver: &'static Driver, exec: u64, stream: &'static Stream) -> Ou
     with(driver, exec, |state| {
         state.check_objects(driver)?;
         // Before the stream is locked: lanes take any number of operations.
+        let device = stream.device();
+        state.lanes.iter().for_each(|lane| lane.set_device(device));
         state.lanes.iter().for_each(|lane| lane.make_room());
         let mut started = Ok(());
         stream.submit_around(|start| {
