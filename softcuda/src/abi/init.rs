@@ -30,7 +30,7 @@ extern "C" fn softcudaNoWake() -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn softcudaLoseDevice(device: c_int, code: c_int) -> CuResult {
     boundary(|| {
-        let driver = Driver::running().ok_or(CudaError::NOT_INITIALIZED)?;
+        let driver = Driver::get()?;
         let index = driver.device(device)?.index;
         if code > 0 { driver.lose(index, code) } else { Err(CudaError::INVALID_VALUE) }
     })

@@ -42,6 +42,12 @@ pub fn on_fork_child(function: extern "C" fn()) {
     unsafe { libc::pthread_atfork(None, None, Some(function)) };
 }
 
+/// Calls `function` when the process exits: before the exit handlers and destructors that were registered earlier.
+pub fn on_exit(function: extern "C" fn()) {
+    // SAFETY: a function that stays loaded (the library is never unloaded).
+    unsafe { libc::atexit(function) };
+}
+
 /// Prints a line on stderr, once per topic.
 pub fn say_once(topic: &str, text: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

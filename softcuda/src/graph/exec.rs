@@ -55,6 +55,13 @@ pub struct Exec {
     state: Mutex<Option<State>>,
 }
 
+impl Exec {
+    /// Whether anything of it is being executed.
+    pub fn is_busy(&self) -> bool {
+        self.state.lock().as_ref().is_some_and(|state| state.lanes.iter().any(|lane| lane.is_busy()))
+    }
+}
+
 fn with<T>(driver: &'static Driver, exec: u64, act: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
     let mut state = driver.graphs.execs.get(exec).ok_or(CudaError::INVALID_VALUE)?.state.lock();
     act(state.as_mut().ok_or(CudaError::INVALID_VALUE)?)

@@ -202,6 +202,15 @@ impl Memory {
         self.imports.lock().retain(|(_, owner), _| *owner != context);
     }
 
+    /// Takes host memory that the driver has allocated out of the client's reach: whoever still uses it is found out.
+    pub fn hide(&self) {
+        let ranges = self.ranges.read();
+        let hosts = ranges.values().filter(|range| matches!(range.kind, Kind::Pinned(_) | Kind::Managed));
+        for mapping in hosts.filter_map(|range| range.mapping.as_ref()) {
+            space::protect(mapping.base(), mapping.size(), space::Rights::None);
+        }
+    }
+
     /// `cuIpcOpenMemHandle`: maps an allocation of another process, or counts one more open.
     pub fn open(&self, driver: &Driver, context: &Context, handle: &ipc::MemoryHandle) -> Outcome<usize> {
         let mut imports = self.imports.lock();

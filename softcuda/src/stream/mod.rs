@@ -282,6 +282,11 @@ impl Stream {
         };
     }
 
+    /// Somebody is executing one of its operations.
+    pub fn is_busy(&self) -> bool {
+        !self.is_idle() && self.owned.load(Ordering::SeqCst)
+    }
+
     /// Everything that it was given is done.
     pub fn is_idle(&self) -> bool {
         self.completed.load(Ordering::SeqCst) >= self.submitted.load(Ordering::SeqCst)
