@@ -64,8 +64,7 @@ int softcudaNoWake(void);
 
 /* The device is lost from now on, in this process: every call that has to do with its contexts fails with this code (a
  * CUresult, CUDA_ERROR_LAUNCH_FAILED as a rule), and nothing more is done on it; see the README. Kernels that run are not
- * stopped, but nobody waits for them; for that, SOFTCUDA_FAULT must have `lose@call` in it, or else a thread that executes
- * the kernel it waits for returns only when that ends. */
+ * stopped, but nobody waits for them. CUDA_ERROR_NOT_PERMITTED unless SOFTCUDA_FAULT has `lose@call` in it. */
 CUresult softcudaLoseDevice(CUdevice device, int code);
 
 #ifdef __cplusplus

@@ -53,7 +53,7 @@ pub struct Driver {
     pub epoch: Instant,
     /// Some device is lost.
     any_lost: AtomicBool,
-    /// Waiting threads do not execute the work that they wait for, since a device may get lost meanwhile.
+    /// A device may get lost: so waiting threads do not execute the work that they wait for, and copies are marked.
     pub may_lose: bool,
     ids: AtomicU64,
     primary_ends: AtomicU64,

@@ -219,13 +219,12 @@ fn every_call_says_so() {
         unsafe { objects.host.cast::<u64>().write(77) };
         let other = api.use_device(1);
         let (stream, memory) = (api.stream(0), api.memory(64));
-        let reset: extern "C" fn(c_int) -> c_int = function(&library("libcuda.so.1"), "cuDevicePrimaryCtxReset_v2");
         assert_eq!(lose(99, 719), 101);
         assert_eq!(lose(0, 0), 1);
         ok(lose(0, ECC));
         ok(lose(0, LAUNCH_FAILED));
         objects.check(api, ECC);
-        assert_eq!(reset(0), ECC);
+        assert_eq!((api.primary_reset)(0), ECC);
         // This device has nothing to do with it, and contexts can be made current.
         ok((api.set_d8_async)(memory, 1, 64, stream));
         ok((api.context_synchronize)());
@@ -237,6 +236,15 @@ fn every_call_says_so() {
         assert_eq!((popped, context(api)), (lost, other));
         ok((api.free)(memory));
         ok((api.stream_destroy)(stream));
+    });
+}
+
+/// Waits are made so that they can end only where it is announced.
+#[test]
+fn not_without_announcement() {
+    in_child("not_without_announcement", &[], |api| {
+        assert_eq!(lose(0, LAUNCH_FAILED), 800);
+        ok((api.context_synchronize)());
     });
 }
 

@@ -118,7 +118,7 @@ impl Owned {
     fn execute(&self, driver: &'static Driver, operation: Op) -> Option<Box<Launch>> {
         delay(driver, &operation);
         let stream = self.stream;
-        let copy = operation.is_copy();
+        let copy = driver.may_lose && operation.is_copy();
         if copy {
             stream.copying.store(true, Ordering::SeqCst);
         }
