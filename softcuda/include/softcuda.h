@@ -62,6 +62,11 @@ CUresult softcudaModuleLoadImage(CUmodule *module, const softcudaImage *image);
  * kernels or other processes store to; it looks again and again, at intervals of up to 500 us. */
 int softcudaNoWake(void);
 
+/* The device is lost from now on, in this process: every call that has to do with its contexts fails with this code (a
+ * CUresult, CUDA_ERROR_LAUNCH_FAILED as a rule), and nothing more is done on it; see the README. Kernels that run are not
+ * stopped, but nobody waits for them. CUDA_ERROR_NOT_PERMITTED unless SOFTCUDA_FAULT has `lose@call` in it. */
+CUresult softcudaLoseDevice(CUdevice device, int code);
+
 #ifdef __cplusplus
 }
 #endif

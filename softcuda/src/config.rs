@@ -28,6 +28,8 @@ pub struct Config {
     pub delay: Option<Duration>,
     /// Allocations wait for the device's work (`SOFTCUDA_ALLOC_WAITS`).
     pub alloc_waits: bool,
+    /// The driver shuts down when the process exits (`SOFTCUDA_UNLOAD`).
+    pub unload: bool,
 }
 
 impl Config {
@@ -53,6 +55,7 @@ impl Config {
             connections: number("SOFTCUDA_CONNECTIONS", connections, 0, MAX_CONNECTIONS as u64) as usize,
             delay: (delay > 0).then(|| Duration::from_micros(delay)),
             alloc_waits: number("SOFTCUDA_ALLOC_WAITS", 0, 0, 1) == 1,
+            unload: number("SOFTCUDA_UNLOAD", 0, 0, 1) == 1,
         }
     }
 }

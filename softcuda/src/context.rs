@@ -213,6 +213,7 @@ impl Context {
     /// A stream that has only to wait for what all streams were given so far.
     pub fn gather(&self) -> Outcome<&'static Stream> {
         let gather = self.gather.get_or_init(Stream::make_lane);
+        gather.set_device(self.device());
         for end in self.streams().into_iter().map(Stream::end).filter(|end| !end.is_reached()) {
             gather.submit(Op::Wait(end))?;
         }
@@ -222,6 +223,7 @@ impl Context {
     /// Makes what all streams, those to come included, are given from now on wait for what `wait` puts into a stream.
     pub fn hold_up(&self, wait: impl FnOnce(&'static Stream) -> Outcome) -> Outcome {
         let gate = self.gate.get_or_init(Stream::make_lane);
+        gate.set_device(self.device());
         wait(gate)?;
         let end = gate.end();
         self.streams().into_iter().try_for_each(|stream| stream.submit(Op::Wait(end)).map(drop))
@@ -248,7 +250,7 @@ impl Context {
         self.streams.lock().clone()
     }
 
-    /// Waits until everything submitted so far has been done, by its green contexts as well.
+    /// Waits until everything submitted so far has been done, by its green contexts as well. Error: its device is lost.
     pub fn synchronize(&self) -> Outcome {
         let mut streams = self.streams();
         if self.greens.load(Ordering::SeqCst) > 0
@@ -257,7 +259,7 @@ impl Context {
             self.for_each_green(driver, |green| streams.extend(green.streams()));
         }
         crate::stream::synchronize_all(&streams);
-        Ok(())
+        Driver::running().map_or(Ok(()), |driver| driver.check(self.device()))
     }
 
     /// Calls `visit` with each context that stands for a green one over this.
@@ -273,6 +275,7 @@ impl Context {
     /// Ends its life: nobody can use it from now on; waits for its work, then takes its streams, events, modules, memory
     /// and others' access to that away. Error: somebody else has done it.
     fn end(&'static self, driver: &'static Driver) -> Outcome {
+        driver.check(self.device())?;
         if !self.active.swap(false, Ordering::SeqCst) {
             return Err(CudaError::CONTEXT_IS_DESTROYED);
         }
@@ -307,10 +310,11 @@ impl Context {
 
 impl Context {
     /// The end of a green context: after its work, its streams can do nothing more, and captures in them are spoilt.
-    pub fn destroy_green(driver: &'static Driver, handle: u64) {
+    pub fn destroy_green(driver: &'static Driver, handle: u64) -> Outcome {
         let Some(context) = driver.contexts.get(handle) else {
-            return;
+            return Ok(());
         };
+        driver.check(context.device())?;
         if context.active.swap(false, Ordering::SeqCst)
             && let Some(home) = driver.contexts.get(context.home())
         {
@@ -318,6 +322,7 @@ impl Context {
         }
         let _ = driver.graphs.captures.check_context(context);
         crate::stream::synchronize_all(&context.streams());
+        driver.check(context.device())?;
         driver.streams.for_each(|_, stream| {
             if stream.context_handle() == handle {
                 stream.detach();
@@ -330,6 +335,7 @@ impl Context {
         if driver.contexts.remove(handle).is_some() {
             driver.contexts.recycle(handle);
         }
+        Ok(())
     }
 }
 
@@ -368,6 +374,7 @@ pub struct Primary {
 impl Primary {
     /// `cuDevicePrimaryCtxRetain`
     pub fn retain(&self, driver: &'static Driver, device: usize) -> Outcome<&'static Context> {
+        driver.check(device)?;
         let mut state = self.state.lock();
         let context = match state.context {
             Some(context) => context,
@@ -387,6 +394,7 @@ impl Primary {
         let Some(context) = state.context.filter(|_| state.references > 0) else {
             return Err(CudaError::INVALID_CONTEXT);
         };
+        driver.check(context.device())?;
         state.references -= 1;
         if state.references == 0 { end_primary(driver, context) } else { Ok(()) }
     }
@@ -432,9 +440,17 @@ thread_local! {
     static BELOW: ManuallyDrop<RefCell<Vec<u64>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// The calling thread's current context.
+/// The calling thread's current context. Error: none, a dead one, or one of a device that is lost.
 #[inline]
 pub fn current(driver: &'static Driver) -> Outcome<&'static Context> {
+    let context = present(driver)?;
+    driver.check(context.device())?;
+    Ok(context)
+}
+
+/// The same, whether or not its device is lost.
+#[inline]
+pub fn present(driver: &'static Driver) -> Outcome<&'static Context> {
     let handle = CURRENT.get();
     if handle == 0 {
         return Err(CudaError::INVALID_CONTEXT);

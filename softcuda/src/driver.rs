@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::error::{CudaError, Outcome};
 use crate::event::Event;
+use crate::fault;
 use crate::graph::Graphs;
 use crate::green::{Descriptor, Green};
 use crate::handles::{Kind, Table};
@@ -15,8 +16,8 @@ use crate::module::{Function, Module};
 use crate::stream::{Scheduler, Stream};
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Everything there is.
 pub struct Driver {
@@ -50,13 +51,24 @@ pub struct Driver {
     pub threads: ThreadPool,
     /// Zero of event times.
     pub epoch: Instant,
+    /// Some device is lost.
+    any_lost: AtomicBool,
+    /// A device may get lost: so waiting threads do not execute the work that they wait for, and copies are marked.
+    pub may_lose: bool,
     ids: AtomicU64,
     primary_ends: AtomicU64,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
-/// Set in a child of `fork` whose parent had initialised: CUDA forbids its use there, and our threads are gone.
-static FORKED: AtomicBool = AtomicBool::new(false);
+/// Whether CUDA's time is over in this process.
+static END: AtomicU8 = AtomicU8::new(NOT_YET);
+const NOT_YET: u8 = 0;
+/// In a child of `fork` whose parent had initialised: CUDA forbids its use there, and our threads are gone.
+const FORKED: u8 = 1;
+/// The process exits, and the driver has shut down.
+const UNLOADED: u8 = 2;
+/// At exit, kernels have this long to end before their memory is taken away. If they do not, it stays.
+const LAST_WORK: Duration = Duration::from_millis(500);
 
 thread_local! {
     /// Set while a host function runs: it may not call CUDA.
@@ -82,6 +94,8 @@ impl Driver {
             scheduler: Scheduler::default(),
             threads: ThreadPool::default(),
             epoch: Instant::now(),
+            any_lost: AtomicBool::new(false),
+            may_lose: fault::may_lose(),
             ids: AtomicU64::new(1),
             primary_ends: AtomicU64::new(0),
             config,
@@ -90,13 +104,19 @@ impl Driver {
 
     /// `cuInit`.
     pub fn init() -> Outcome {
-        if FORKED.load(Ordering::Relaxed) {
-            return Err(CudaError::NOT_INITIALIZED);
-        }
+        check_end()?;
+        let mut first = false;
         let driver = DRIVER.get_or_init(|| {
+            first = true;
             crate::abi::os::on_fork_child(after_fork);
             Driver::new(Config::from_environment())
         });
+        if first {
+            fault::start_timers();
+            if driver.config.unload {
+                crate::abi::os::on_exit(unload);
+            }
+        }
         if driver.devices.is_empty() { Err(CudaError::NO_DEVICE) } else { Ok(()) }
     }
 
@@ -106,16 +126,78 @@ impl Driver {
         if IN_HOST_FUNCTION.get() {
             return Err(CudaError::NOT_PERMITTED);
         }
+        check_end()?;
         Driver::running().ok_or(CudaError::NOT_INITIALIZED)
     }
 
     /// The driver, if it is initialised and this is not a forked child.
     #[inline]
     pub fn running() -> Option<&'static Driver> {
-        if FORKED.load(Ordering::Relaxed) {
+        if END.load(Ordering::Relaxed) == FORKED {
             return None;
         }
         DRIVER.get()
+    }
+
+    /// Takes a device away: whatever has to do with it fails with `code` from now on, and nothing more is done on it.
+    pub fn lose(&self, device: usize, code: i32) -> Outcome {
+        if self.take_away(self.devices.get(device).ok_or(CudaError::INVALID_DEVICE)?, code) {
+            crate::abi::os::say_once(&format!("loss {device}"), &format!("device {device} is lost ({code})"));
+        }
+        Ok(())
+    }
+
+    /// Whether it was there until now.
+    fn take_away(&self, device: &Device, code: i32) -> bool {
+        let taken = device.lost.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        self.any_lost.store(true, Ordering::SeqCst);
+        taken
+    }
+
+    /// Whether anything is still being executed.
+    fn is_busy(&self) -> bool {
+        let mut busy = self.graphs.is_busy();
+        self.contexts.for_each(|_, context| busy |= context.streams().iter().any(|stream| stream.is_busy()));
+        busy
+    }
+
+    /// The end: nothing more is done, and pinned memory is out of reach. Where a kernel runs that does not end, it stays,
+    /// or that would be a crash.
+    fn shut_down(&self) {
+        for device in &self.devices {
+            self.take_away(device, CudaError::DEINITIALIZED.0);
+        }
+        let end = Instant::now() + LAST_WORK;
+        while self.is_busy() {
+            if Instant::now() > end {
+                return crate::abi::os::say_once("unload", "a kernel runs at exit; its memory stays");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.memory.hide();
+    }
+
+    /// The code of a device that is lost.
+    #[inline]
+    pub fn check(&self, device: usize) -> Outcome {
+        if self.any_lost.load(Ordering::SeqCst) { self.check_slowly(device) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_slowly(&self, device: usize) -> Outcome {
+        match self.devices.get(device).map_or(0, |device| device.lost.load(Ordering::SeqCst)) {
+            0 => Ok(()),
+            code => Err(CudaError(code)),
+        }
+    }
+
+    /// The same for the device of a context.
+    #[inline]
+    pub fn check_context(&self, handle: u64) -> Outcome {
+        if !self.any_lost.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.contexts.get(handle).map_or(Ok(()), |context| self.check_slowly(context.device()))
     }
 
     /// A number that no other object of this process has.
@@ -145,7 +227,23 @@ impl Driver {
 }
 
 extern "C" fn after_fork() {
-    FORKED.store(true, Ordering::Relaxed);
+    END.store(FORKED, Ordering::Relaxed);
+}
+
+extern "C" fn unload() {
+    if let Some(driver) = Driver::running() {
+        END.store(UNLOADED, Ordering::SeqCst);
+        driver.shut_down();
+    }
+}
+
+#[inline]
+fn check_end() -> Outcome {
+    match END.load(Ordering::Relaxed) {
+        NOT_YET => Ok(()),
+        FORKED => Err(CudaError::NOT_INITIALIZED),
+        _ => Err(CudaError::DEINITIALIZED),
+    }
 }
 
 /// Runs a client's host function: driver calls made by it are refused.

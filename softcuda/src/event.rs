@@ -175,8 +175,13 @@ impl Event {
         }
     }
 
+    /// Error: its device is lost.
+    pub fn check(&self, driver: &Driver) -> Outcome {
+        driver.check_context(self.context.load(Ordering::Relaxed))
+    }
+
     /// Waits until the last record is reached.
-    pub fn synchronize(&self) -> Outcome {
+    pub fn synchronize(&self, driver: &Driver) -> Outcome {
         let (at, shared) = {
             let record = self.record.lock();
             (record.at, record.shared.clone().map(|shared| (shared.last_ticket(), shared)))
@@ -185,9 +190,9 @@ impl Event {
             crate::stream::synchronize(at);
         }
         if let Some((ticket, shared)) = shared {
-            shared.wait(ticket);
+            shared.wait(ticket, || self.check(driver).is_err());
         }
-        Ok(())
+        self.check(driver)
     }
 
     /// Makes what the stream is given from now on wait for the last record.
@@ -237,9 +242,11 @@ impl Event {
     }
 }
 
-/// The valid event with this handle.
+/// The valid event with this handle. Error: none, or one of a device that is lost.
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Event> {
-    driver.events.get(handle).ok_or(CudaError::INVALID_HANDLE)
+    let event = driver.events.get(handle).ok_or(CudaError::INVALID_HANDLE)?;
+    event.check(driver)?;
+    Ok(event)
 }
 
 /// Destroys all events of a context.

@@ -198,9 +198,11 @@ impl Green {
 
     /// `cuGreenCtxDestroy`: releases the primary context; streams stay until they are destroyed, and can do nothing.
     pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
-        let green = driver.greens.remove(handle).ok_or(CudaError::INVALID_CONTEXT)?;
+        let green = lookup(driver, handle)?;
         let device = &driver.devices[green.device.load(Ordering::Relaxed)];
-        Context::destroy_green(driver, green.context());
+        driver.check(device.index)?;
+        driver.greens.remove(handle).ok_or(CudaError::INVALID_CONTEXT)?;
+        Context::destroy_green(driver, green.context())?;
         driver.greens.recycle(handle);
         device.primary.release(driver)
     }

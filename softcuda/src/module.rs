@@ -196,7 +196,9 @@ pub fn load(driver: &'static Driver, context: &Context, functions: Vec<Descripti
 
 /// `cuModuleUnload`: its functions are gone, pending launches are not affected.
 pub fn unload(driver: &'static Driver, handle: u64) -> Outcome {
-    let module = driver.modules.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
+    let module = driver.modules.get(handle).ok_or(CudaError::INVALID_HANDLE)?;
+    driver.check_context(module.context.load(Ordering::Relaxed))?;
+    driver.modules.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
     for function in std::mem::take(&mut *module.functions.lock()) {
         if let Some(object) = driver.functions.remove(function) {
             *object.code.lock() = None;
@@ -221,13 +223,16 @@ pub fn unload_all(driver: &'static Driver, context: u64) {
 /// Handles of a module's functions.
 pub fn functions(driver: &'static Driver, module: u64) -> Outcome<Vec<u64>> {
     let module = driver.modules.get(module).ok_or(CudaError::INVALID_HANDLE)?;
+    driver.check_context(module.context.load(Ordering::Relaxed))?;
     Ok(module.functions.lock().clone())
 }
 
-/// The valid function with this handle.
+/// The valid function with this handle. Error: none, or one of a device that is lost.
 #[inline]
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Function> {
-    driver.functions.get(handle).ok_or(CudaError::INVALID_HANDLE)
+    let function = driver.functions.get(handle).ok_or(CudaError::INVALID_HANDLE)?;
+    driver.check_context(function.context())?;
+    Ok(function)
 }
 
 #[cfg(test)]

@@ -162,6 +162,33 @@ fn open_memory(api: &Api) {
     assert_eq!((api.ipc_open)(&mut first, IpcHandle([3; 64]), LAZY), INVALID_HANDLE);
 }
 
+/// A reset takes what was opened of other processes along, and leaves theirs alone.
+#[test]
+fn a_reset_closes_what_was_opened() {
+    const NAME: &str = "a_reset_closes_what_was_opened";
+    let api = Api::ready();
+    if role().is_some() {
+        let (exported, mut opened, mut again) = (handle(&listen()), 0, 0);
+        ok((api.ipc_open)(&mut opened, exported, LAZY));
+        ok((api.primary_reset)(0));
+        assert_eq!(count_maps(), 0);
+        api.use_device(0);
+        assert_eq!((api.ipc_close)(opened), INVALID_VALUE);
+        ok((api.ipc_open)(&mut again, exported, LAZY));
+        ok((api.copy_to)(again, b"again".as_ptr().cast(), 5));
+        ok((api.ipc_close)(again));
+        return answer(b"done");
+    }
+    let (memory, mut exported, mut seen) = (api.memory(64), IpcHandle([0; 64]), [0u8; 5]);
+    ok((api.ipc_get)(&mut exported, memory));
+    let mut peer = Peer::start(NAME, "child");
+    peer.say(&exported.0);
+    assert_eq!(peer.hear(), b"done");
+    ok((api.copy_from)(seen.as_mut_ptr().cast(), memory, 5));
+    assert_eq!(&seen, b"again");
+    peer.end();
+}
+
 /// The child's stream waits for the parent's record, which comes late.
 #[test]
 fn an_event_of_another_process() {

@@ -150,9 +150,9 @@ impl Callback {
         Callback { function, stream, data }
     }
 
-    /// Calls it.
-    pub fn run(self) {
+    /// Calls it with a `CUresult`.
+    pub fn run(self, status: c_int) {
         // SAFETY: the promise made to `new`; the stream's handle is an opaque value.
-        as_host_function(|| unsafe { (self.function)(self.stream as *mut c_void, 0, self.data) });
+        as_host_function(|| unsafe { (self.function)(self.stream as *mut c_void, status, self.data) });
     }
 }

@@ -75,6 +75,7 @@ fn create(to: Out<Handle>, flags: c_uint, device: c_int) -> Outcome {
     let driver = Driver::get()?;
     to.check()?;
     let device = driver.device(device)?;
+    driver.check(device.index)?;
     let made = Context::create(driver, device.index, flags, Nature::Own)?;
     context::push(made.handle())?;
     to.set(made.handle())
@@ -142,17 +143,23 @@ extern "C" fn cuCtxGetCurrent(to: Out<Handle>) -> CuResult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetDevice(device: Out<c_int>) -> CuResult {
-    boundary(|| device.set(context::current(Driver::get()?)?.device() as c_int))
+    boundary(|| device.set(context::present(Driver::get()?)?.device() as c_int))
 }
 
 /// The given context, or the current one for NULL.
 fn given(driver: &'static Driver, handle: Handle) -> Outcome<&'static Context> {
-    if handle == 0 { context::current(driver) } else { context::lookup(driver, handle) }
+    let context = if handle == 0 { context::present(driver)? } else { context::lookup(driver, handle)? };
+    driver.check(context.device())?;
+    Ok(context)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetDevice_v2(device: Out<c_int>, handle: Handle) -> CuResult {
-    boundary(|| device.set(given(Driver::get()?, handle)?.device() as c_int))
+    boundary(|| {
+        let driver = Driver::get()?;
+        let context = if handle == 0 { context::present(driver)? } else { context::lookup(driver, handle)? };
+        device.set(context.device() as c_int)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -281,7 +288,7 @@ extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CuResult {
         if context.settings.lock().peers.contains(&peer) {
             return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);
         }
-        synchronize_device(driver, context.device());
+        synchronize_device(driver, context.device())?;
         let mut settings = context.settings.lock();
         if settings.peers.contains(&peer) {
             return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);

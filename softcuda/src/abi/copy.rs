@@ -89,7 +89,7 @@ fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, as
     if !free {
         stream::synchronize(end);
     }
-    Ok(())
+    stream.check()
 }
 
 fn linear(to: (u64, Side), from: (u64, Side), bytes: usize, stream: Option<Handle>) -> Outcome {
@@ -153,8 +153,7 @@ fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Han
     // The form without a stream is in order with all work of both contexts and of the current one.
     contexts.iter().try_for_each(|context| context.synchronize())?;
     copy()?;
-    stream::synchronize(stream::lookup(driver, 0)?.end());
-    Ok(())
+    stream::synchronize_stream(stream::lookup(driver, 0)?)
 }
 
 #[unsafe(no_mangle)]

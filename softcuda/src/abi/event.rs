@@ -20,7 +20,10 @@ extern "C" fn cuEventCreate(to: Out<Handle>, flags: c_uint) -> CuResult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventDestroy_v2(event: Handle) -> CuResult {
-    boundary(|| Event::destroy(Driver::get()?, event))
+    boundary(|| {
+        event::lookup(Driver::get()?, event)?;
+        Event::destroy(Driver::get()?, event)
+    })
 }
 
 /// `CU_EVENT_RECORD_EXTERNAL`: in a capture, a record that happens at each launch. It means nothing elsewhere.
@@ -68,7 +71,7 @@ extern "C" fn cuEventQuery(event: Handle) -> CuResult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: Handle) -> CuResult {
-    boundary(|| watched(event)?.synchronize())
+    boundary(|| watched(event)?.synchronize(Driver::get()?))
 }
 
 fn elapsed(to: Out<c_float>, start: Handle, end: Handle) -> Outcome {

@@ -212,7 +212,9 @@ extern "C" fn cuGreenCtxDestroy(handle: Handle) -> CuResult {
 
 /// The context that stands for a green one, while both and the primary context live.
 fn context_of(driver: &'static Driver, handle: Handle) -> Outcome<&'static Context> {
-    context::lookup(driver, green::lookup(driver, handle)?.context())
+    let context = context::lookup(driver, green::lookup(driver, handle)?.context())?;
+    driver.check(context.device())?;
+    Ok(context)
 }
 
 #[unsafe(no_mangle)]

@@ -26,6 +26,19 @@ extern "C" fn softcudaNoWake() -> c_int {
     c_int::from(*NO_WAKE.get_or_init(|| std::env::var("SOFTCUDA_NO_WAKE").is_ok_and(|text| text.trim() == "1")))
 }
 
+/// The device is lost from now on (see `softcuda.h`). `NOT_PERMITTED` unless `SOFTCUDA_FAULT` announces that.
+#[unsafe(no_mangle)]
+extern "C" fn softcudaLoseDevice(device: c_int, code: c_int) -> CuResult {
+    boundary(|| {
+        let driver = Driver::get()?;
+        let index = driver.device(device)?.index;
+        if !driver.may_lose {
+            return Err(CudaError::NOT_PERMITTED);
+        }
+        if code > 0 { driver.lose(index, code) } else { Err(CudaError::INVALID_VALUE) }
+    })
+}
+
 /// What a program has done wrong that asks for NVIDIA's tables.
 const FOREIGN_RUNTIME: &str = "a CUDA runtime that is not softcuda's is in use (it calls cuGetExportTable) and cannot run here: NVIDIA's \
      libcudart, or a library that has it inside, like NVIDIA's libnccl.so.2; put softcuda's libcudart.so and the library that \

@@ -27,7 +27,9 @@ const OPENED_EVENT: c_uint = 6;
 extern "C" fn cuIpcGetMemHandle(to: *mut IpcHandle, pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let range = Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind == Kind::Device);
-        let handle = MemoryHandle::of_range(&*range.ok_or(CudaError::INVALID_VALUE)?)?;
+        let range = range.ok_or(CudaError::INVALID_VALUE)?;
+        range.check()?;
+        let handle = MemoryHandle::of_range(&range)?;
         Out(to).set(IpcHandle { bytes: handle.encode(Purpose::Memory) })
     })
 }

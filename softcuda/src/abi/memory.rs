@@ -27,10 +27,8 @@ extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CuResult {
 /// CUDA's implicit synchronisation: work that was submitted before device memory or page-locked memory is allocated, and
 /// work submitted after it, do not run at the same time. A GPU may wait here, so a program that launches what earlier
 /// work waits for only after an allocation is one that can hang.
-fn wait_for_earlier_work(driver: &'static Driver, context: &Context) {
-    if driver.config.alloc_waits {
-        synchronize_device(driver, context.device());
-    }
+fn wait_for_earlier_work(driver: &'static Driver, context: &Context) -> Outcome {
+    if driver.config.alloc_waits { synchronize_device(driver, context.device()) } else { Ok(()) }
 }
 
 fn allocate(to: Out<DevicePointer>, bytes: usize, kind: Kind) -> Outcome {
@@ -38,7 +36,7 @@ fn allocate(to: Out<DevicePointer>, bytes: usize, kind: Kind) -> Outcome {
     let context = context::current(driver)?;
     to.check()?;
     driver.graphs.captures.allow_unsafe()?;
-    wait_for_earlier_work(driver, context);
+    wait_for_earlier_work(driver, context)?;
     to.set(driver.memory.allocate(driver, context, bytes, kind)? as DevicePointer)
 }
 
@@ -91,6 +89,7 @@ extern "C" fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>
         let range =
             Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind.is_device() || range.backing.is_some());
         let range = range.ok_or(CudaError::NOT_FOUND)?;
+        range.check()?;
         base.set_if_wanted(range.base as DevicePointer);
         size.set_if_wanted(range.size);
         Ok(())
@@ -105,7 +104,7 @@ fn allocate_host(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Outcome {
     if flags & !HOST_FLAGS != 0 {
         return Err(CudaError::INVALID_VALUE);
     }
-    wait_for_earlier_work(driver, context);
+    wait_for_earlier_work(driver, context)?;
     to.set(driver.memory.allocate_host(driver, context, bytes, flags)? as *mut c_void)
 }
 
@@ -142,7 +141,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: c_
         if flags & !REGISTER_FLAGS != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        wait_for_earlier_work(driver, context);
+        wait_for_earlier_work(driver, context)?;
         driver.memory.register(driver, context, pointer, bytes, flags)
     })
 }

@@ -82,7 +82,7 @@ extern "C" fn softcudaModuleLoadImage(to: Out<Handle>, image: *const c_void) -> 
         let Image { functions, table, .. } = image.get()?;
         let descriptions = (0..functions as usize).map(|index| describe(&table.get_at(index)?));
         let descriptions = descriptions.collect::<Outcome<Vec<_>>>()?;
-        synchronize_device(driver, context.device());
+        synchronize_device(driver, context.device())?;
         to.set(module::load(driver, context, descriptions)?)
     })
 }

@@ -98,6 +98,12 @@ pub fn off_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(moved) })
 }
 
+/// Calls `function` when the process exits: before the exit handlers and destructors that were registered earlier.
+pub fn on_exit(function: extern "C" fn()) {
+    // SAFETY: a function that stays loaded (the library is never unloaded).
+    unsafe { libc::atexit(function) };
+}
+
 /// Prints a line on stderr, once per topic.
 pub fn say_once(topic: &str, text: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

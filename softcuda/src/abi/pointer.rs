@@ -111,6 +111,7 @@ fn unknown(attribute: c_int) -> Outcome<Value> {
 extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let range = Driver::get()?.memory.find(pointer as usize).ok_or(CudaError::INVALID_VALUE)?;
+        range.check()?;
         known(&range, pointer as usize, attribute)?.write(data)
     })
 }
@@ -124,6 +125,7 @@ extern "C" fn cuPointerGetAttributes(
 ) -> CuResult {
     boundary(|| {
         let range = Driver::get()?.memory.find(pointer as usize);
+        range.as_ref().map_or(Ok(()), |range| range.check())?;
         for index in 0..count as usize {
             let attribute = attributes.get_at(index)?;
             let value = match &range {
@@ -145,6 +147,7 @@ extern "C" fn cuPointerGetAttributes(
 extern "C" fn cuPointerSetAttribute(value: In<c_uint>, attribute: c_int, pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let range = Driver::get()?.memory.find(pointer as usize).ok_or(CudaError::INVALID_VALUE)?;
+        range.check()?;
         if attribute != 6 || !range.kind.is_device() {
             return Err(CudaError::INVALID_VALUE);
         }

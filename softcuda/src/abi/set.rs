@@ -53,7 +53,7 @@ fn fill(to: DevicePointer, value: u32, shape: Shape, stream: Option<Handle>) -> 
     if stream.is_none() && !on_device {
         stream::synchronize(end);
     }
-    Ok(())
+    object.check()
 }
 
 #[unsafe(no_mangle)]

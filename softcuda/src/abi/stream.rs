@@ -32,7 +32,11 @@ extern "C" fn cuStreamCreateWithPriority(to: Out<Handle>, flags: c_uint, priorit
 /// The work goes on; the default streams cannot be destroyed.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: Handle) -> CuResult {
-    boundary(|| Stream::destroy(Driver::get()?, stream))
+    boundary(|| {
+        let driver = Driver::get()?;
+        driver.streams.get(stream).map_or(Ok(()), Stream::check)?;
+        Stream::destroy(driver, stream)
+    })
 }
 
 /// A stream whose progress the client may watch now, as regards captures.
@@ -56,10 +60,7 @@ extern "C" fn cuStreamQuery(stream: Handle) -> CuResult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: Handle) -> CuResult {
-    boundary(|| {
-        stream::synchronize_stream(watched(Driver::get()?, stream)?);
-        Ok(())
-    })
+    boundary(|| stream::synchronize_stream(watched(Driver::get()?, stream)?))
 }
 
 #[unsafe(no_mangle)]

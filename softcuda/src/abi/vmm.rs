@@ -112,6 +112,9 @@ extern "C" fn cuMemCreate(to: Out<u64>, size: usize, properties: *const c_void, 
         to.check()?;
         check_flags(flags)?;
         let properties = In(properties.cast::<RawProperties>()).get()?.check(driver)?;
+        if let Location::Device(device) = properties.location {
+            driver.check(device)?;
+        }
         to.set(driver.memory.create(driver, size, properties)?)
     })
 }

@@ -10,7 +10,7 @@ use crate::error::{CudaError, Outcome};
 use crate::stream::Connections;
 use parking_lot::Mutex;
 pub use sms::{ALL as ALL_SMS, Sms, Span};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Major and minor.
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
@@ -34,6 +34,8 @@ pub struct Device {
     /// Bytes of memory.
     pub total: u64,
     used: AtomicU64,
+    /// The code of whatever is tried with it since it was lost, 0 before.
+    pub lost: AtomicI32,
     /// Its multiprocessors.
     pub sms: Sms,
     /// Its hardware queues.
@@ -52,6 +54,7 @@ impl Device {
             ordinal,
             total: config.memory,
             used: AtomicU64::new(0),
+            lost: AtomicI32::new(0),
             sms: Sms::new(config.sms),
             connections: Connections::new(config.connections),
             primary: Primary::default(),

@@ -55,6 +55,13 @@ pub struct Exec {
     state: Mutex<Option<State>>,
 }
 
+impl Exec {
+    /// Whether anything of it is being executed.
+    pub fn is_busy(&self) -> bool {
+        self.state.lock().as_ref().is_some_and(|state| state.lanes.iter().any(|lane| lane.is_busy()))
+    }
+}
+
 fn with<T>(driver: &'static Driver, exec: u64, act: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
     let mut state = driver.graphs.execs.get(exec).ok_or(CudaError::INVALID_VALUE)?.state.lock();
     act(state.as_mut().ok_or(CudaError::INVALID_VALUE)?)
@@ -113,6 +120,8 @@ pub fn launch(driver: &'static Driver, exec: u64, stream: &'static Stream) -> Ou
     with(driver, exec, |state| {
         state.check_objects(driver)?;
         // Before the stream is locked: lanes take any number of operations.
+        let device = stream.device();
+        state.lanes.iter().for_each(|lane| lane.set_device(device));
         state.lanes.iter().for_each(|lane| lane.make_room());
         let mut started = Ok(());
         stream.submit_around(|start| {

@@ -110,6 +110,11 @@ impl Pool {
         taken
     }
 
+    /// Whether one that was given back is still busy.
+    pub fn is_busy(&self) -> bool {
+        self.free.lock().iter().any(|stream| stream.is_busy())
+    }
+
     /// Gives streams back.
     pub fn give(&self, lanes: &[&'static Stream]) {
         self.free.lock().extend(lanes);

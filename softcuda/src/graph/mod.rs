@@ -49,4 +49,11 @@ impl Graphs {
             lanes: lanes::Pool::default(),
         }
     }
+
+    /// Whether anything of a graph is being executed.
+    pub fn is_busy(&self) -> bool {
+        let mut busy = self.lanes.is_busy();
+        self.execs.for_each(|_, exec| busy |= exec.is_busy());
+        busy
+    }
 }

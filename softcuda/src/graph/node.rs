@@ -121,15 +121,20 @@ impl Step {
         Step { work, spare: Mutex::new(None) }
     }
 
-    /// Does it. Events and child graphs are dealt with at the launch.
-    pub fn run(&self, driver: &'static Driver) {
+    /// See [`Op::is_copy`].
+    pub fn is_copy(&self) -> bool {
+        matches!(self.work, Work::Copy(_) | Work::Fill(_))
+    }
+
+    /// Does it, or stops waiting when `stop` says so. Events and child graphs are dealt with at the launch.
+    pub fn run(&self, driver: &'static Driver, stop: impl Fn() -> bool) {
         match &self.work {
             Work::Kernel(kernel) => self.run_kernel(driver, kernel),
             Work::Copy(planes) => planes.iter().for_each(Transfer::run),
             Work::Fill(fill) => fill.run(),
             Work::Host(call) => call.run(),
             Work::Write(write) => write.run(),
-            Work::WaitValue(wait) => wait.run(),
+            Work::WaitValue(wait) => wait.run(stop),
             Work::Child(_) | Work::Empty | Work::Wait(_) | Work::Record(_) => {}
         }
     }

@@ -258,9 +258,9 @@ impl ValueWait {
         ValueWait { word: Word { address, wide }, value, condition }
     }
 
-    /// Waits.
-    pub fn run(&self) {
-        poll(|| self.holds(self.word.load()));
+    /// Waits, unless `stop`: then the word is not looked at any more.
+    pub fn run(&self, stop: impl Fn() -> bool) {
+        poll(|| stop() || self.holds(self.word.load()));
     }
 
     fn holds(&self, word: u64) -> bool {

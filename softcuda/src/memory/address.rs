@@ -4,6 +4,7 @@ use super::Mapping;
 use super::vmm::Backing;
 use crate::context::Context;
 use crate::driver::Driver;
+use crate::error::Outcome;
 use std::sync::atomic::AtomicBool;
 
 /// What a range is.
@@ -65,6 +66,11 @@ pub struct Range {
 }
 
 impl Range {
+    /// Error: its device is lost.
+    pub fn check(&self) -> Outcome {
+        Driver::running().map_or(Ok(()), |driver| driver.check(self.device))
+    }
+
     /// A range that cannot be exported.
     pub fn of(driver: &Driver, context: &Context, base: usize, size: usize, kind: Kind, mapping: Option<Mapping>) -> Range {
         Range {

@@ -151,7 +151,7 @@ impl Memory {
     pub fn unregister(&self, driver: &'static Driver, base: usize) -> Outcome {
         let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Registered(_)));
         let range = range.ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)?;
-        synchronize_device(driver, range.device);
+        synchronize_device(driver, range.device)?;
         let taken = self.take(base, |range| matches!(range.kind, Kind::Registered(_)));
         taken.map(|_| ()).ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)
     }
@@ -160,7 +160,7 @@ impl Memory {
     pub fn free(&self, driver: &'static Driver, base: usize) -> Outcome {
         let range = self.find(base).filter(|r| r.base == base && r.kind.is_allocated_device());
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
-        synchronize_device(driver, range.device);
+        synchronize_device(driver, range.device)?;
         // Only now: two threads may have come this far with the same pointer.
         let taken = self.take(base, |r| r.id == range.id).ok_or(CudaError::INVALID_VALUE)?;
         self.refund(driver, &taken);
@@ -178,7 +178,7 @@ impl Memory {
     pub fn free_host(&self, driver: &'static Driver, base: usize) -> Outcome {
         let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Pinned(_)));
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
-        synchronize_device(driver, range.device);
+        synchronize_device(driver, range.device)?;
         self.take(base, |r| r.id == range.id).map(|_| ()).ok_or(CudaError::INVALID_VALUE)
     }
 
@@ -200,6 +200,15 @@ impl Memory {
             }
         }
         self.imports.lock().retain(|(_, owner), _| *owner != context);
+    }
+
+    /// Takes host memory that the driver has allocated out of the client's reach: whoever still uses it is found out.
+    pub fn hide(&self) {
+        let ranges = self.ranges.read();
+        let hosts = ranges.values().filter(|range| matches!(range.kind, Kind::Pinned(_) | Kind::Managed));
+        for mapping in hosts.filter_map(|range| range.mapping.as_ref()) {
+            space::protect(mapping.base(), mapping.size(), space::Rights::None);
+        }
     }
 
     /// `cuIpcOpenMemHandle`: maps an allocation of another process, or counts one more open.
@@ -226,7 +235,7 @@ impl Memory {
         let key = (range.tag, range.context);
         let last = self.imports.lock().get(&key).is_none_or(|import| import.opens <= 1);
         if last {
-            synchronize_device(driver, range.device);
+            synchronize_device(driver, range.device)?;
         }
         let mut imports = self.imports.lock();
         let import = imports.get_mut(&key).ok_or(CudaError::INVALID_VALUE)?;
@@ -239,8 +248,9 @@ impl Memory {
     }
 }
 
-/// Waits for all work of a device, as a GPU does before it frees memory, loads code or changes who reaches whom.
-pub fn synchronize_device(driver: &'static Driver, device: usize) {
+/// Waits for all work of a device, as a GPU does before it frees memory, loads code or changes who reaches whom. Error: it
+/// is lost, and its work may never end.
+pub fn synchronize_device(driver: &'static Driver, device: usize) -> Outcome {
     let mut streams = Vec::new();
     driver.contexts.for_each(|_, context| {
         if context.device() == device {
@@ -248,4 +258,5 @@ pub fn synchronize_device(driver: &'static Driver, device: usize) {
         }
     });
     stream::synchronize_all(&streams);
+    driver.check(device)
 }

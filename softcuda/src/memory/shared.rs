@@ -70,9 +70,9 @@ impl SharedEvent {
         self.is_reached(self.last_ticket())
     }
 
-    /// Waits until the record was reached.
-    pub fn wait(&self, ticket: u64) {
-        poll(|| self.is_reached(ticket));
+    /// Waits until the record was reached, or `stop`.
+    pub fn wait(&self, ticket: u64, stop: impl Fn() -> bool) {
+        poll(|| self.is_reached(ticket) || stop());
     }
 }
 
@@ -90,6 +90,6 @@ mod tests {
         assert!(!event.is_reached(first));
         let again = SharedEvent::open(&event.handle().expect("a file")).expect("the same page");
         event.announce(first);
-        again.wait(first);
+        again.wait(first, || false);
     }
 }

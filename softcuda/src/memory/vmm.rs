@@ -230,7 +230,7 @@ impl Memory {
         check_aligned(&[base, size])?;
         let before = self.mappings(base, size)?;
         for device in before.iter().filter_map(|range| range.backing.as_ref()).flat_map(Backing::devices) {
-            synchronize_device(driver, device);
+            synchronize_device(driver, device)?;
         }
         let _changing = self.space.reservations.lock();
         // Another thread may have done the same meanwhile.

@@ -110,10 +110,10 @@ impl Connection {
 }
 
 impl Target {
-    /// Whether the last of its operations has started.
+    /// Whether the last of its operations has started, or never will because the device is lost.
     #[inline]
     pub(super) fn is_started(&self) -> bool {
-        self.stream.started.load(Ordering::SeqCst) >= self.number
+        self.stream.started.load(Ordering::SeqCst) >= self.number || self.stream.check().is_err()
     }
 
     /// Waits until it has. The thread does not execute it: it may not end before other streams go on.

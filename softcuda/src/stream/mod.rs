@@ -18,7 +18,7 @@ pub use run::{synchronize, synchronize_all, synchronize_stream};
 pub use scheduler::Scheduler;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use worker::Worker;
 
 /// Operations that may be pending in a stream; who submits more waits, as for a GPU's launch queue.
@@ -62,10 +62,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether they are.
+    /// Whether they are, or never will be because the device is lost.
     #[inline]
     pub fn is_reached(&self) -> bool {
-        self.stream.completed.load(Ordering::SeqCst) >= self.number
+        self.stream.completed.load(Ordering::SeqCst) >= self.number || self.stream.is_given_up()
     }
 }
 
@@ -106,6 +106,10 @@ pub struct Stream {
     dying: AtomicBool,
     /// Its green context is gone.
     detached: AtomicBool,
+    /// Index of its device.
+    device: AtomicUsize,
+    /// A copy is being executed, which ends soon.
+    copying: AtomicBool,
     /// Waiters want to hear when so many operations are done, or nobody owns the stream; 0 = no waiter.
     wake_at: AtomicU64,
     gate: Mutex<()>,
@@ -150,11 +154,35 @@ impl Stream {
         stream
     }
 
+    /// Index of its device.
+    pub fn device(&self) -> usize {
+        self.device.load(Ordering::Relaxed)
+    }
+
+    /// The device whose work a lane does from now on.
+    pub fn set_device(&self, device: usize) {
+        self.device.store(device, Ordering::Relaxed);
+    }
+
+    /// Error: its device is lost.
+    #[inline]
+    pub fn check(&self) -> Outcome {
+        driver().check(self.device())
+    }
+
+    /// Its device is lost: nobody need wait for it, except for a copy that has begun.
+    #[inline]
+    fn is_given_up(&self) -> bool {
+        // In this order: the executor marks a copy before it looks whether the device is lost.
+        self.check().is_err() && !self.copying.load(Ordering::SeqCst)
+    }
+
     fn prepare(&self, driver: &Driver, context: &Context, handle: u64, role: Role) {
         self.handle.store(handle, Ordering::Relaxed);
         self.id.store(driver.unique(), Ordering::Relaxed);
         self.context.store(context.handle(), Ordering::Relaxed);
         self.home.store(context.home(), Ordering::Relaxed);
+        self.set_device(context.device());
         self.detached.store(false, Ordering::Relaxed);
         self.role.store(role as u8, Ordering::Relaxed);
         self.priority.store(0, Ordering::Relaxed);
@@ -252,6 +280,11 @@ impl Stream {
         } else {
             self.captures.fetch_sub(1, Ordering::SeqCst)
         };
+    }
+
+    /// Somebody is executing one of its operations.
+    pub fn is_busy(&self) -> bool {
+        !self.is_idle() && self.owned.load(Ordering::SeqCst)
     }
 
     /// Everything that it was given is done.
@@ -475,7 +508,8 @@ pub fn is_legacy(handle: u64) -> bool {
     handle == LEGACY_HANDLE || handle == 0 && !OWN_DEFAULT.get()
 }
 
-/// The stream that a client means: a handle, or one of the default streams of its current context.
+/// The stream that a client means: a handle, or one of the default streams of its current context. Error: none, or one of
+/// a device that is lost.
 #[inline]
 pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Stream> {
     match handle {
@@ -483,7 +517,7 @@ pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Stream> 
         0 | LEGACY_HANDLE => Ok(context::current(driver)?.legacy()),
         PER_THREAD_HANDLE => per_thread(driver, context::current(driver)?),
         _ => match driver.streams.get(handle) {
-            Some(stream) if !stream.detached.load(Ordering::Relaxed) => Ok(stream),
+            Some(stream) if !stream.detached.load(Ordering::Relaxed) => driver.check(stream.device()).map(|()| stream),
             Some(_) => Err(CudaError::STREAM_DETACHED),
             None => Err(CudaError::INVALID_HANDLE),
         },

@@ -1,8 +1,9 @@
 //! What a stream can be told to do.
 
-use super::Target;
+use super::{Stream, Target};
 use crate::abi::callout::{Callback, HostCall};
 use crate::driver::Driver;
+use crate::error::CudaError;
 use crate::event::Event;
 use crate::graph::{Held, Step};
 use crate::launch::{self, Launch};
@@ -55,8 +56,26 @@ pub enum Op {
 }
 
 impl Op {
-    /// Does it. A launch's record comes back for use again.
-    pub fn execute(self, driver: &'static Driver) -> Option<Box<Launch>> {
+    /// Reads or writes memory that the client may free when it hears of a lost device: such an operation is not left
+    /// half done.
+    pub fn is_copy(&self) -> bool {
+        match self {
+            Op::Copy(_) | Op::Copy3d(_) | Op::CopyStaged(_) | Op::Fill(_) => true,
+            Op::Node(step) => step.is_copy(),
+            _ => false,
+        }
+    }
+
+    /// What is left of it where the device is lost: callbacks hear of that.
+    pub fn abandon(self, error: CudaError) {
+        if let Op::Callback(callback) = self {
+            callback.run(error.0);
+        }
+    }
+
+    /// Does it. A launch's record comes back for use again. What only waits ends when the device is lost.
+    pub fn execute(self, driver: &'static Driver, stream: &Stream) -> Option<Box<Launch>> {
+        let lost = || stream.check().is_err();
         match self {
             Op::Launch(launch) => return launch::execute(driver, launch),
             Op::Copy(transfer) => transfer.run(),
@@ -64,16 +83,16 @@ impl Op {
             Op::CopyStaged(staged) => staged.run(),
             Op::Fill(fill) => fill.run(),
             Op::Host(call) => call.run(),
-            Op::Callback(callback) => callback.run(),
+            Op::Callback(callback) => callback.run(0),
             Op::Record(event, number) => event.reached(number, driver.now()),
             // The owner has seen that the place is reached.
             Op::Wait(_) | Op::Behind(_) => {}
             Op::Announce(event, ticket) => event.announce(ticket),
-            Op::Await(event, ticket) => event.wait(ticket),
+            Op::Await(event, ticket) => event.wait(ticket, lost),
             Op::Write(write) => write.run(),
-            Op::WaitValue(wait) => wait.run(),
+            Op::WaitValue(wait) => wait.run(lost),
             Op::Free(base) => driver.memory.forget(driver, base),
-            Op::Node(step) => step.run(driver),
+            Op::Node(step) => step.run(driver, lost),
             Op::Retire(held) => drop(held),
         }
         None

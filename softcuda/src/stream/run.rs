@@ -2,6 +2,7 @@
 
 use super::{MAX_SPARE, Op, Role, Stream, Target, driver};
 use crate::driver::Driver;
+use crate::error::Outcome;
 use crate::launch::Launch;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -105,14 +106,33 @@ impl Owned {
             };
             // SeqCst as for `completed`: streams that stand behind this operation look at it without a lock.
             stream.started.store(done + 1, Ordering::SeqCst);
-            delay(driver, &operation);
-            self.spare = operation.execute(driver);
+            self.spare = self.execute(driver, operation);
             stream.completed.store(done + 1, Ordering::SeqCst);
             let wanted = stream.wake_at.load(Ordering::SeqCst);
             if wanted != 0 && done + 1 >= wanted {
                 stream.tell_waiters();
             }
         }
+    }
+
+    fn execute(&self, driver: &'static Driver, operation: Op) -> Option<Box<Launch>> {
+        delay(driver, &operation);
+        let stream = self.stream;
+        let copy = driver.may_lose && operation.is_copy();
+        if copy {
+            stream.copying.store(true, Ordering::SeqCst);
+        }
+        let spare = match driver.check(stream.device()) {
+            Ok(()) => operation.execute(driver, stream),
+            Err(error) => {
+                operation.abandon(error);
+                None
+            }
+        };
+        if copy {
+            stream.copying.store(false, Ordering::SeqCst);
+        }
+        spare
     }
 
     fn next(&mut self) -> Result<Op, Halt> {
@@ -182,6 +202,9 @@ pub fn synchronize(target: Target) {
     if target.is_reached() {
         return;
     }
+    if driver().may_lose {
+        return wait_for_others(target);
+    }
     driver().scheduler.wake_others(target.stream);
     while !target.is_reached() {
         advance(target);
@@ -189,13 +212,15 @@ pub fn synchronize(target: Target) {
     target.stream.bury();
 }
 
-/// Waits for all that a stream was given; for the legacy stream, all blocking streams of its context as well.
-pub fn synchronize_stream(stream: &'static Stream) {
+/// Waits for all that a stream was given; for the legacy stream, all blocking streams of its context as well. Error: the
+/// device is lost.
+pub fn synchronize_stream(stream: &'static Stream) -> Outcome {
     if stream.role() == Role::Legacy {
         super::ends(stream).into_iter().for_each(synchronize);
     } else {
         synchronize(stream.end());
     }
+    stream.check()
 }
 
 /// Waits for everything that the streams were given so far.

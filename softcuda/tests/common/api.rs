@@ -31,6 +31,7 @@ table! {
     init: "cuInit", fn(c_uint);
     primary_retain: "cuDevicePrimaryCtxRetain", fn(*mut u64, c_int);
     primary_release: "cuDevicePrimaryCtxRelease_v2", fn(c_int);
+    primary_reset: "cuDevicePrimaryCtxReset_v2", fn(c_int);
     primary_state: "cuDevicePrimaryCtxGetState", fn(c_int, *mut c_uint, *mut c_int);
     device_attribute: "cuDeviceGetAttribute", fn(*mut c_int, c_int, c_int);
     device_count: "cuDeviceGetCount", fn(*mut c_int);
