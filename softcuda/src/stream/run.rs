@@ -26,20 +26,24 @@ pub(super) enum Halt {
     Blocked(Target),
     /// The next operation stands behind another stream's in a shared queue.
     Behind(Target),
+    /// It is the worker, and a thread that waits for the end wants to go on itself.
+    Taken,
 }
 
 /// The right to execute a stream's operations; given up when dropped.
 pub(super) struct Owned {
     stream: &'static Stream,
+    /// It is the stream's worker.
+    worker: bool,
     /// Goes back to the stream's spare ones when its queue is locked next.
     spare: Option<Box<Launch>>,
 }
 
 impl Stream {
-    pub(super) fn try_own(&'static self) -> Option<Owned> {
+    pub(super) fn try_own(&'static self, worker: bool) -> Option<Owned> {
         let taken = self.owned.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed);
         // Made only if taken: its drop gives the stream up.
-        taken.is_ok().then(|| Owned { stream: self, spare: None })
+        taken.is_ok().then(|| Owned { stream: self, worker, spare: None })
     }
 
     /// Sleeps until `number` operations are done or nobody owns the stream.
@@ -99,6 +103,9 @@ impl Owned {
             if done >= number {
                 return Halt::Reached;
             }
+            if self.worker && stream.is_taken() {
+                return Halt::Taken;
+            }
             let operation = match self.next() {
                 Ok(operation) => operation,
                 Err(halt) => return halt,
@@ -155,7 +162,7 @@ fn delay(driver: &Driver, operation: &Op) {
 pub(super) fn advance(target: Target) {
     let mut current = target;
     loop {
-        let Some(mut owned) = current.stream.try_own() else {
+        let Some(mut owned) = current.stream.try_own(false) else {
             return current.stream.wait_progress(current.number);
         };
         match owned.run_to(current.number) {
@@ -167,7 +174,7 @@ pub(super) fn advance(target: Target) {
                 drop(owned);
                 return next.wait_started();
             }
-            Halt::Reached | Halt::Empty => {
+            Halt::Reached | Halt::Empty | Halt::Taken => {
                 drop(owned);
                 // What was submitted meanwhile, or lies beyond the target, is the worker's.
                 current.stream.nudge();
@@ -177,15 +184,43 @@ pub(super) fn advance(target: Target) {
     }
 }
 
+/// Makes the worker leave a stream to the calling thread, until dropped.
+///
+/// Two workers whose kernels wait for one another may share a core, though another is idle, and hand it over by yielding:
+/// a switch for each step. Linux leaves them there, since who yields does not wake anywhere, and who has just run is not
+/// moved. The threads that wait for them have just used the cores that they had all along.
+struct TakeOver(&'static Stream);
+
+impl TakeOver {
+    /// None where work lies beyond `target`: the worker would have to be woken for it.
+    fn of(target: Target) -> Option<TakeOver> {
+        let all = target.number >= target.stream.submitted.load(Ordering::SeqCst);
+        all.then(|| {
+            target.stream.takers.fetch_add(1, Ordering::SeqCst);
+            TakeOver(target.stream)
+        })
+    }
+}
+
+impl Drop for TakeOver {
+    fn drop(&mut self) {
+        self.0.takers.fetch_sub(1, Ordering::SeqCst);
+        // For what was submitted meanwhile.
+        self.0.nudge();
+    }
+}
+
 /// Waits for a place in a stream; the calling thread executes what leads there.
 pub fn synchronize(target: Target) {
     if target.is_reached() {
         return;
     }
     driver().scheduler.wake_others(target.stream);
+    let take_over = TakeOver::of(target);
     while !target.is_reached() {
         advance(target);
     }
+    drop(take_over);
     target.stream.bury();
 }
 
