@@ -186,9 +186,10 @@ pub(super) fn advance(target: Target) {
 
 /// Makes the worker leave a stream to the calling thread, until dropped.
 ///
-/// Two workers whose kernels wait for one another may share a core, though another is idle, and hand it over by yielding:
-/// a switch for each step. Linux leaves them there, since who yields does not wake anywhere, and who has just run is not
-/// moved. The threads that wait for them have just used the cores that they had all along.
+/// Workers are woken while the threads that submit keep all cores busy, so two of them, whose kernels wait for one
+/// another, may come to share a core. They hand it over by yielding, a switch for each step, and stay there for many
+/// milliseconds, though the other core is idle by then: who yields never sleeps, so it is not placed anew, and the
+/// system's balancing spares who has just run. The threads that wait had cores of their own until now.
 struct TakeOver(&'static Stream);
 
 impl TakeOver {
