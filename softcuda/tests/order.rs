@@ -4,10 +4,12 @@
 mod common;
 
 use common::api::{Api, ok};
-use common::{role, run_child};
+use common::{role, run_child, until};
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 const NOT_READY: c_int = 600;
 const NON_BLOCKING: u32 = 1;
@@ -182,11 +184,51 @@ fn work_is_done_without_a_waiter() {
         let word = AtomicU32::new(0);
         for round in 1..20 {
             api.run(set, stream, &[ptr::from_ref(&word) as u64, round]);
-            common::until("the worker", || u64::from(word.load(Ordering::Acquire)) == round);
+            until("the worker", || u64::from(word.load(Ordering::Acquire)) == round);
             api.run(set, stream, &[ptr::from_ref(&word) as u64, 0]);
-            common::until("the query", || (api.stream_query)(stream) == 0);
+            until("the query", || (api.stream_query)(stream) == 0);
             assert_eq!(word.load(Ordering::Acquire), 0);
         }
+    });
+}
+
+/// What a host function saw.
+struct Seen {
+    /// The thread that waits for the stream.
+    waiter: ThreadId,
+    /// Runs on the worker and on the waiter.
+    runs: [AtomicU64; 2],
+}
+
+/// Host function: where it runs. On the worker it takes its time.
+extern "C" fn see(seen: *mut c_void) {
+    // SAFETY: the test's object, which lives until the stream is done.
+    let seen = unsafe { &*seen.cast::<Seen>() };
+    let by_waiter = thread::current().id() == seen.waiter;
+    if !by_waiter {
+        thread::sleep(Duration::from_millis(10));
+    }
+    seen.runs[usize::from(by_waiter)].fetch_add(1, Ordering::SeqCst);
+}
+
+/// The worker has begun with a long queue: a thread that waits for the end of it goes on in its place, and what is
+/// submitted afterwards is the worker's again.
+#[test]
+fn who_waits_takes_over_from_the_worker() {
+    in_children("who_waits_takes_over_from_the_worker", |api| {
+        let stream = api.stream(NON_BLOCKING);
+        let seen = Seen { waiter: thread::current().id(), runs: Default::default() };
+        let data = ptr::from_ref(&seen).cast_mut().cast();
+        let runs = |by: usize| seen.runs[by].load(Ordering::SeqCst);
+        (0..200).for_each(|_| ok((api.launch_host)(stream, see, data)));
+        until("the worker", || runs(0) > 0);
+        ok((api.stream_synchronize)(stream));
+        assert_eq!(runs(0) + runs(1), 200);
+        assert!(runs(1) > 0, "the worker did all of it");
+        let by_waiter = runs(1);
+        ok((api.launch_host)(stream, see, data));
+        until("the worker's next", || runs(0) + runs(1) == 201);
+        assert_eq!(runs(1), by_waiter);
     });
 }
 

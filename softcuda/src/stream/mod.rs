@@ -100,6 +100,8 @@ pub struct Stream {
     connection: AtomicU32,
     /// Somebody is executing operations.
     owned: AtomicBool,
+    /// Threads that wait for all of it and execute it themselves: the worker leaves it to them.
+    takers: AtomicU32,
     /// The scheduler looks after it.
     listed: AtomicBool,
     /// Destroyed, but not drained yet.
@@ -292,9 +294,14 @@ impl Stream {
         self.completed.load(Ordering::SeqCst) >= self.submitted.load(Ordering::SeqCst)
     }
 
-    /// Has work that nobody is doing.
+    /// Has work that nobody is doing, or about to do.
     fn is_waiting(&self) -> bool {
-        !self.is_idle() && !self.owned.load(Ordering::SeqCst)
+        !self.is_idle() && !self.owned.load(Ordering::SeqCst) && !self.is_taken()
+    }
+
+    /// A thread that waits for its end will execute it.
+    fn is_taken(&self) -> bool {
+        self.takers.load(Ordering::SeqCst) != 0
     }
 
     /// The place after all that was submitted so far.

@@ -27,20 +27,24 @@ pub(super) enum Halt {
     Blocked(Target),
     /// The next operation stands behind another stream's in a shared queue.
     Behind(Target),
+    /// It is the worker, and a thread that waits for the end wants to go on itself.
+    Taken,
 }
 
 /// The right to execute a stream's operations; given up when dropped.
 pub(super) struct Owned {
     stream: &'static Stream,
+    /// It is the stream's worker.
+    worker: bool,
     /// Goes back to the stream's spare ones when its queue is locked next.
     spare: Option<Box<Launch>>,
 }
 
 impl Stream {
-    pub(super) fn try_own(&'static self) -> Option<Owned> {
+    pub(super) fn try_own(&'static self, worker: bool) -> Option<Owned> {
         let taken = self.owned.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed);
         // Made only if taken: its drop gives the stream up.
-        taken.is_ok().then(|| Owned { stream: self, spare: None })
+        taken.is_ok().then(|| Owned { stream: self, worker, spare: None })
     }
 
     /// Sleeps until `number` operations are done or nobody owns the stream.
@@ -99,6 +103,9 @@ impl Owned {
             let done = stream.completed.load(Ordering::Relaxed);
             if done >= number {
                 return Halt::Reached;
+            }
+            if self.worker && stream.is_taken() {
+                return Halt::Taken;
             }
             let operation = match self.next() {
                 Ok(operation) => operation,
@@ -175,7 +182,7 @@ fn delay(driver: &Driver, operation: &Op) {
 pub(super) fn advance(target: Target) {
     let mut current = target;
     loop {
-        let Some(mut owned) = current.stream.try_own() else {
+        let Some(mut owned) = current.stream.try_own(false) else {
             return current.stream.wait_progress(current.number);
         };
         match owned.run_to(current.number) {
@@ -187,13 +194,40 @@ pub(super) fn advance(target: Target) {
                 drop(owned);
                 return next.wait_started();
             }
-            Halt::Reached | Halt::Empty => {
+            Halt::Reached | Halt::Empty | Halt::Taken => {
                 drop(owned);
                 // What was submitted meanwhile, or lies beyond the target, is the worker's.
                 current.stream.nudge();
                 return;
             }
         }
+    }
+}
+
+/// Makes the worker leave a stream to the calling thread, until dropped.
+///
+/// Workers are woken while the threads that submit keep all cores busy, so two of them, whose kernels wait for one
+/// another, may come to share a core. They hand it over by yielding, a switch for each step, and stay there for many
+/// milliseconds, though the other core is idle by then: who yields never sleeps, so it is not placed anew, and the
+/// system's balancing spares who has just run. The threads that wait had cores of their own until now.
+struct TakeOver(&'static Stream);
+
+impl TakeOver {
+    /// None where work lies beyond `target`: the worker would have to be woken for it.
+    fn of(target: Target) -> Option<TakeOver> {
+        let all = target.number >= target.stream.submitted.load(Ordering::SeqCst);
+        all.then(|| {
+            target.stream.takers.fetch_add(1, Ordering::SeqCst);
+            TakeOver(target.stream)
+        })
+    }
+}
+
+impl Drop for TakeOver {
+    fn drop(&mut self) {
+        self.0.takers.fetch_sub(1, Ordering::SeqCst);
+        // For what was submitted meanwhile.
+        self.0.nudge();
     }
 }
 
@@ -206,9 +240,11 @@ pub fn synchronize(target: Target) {
         return wait_for_others(target);
     }
     driver().scheduler.wake_others(target.stream);
+    let take_over = TakeOver::of(target);
     while !target.is_reached() {
         advance(target);
     }
+    drop(take_over);
     target.stream.bury();
 }
 

@@ -123,14 +123,14 @@ fn work(stream: &'static Stream) {
 
 /// Executes until the queue is empty, or while somebody else does.
 fn drain(stream: &'static Stream) {
-    while let Some(mut owned) = stream.try_own() {
+    while let Some(mut owned) = stream.try_own(true) {
         let halt = owned.run_to(u64::MAX);
         drop(owned);
         match halt {
             Halt::Blocked(next) => wait_for(next),
             Halt::Behind(next) => next.wait_started(),
-            Halt::Reached | Halt::Empty if stream.is_waiting() => {}
-            Halt::Reached | Halt::Empty => return,
+            Halt::Reached | Halt::Empty | Halt::Taken if stream.is_waiting() => {}
+            Halt::Reached | Halt::Empty | Halt::Taken => return,
         }
     }
 }
