@@ -11,6 +11,7 @@ use super::protocol::member::Member;
 use super::protocol::wire::{Encoder, Kind, Preamble, Service};
 use super::{Bootstrap, Errand, Join, NetConfig, Timings, abandon, log_interface, prepare};
 use crate::error::Error;
+use crate::sys;
 
 /// How long it may take to tell a root that it is not needed, for each step.
 const DISMISSAL: Duration = Duration::from_secs(2);
@@ -106,7 +107,7 @@ pub(super) fn start_root(config: &NetConfig, grow: Option<Growth>, stop: Option<
     log_interface(&interface);
     let listener = socket::listen(interface.at(0), config.ports, "the ranks (root)")?;
     let address = socket::local_address(&listener)?;
-    let parts = IdParts { magic: rand::random(), root: address, fixed: false, token: rand::random(), grow };
+    let parts = IdParts { magic: sys::random(), root: address, fixed: false, token: sys::random(), grow };
     root::start(config, listener, (parts.magic, parts.token), false, stop)?;
     Ok(parts.encode())
 }

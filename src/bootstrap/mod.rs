@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::sys;
 
 mod circle;
 pub mod config;
@@ -356,7 +357,7 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Res
     log_interface(&interface);
     if parts.fixed && join.rank == 0 && errand != Errand::ReportAgain {
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
-        net::root::start(config, listener, (parts.magic, rand::random()), true, None)?;
+        net::root::start(config, listener, (parts.magic, sys::random()), true, None)?;
     }
     let listener = listen.then(|| socket::listen(interface.at(0), config.ports, "other ranks")).transpose()?;
     let address = listener.as_ref().map_or(Ok(interface.at(NO_PORT)), socket::local_address)?;

@@ -13,27 +13,29 @@ impl Comm {
         }
     }
 
-    /// The same where a device does not do what it was given any more. Only the work that was launched tells.
+    /// The same where a device does not do what it was given any more.
     pub(super) fn notice_lost_device(&self) {
-        if *self.state.lock() != State::Ready {
-            return;
-        }
-        let Some(parts) = self.parts.get() else { return };
-        let Ok(_entered) = self.context.enter() else { return self.notice_lost_context() };
-        // Held means that something is being launched, which tells itself.
-        let ended = parts.order.try_lock().map(|order| order.is_idle());
-        if let Some(Err(error)) = ended {
+        if *self.state.lock() == State::Ready
+            && let Err(error) = self.check_device()
+        {
             self.fail_with_context(error);
         }
+    }
+
+    /// Whether there is still the context, and a device that does its work. Only what was launched tells of the device.
+    ///
+    /// # Errors
+    /// What the driver gives where there is not.
+    pub(super) fn check_device(&self) -> Result<(), Error> {
+        self.context.check_alive()?;
+        let Some(parts) = self.parts.get() else { return Ok(()) };
+        let _entered = self.context.enter()?;
+        // Held means that something is being launched, which tells itself.
+        parts.order.try_lock().map_or(Ok(()), |order| order.is_idle().map(drop))
     }
 
     fn fail_with_context(&self, error: Error) {
         let place = Place { file: "comm/context.rs", line: line!(), function: self.function };
         self.fail_unasked(&place, error, (kernel_error::ABORTED, 0, 0));
-    }
-
-    /// Whether the context is gone, and with it all that this communicator had there.
-    pub(super) fn has_lost_context(&self) -> bool {
-        self.context.check_alive().is_err() && self.context.is_gone()
     }
 }

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use crate::error::Error;
 use crate::plan::call::{DataType, Op};
 use crate::plan::operator::{Reduction, Scalar};
+use crate::sys;
 
 /// The numbers of the operators that every communicator has end before this one.
 const FIRST: i32 = Op::Avg as i32 + 1;
@@ -29,7 +30,7 @@ impl Operators {
     /// Adds an operator; returns its number.
     pub fn create(&self, datatype: DataType, scalar: Scalar) -> i32 {
         let mut table = self.0.lock();
-        let start = *table.start.get_or_insert_with(rand::random);
+        let start = *table.start.get_or_insert_with(sys::random);
         loop {
             let number = FIRST + (start.wrapping_add(table.made) % NUMBERS) as i32;
             table.made = table.made.wrapping_add(1);

@@ -10,6 +10,7 @@ use crate::params::{self, Key, Snapshot};
 use crate::plan::call::Func;
 use crate::plan::cost::Ways;
 use crate::plan::layout::Proto;
+use crate::sys;
 use crate::transport::{self, PeerFacts};
 
 use super::{Config, filter};
@@ -284,7 +285,7 @@ pub fn check_device_list(devices: &[i32]) -> Result<(), Error> {
 /// A random number of this process, by which ranks know that they are threads of one process.
 pub(super) fn process_number() -> u64 {
     static NUMBER: OnceLock<u64> = OnceLock::new();
-    *NUMBER.get_or_init(rand::random)
+    *NUMBER.get_or_init(sys::random)
 }
 
 /// Refuses two ranks on one device, as NCCL does, unless the user allows it.

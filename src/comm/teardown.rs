@@ -57,18 +57,18 @@ impl Comm {
     ///
     /// # Errors
     /// The failure of a communicator that has failed: nothing is freed then, abort does that. [`Error::Cuda`] where its
-    /// context is gone; it is freed all the same. [`Error::InvalidArgument`] where somebody else aborts or destroys it
+    /// context or device is lost; it is freed all the same. [`Error::InvalidArgument`] where somebody else aborts or destroys it
     /// meanwhile.
     pub fn destroy(self: &Arc<Comm>) -> Result<(), Error> {
         if self.is_inherited() {
             return Ok(());
         }
         let ready = self.check_ready();
-        if self.has_lost_context() {
-            // What lay there went with it, and nothing runs.
+        if let Err(lost) = self.check_device() {
+            // What lay there is lost with it, and nothing runs.
             self.stop();
             self.abort()?;
-            return ready.and_then(|()| self.context.check_alive());
+            return ready.and(Err(lost));
         }
         ready?;
         // The handle stays good meanwhile, so that another thread can abort what waits in vain.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::sys::off_standard;
+use crate::sys::{self, off_standard};
 
 /// Folder below the user's cache folder.
 const FOLDER: &str = "oxccl";
@@ -91,7 +91,7 @@ impl Cache {
         let folder = self.path.parent().filter(|folder| folder.is_absolute());
         let folder = folder.ok_or_else(|| io::Error::other("neither XDG_CACHE_HOME nor HOME is an absolute path"))?;
         fs::create_dir_all(folder)?;
-        let fresh = self.path.with_extension(format!("{:08x}.tmp", rand::random::<u32>()));
+        let fresh = self.path.with_extension(format!("{:08x}.tmp", sys::random::<u32>()));
         let written = write_file(&fresh, content).and_then(|()| fs::rename(&fresh, &self.path));
         if written.is_err() {
             let _ = fs::remove_file(&fresh);

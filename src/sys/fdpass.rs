@@ -59,7 +59,7 @@ impl Post {
     /// # Errors
     /// [`Error::System`] where the process may open no more files.
     pub fn open() -> Result<Post, Error> {
-        let name: PostName = rand::random();
+        let name: PostName = super::random::random();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .map_err(io::Error::from)

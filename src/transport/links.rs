@@ -23,7 +23,7 @@ use crate::device::{Charge, Context, Ledger, Use, gate};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
 use crate::proxy::{self, Address, Letter, Member, Outbox, Source};
-use crate::sys::{LETTER_MAX, PostName, SharedFile, SharedMemory, is_open, spawn, too_many_files};
+use crate::sys::{self, LETTER_MAX, PostName, SharedFile, SharedMemory, is_open, spawn, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
@@ -158,7 +158,7 @@ impl Links {
     pub fn open(context: &Arc<Context>, rank: u32, cancel: &Cancel, ledger: &Arc<Ledger>) -> Result<Arc<Links>, Error> {
         let state =
             State { handshake: Handshake::new(), epoch: 0, own: BTreeMap::new(), failures: BTreeMap::new(), memory: None };
-        let key = rand::random();
+        let key = sys::random();
         let links = Arc::new_cyclic(|own| Links {
             context: context.clone(),
             rank,

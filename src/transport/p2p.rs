@@ -10,6 +10,7 @@ use super::opened::Opened;
 use super::{Given, Made, Need, Offer, PeerFacts, Segment, Transport, wrong_offer};
 use crate::device::{Context, DeviceMemory, IpcMemHandle, PhysicalMemory};
 use crate::error::Error;
+use crate::sys;
 
 /// Both ranks are threads of one process: a pointer will do.
 pub(super) struct Direct;
@@ -122,7 +123,7 @@ fn publish(memory: &Arc<Piece>) -> u64 {
     let offered = guard.get_or_insert_default();
     offered.retain(|_, memory| memory.strong_count() > 0);
     loop {
-        let number = rand::random();
+        let number = sys::random();
         if let std::collections::hash_map::Entry::Vacant(place) = offered.entry(number) {
             place.insert(Arc::downgrade(memory));
             return number;

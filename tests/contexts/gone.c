@@ -1,14 +1,15 @@
 /* What calls return when the context of a communicator is gone, or its device.
  *
  *   gone WAY CALL BLOCKING
- *     WAY: r cudaDeviceReset, d cuCtxDestroy of a context of its own, l the device is lost (softcuda is asked for that),
- *          u the driver has shut down: everything happens in an exit handler
+ *     WAY: r cudaDeviceReset, d cuCtxDestroy of a context of its own, l the device is lost, k the same while an AllReduce
+ *          waits for rank 1, u the driver has shut down: everything happens in an exit handler
  *
  * Two processes, of which rank 0 meets with that after an AllReduce. It prints what the call returned and the state, then ends
  * the communicator by destroy and abort, and where there is a device still, makes another one. Rank 1 only aborts. */
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <nccl.h>
+#include <softcuda.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,8 +98,8 @@ static void lose(void) {
     cuCtxPopCurrent(&own);
     cuCtxDestroy(own);
   }
-  /* A lost device shows at the next launch, which softcuda was told to make fail. */
-  if (way == 'l') cudaMemset(data, 0, COUNT);
+  if (way == 'k' && reduce(comm) != ncclSuccess) printf("no call to be stuck in\n");
+  if (way == 'l' || way == 'k') softcudaLoseDevice(0, CUDA_ERROR_LAUNCH_FAILED);
 }
 
 static void after(void) {
@@ -125,14 +126,11 @@ static int rank_0(ncclUniqueId id, int told, int readies) {
   comm = make(2, id, 0);
   if (reduce(comm) != ncclSuccess || cudaDeviceSynchronize() != cudaSuccess) return 4;
   if (read(readies, &ready, 1) != 1) return 5;
-  if (way == 'u') {
-    if (write(told, &done, 1) != 1) return 5;
-    return atexit(after);
-  }
+  if (way == 'u') return write(told, &done, 1) == 1 ? 0 : 5;
   lose();
   after();
   if (write(told, &done, 1) != 1) return 5;
-  if (way != 'l') again();
+  if (way == 'r' || way == 'd') again();
   return 0;
 }
 
@@ -154,8 +152,6 @@ int main(int count, char **arguments) {
   pid_t other = fork();
   if (other == 0) {
     alarm(PATIENCE);
-    /* Only rank 0 is to lose its device. */
-    unsetenv("SOFTCUDA_FAULT");
     close(told[1]);
     close(ready[0]);
     return read(ids[0], &id, sizeof id) == sizeof id ? rank_1(id, told[0], ready[1]) : 6;
@@ -163,6 +159,8 @@ int main(int count, char **arguments) {
   if (ncclGetUniqueId(&id) != ncclSuccess || write(ids[1], &id, sizeof id) != sizeof id) return 6;
   close(told[0]);
   close(ready[1]);
+  /* Before the driver's own handler, so that this one comes after it. */
+  if (way == 'u' && atexit(after)) return 2;
   int code = rank_0(id, told[1], ready[0]);
   close(told[1]);
   waitpid(other, &status, 0);

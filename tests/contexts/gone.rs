@@ -1,5 +1,5 @@
-//! Communicators whose context is gone: the device was reset, the context destroyed. Every call returns, with an error that
-//! says so; the process does not crash, and can make another communicator.
+//! Communicators whose context is gone, or whose device: it was reset, destroyed, lost, or the driver has shut down. Every call
+//! returns, with an error that says so; the process does not crash, and where there is a device, can make another one.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -59,21 +59,42 @@ fn calls() -> Vec<(char, u32)> {
     all.sample(&mut random, SAMPLE).copied().collect()
 }
 
-fn sweep(way: &str) {
+fn sweep(way: &str, words: &str, variables: &[(&str, &str)], again: bool) {
     let Some(program) = Program::build("tests/contexts/gone.c", &[]) else { return };
     for (call, blocking) in calls() {
-        let outcome = run(&program, way, call, blocking, &[]);
-        check(&outcome, call, "is gone: it was reset (cudaDeviceReset) or destroyed");
-        assert_eq!(numbers(&outcome, "again "), [0, 0], "{call}\n{outcome}");
+        let outcome = run(&program, way, call, blocking, variables);
+        check(&outcome, call, words);
+        if again {
+            assert_eq!(numbers(&outcome, "again "), [0, 0], "{call}\n{outcome}");
+        }
     }
 }
 
 #[test]
 fn after_a_reset_of_the_device() {
-    sweep("r");
+    sweep("r", "is gone: it was reset (cudaDeviceReset) or destroyed", &[], true);
 }
 
 #[test]
 fn after_the_end_of_a_context() {
-    sweep("d");
+    sweep("d", "is gone: it was reset (cudaDeviceReset) or destroyed", &[], true);
+}
+
+/// What softcuda needs to be asked to lose a device.
+const LOSE: (&str, &str) = ("SOFTCUDA_FAULT", "lose@call");
+
+#[test]
+fn after_the_loss_of_a_device() {
+    sweep("l", "unspecified launch failure", &[LOSE], false);
+}
+
+#[test]
+fn after_the_loss_of_a_device_in_a_collective() {
+    sweep("k", "unspecified launch failure", &[LOSE], false);
+}
+
+/// In an exit handler the driver may be gone already; softcuda works until the end unless it is told.
+#[test]
+fn after_the_end_of_the_driver() {
+    sweep("u", "the CUDA driver is shutting down", &[("SOFTCUDA_UNLOAD", "1")], false);
 }

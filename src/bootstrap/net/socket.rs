@@ -11,7 +11,7 @@ use crate::bootstrap::config::NetConfig;
 use crate::bootstrap::id::show;
 use crate::bootstrap::protocol::{Cause, ConnectError};
 use crate::error::Error;
-use crate::sys::off_standard;
+use crate::sys::{self, off_standard};
 
 /// The system caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 16384;
@@ -70,7 +70,7 @@ pub fn listen(address: SocketAddr, ports: Option<(u16, u16)>, purpose: &str) -> 
 fn shuffled(first: u16, last: u16) -> Vec<u16> {
     let (first, last) = (first.min(last), first.max(last));
     let count = u32::from(last - first) + 1;
-    let start = rand::random::<u32>() % count;
+    let start = sys::random::<u32>() % count;
     (0..count).map(|i| first + ((start + i) % count) as u16).collect()
 }
 
