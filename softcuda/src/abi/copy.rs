@@ -44,6 +44,7 @@ fn find(driver: &Driver, side: Side, (address, extent): (usize, usize), needed: 
     match (side, known) {
         (_, Ok(Some(true))) => Ok(Place::Device),
         (_, Ok(Some(false))) => Ok(Place::Pinned),
+        (_, Err(error)) if error != CudaError::INVALID_VALUE => Err(error),
         (Side::Device | Side::Peer, _) | (Side::Any, Err(_)) => Err(CudaError::INVALID_VALUE),
         (Side::Host | Side::Any, _) if address == 0 => Err(CudaError::INVALID_VALUE),
         // Mapped, but without the right, is not pageable: it would be a crash.
@@ -146,6 +147,7 @@ extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes
 fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Handle>) -> Outcome {
     let driver = Driver::get()?;
     let contexts = [crate::context::lookup(driver, to.1)?, crate::context::lookup(driver, from.1)?];
+    contexts.iter().try_for_each(|context| driver.check(context.device()))?;
     let copy = || linear((to.0, Side::Peer), (from.0, Side::Peer), bytes, stream);
     if stream.is_some() {
         return copy();

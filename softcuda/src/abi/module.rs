@@ -308,7 +308,8 @@ extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 fn largest(grid: Out<c_int>, block: Out<c_int>, function: Handle, limit: c_int) -> Outcome {
     let driver = Driver::get()?;
     let most = module::lookup(driver, function)?.code()?.description.max_threads as c_int;
-    grid.set(driver.devices[context::current(driver)?.device()].sms.count() as c_int)?;
+    let context = context::current(driver)?;
+    grid.set(driver.devices[context.device()].sms.count_of(context.group()) as c_int)?;
     block.set(if limit > 0 { most.min(limit) } else { most })
 }
 

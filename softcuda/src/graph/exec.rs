@@ -45,6 +45,8 @@ struct State {
     /// By handle of the node in the graph that this was made from.
     places: HashMap<u64, usize>,
     held: Arc<Vec<Held>>,
+    /// Identity of the context that was current: with it goes the memory that copies and memsets use.
+    context: Option<(u64, u64)>,
     /// Where the latest launch ends.
     last: Option<Target>,
 }
@@ -86,6 +88,7 @@ pub fn instantiate(driver: &'static Driver, graph: u64, flags: u64) -> Outcome<u
         parts: flat.into_iter().map(Part::new).collect(),
         plan,
         held: Arc::new(held),
+        context: context::current(driver).ok().map(|context| context.identity()),
         last: None,
     };
     let made = driver.graphs.execs.insert(|exec, _| *exec.state.lock() = Some(state));
@@ -225,8 +228,10 @@ impl State {
 
     /// Events and contexts that are gone make the launch fail before anything has begun.
     fn check_objects(&self, driver: &'static Driver) -> Outcome {
+        let alive = self.context.is_none_or(|context| context::is_alive(driver, context));
         self.parts.iter().try_for_each(|part| match &part.step.work {
             Work::Record(event) | Work::Wait(event) => event::lookup(driver, *event).map(drop),
+            Work::Copy(_) | Work::Fill(_) | Work::Write(_) | Work::WaitValue(_) if !alive => Err(CudaError::CONTEXT_IS_DESTROYED),
             Work::Kernel(kernel) if !context::is_alive(driver, kernel.launch.context) => Err(CudaError::CONTEXT_IS_DESTROYED),
             _ => Ok(()),
         })

@@ -58,7 +58,8 @@ impl Memory {
         self.classify_for(address, bytes, Reach::Read)
     }
 
-    /// The same for bytes that are to be read or written. They lie in one allocation, or in adjacent mappings.
+    /// The same for bytes that are to be read or written. They lie in one allocation, or in adjacent mappings. Error:
+    /// `INVALID_VALUE`, or that of a lost device whose memory it is.
     pub fn classify_for(&self, address: usize, bytes: usize, reach: Reach) -> Outcome<Option<bool>> {
         let ranges = self.ranges.read();
         let Some((_, range)) = ranges.range(..=address).next_back() else {
@@ -71,6 +72,9 @@ impl Memory {
         let on_device = range.kind.is_device();
         let mut range = range;
         while range.permits(reach) {
+            if on_device {
+                range.check()?;
+            }
             if left <= range.size - offset {
                 return Ok(Some(on_device));
             }

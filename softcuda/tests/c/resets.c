@@ -30,7 +30,7 @@ typedef struct {
   CUdeviceptr device, pooled;
   int *pinned;
   CUgraph graph;
-  CUgraphExec exec;
+  CUgraphExec exec, fill;
   unsigned long long context, legacy, per_thread, buffers[3];
 } everything;
 
@@ -72,6 +72,11 @@ static void make(everything *e) {
   OK(cuStreamEndCapture(e->stream, &e->graph));
   OK(cuGraphInstantiate(&e->exec, e->graph, 0));
   OK(cuGraphLaunch(e->exec, e->stream));
+  OK(cuStreamBeginCapture(e->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuMemsetD8Async(e->device, 1, 100, e->stream));
+  OK(cuStreamEndCapture(e->stream, &e->graph));
+  OK(cuGraphInstantiate(&e->fill, e->graph, 0));
+  OK(cuGraphLaunch(e->fill, e->stream));
   OK(launch(e->function, e->stream));
   OK(launch(e->function, 0));
   OK(launch(e->function, CU_STREAM_PER_THREAD));
@@ -180,6 +185,7 @@ static void anew(const everything *old) {
   }
   OK(cuCtxSynchronize());
   EXPECT(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuGraphLaunch(old->exec, now.stream)); /* its kernel is of the old life */
+  EXPECT(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuGraphLaunch(old->fill, now.stream)); /* and this one's memory */
   OK(cuGraphLaunch(now.exec, now.stream));
   OK(cuMemHostUnregister(own));
   gone(&(everything){.stream = old->stream, .event = old->event, .module = old->module, .function = old->function,
