@@ -30,12 +30,12 @@ pub mod proxy;
 // All use of CUDA.
 #[allow(unsafe_code)]
 pub mod device;
-// Hand-written system interfaces: shared memory, fd passing, host identity.
-#[allow(unsafe_code)]
-pub mod sys;
 // One table of every variable.
 pub mod params;
 // NCCL's log format on the `log` facade.
 pub mod log;
+// Hand-written system interfaces: shared memory, fd passing, forks, threads and signals, host identity.
+#[allow(unsafe_code)]
+pub mod sys;
 // One error type, and the one function that maps it to a result code.
 pub mod error;

@@ -286,3 +286,16 @@ fn scaled_sums_are_exact_in_any_order() {
         }
     }
 }
+
+/// As in a program in C: what raises SIGPIPE in a rank is seen.
+#[test]
+fn a_rank_dies_of_sigpipe() {
+    if launch::child().is_some() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        drop(reader);
+        let _ = rustix::io::write(&writer, b"x");
+        return;
+    }
+    let outcome = Job::this_test("a_rank_dies_of_sigpipe", 1).run();
+    assert_eq!(outcome.ranks[0].signal(), Some(13), "{outcome}");
+}

@@ -1,9 +1,10 @@
 //! What the library does to a C program's signals and standard streams: nothing.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 
-use crate::common::launch::{Job, STRICT};
+use crate::common::launch::{self, Job, STRICT};
 use crate::common::{self, need};
 use crate::{Folder, assert_says, build};
 
@@ -54,4 +55,19 @@ fn a_broken_stderr_ends_nobody() {
             assert!(text.contains(&format!("rank {rank} create ")) && text.contains("out of memory"), "{text}");
         }
     }
+}
+
+/// A panic of the library, which must be a bug, is an error of a call and not the end of a program whose stderr is broken.
+#[test]
+fn a_panic_and_a_broken_stderr() {
+    if launch::child().is_some() {
+        nccl::log::install();
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        drop(reader);
+        // SAFETY: both are open; the number that is replaced is stderr's.
+        assert_eq!(unsafe { libc::dup2(writer.as_raw_fd(), 2) }, 2);
+        assert!(std::panic::catch_unwind(|| panic!("on purpose")).is_err());
+        return;
+    }
+    Job::this_test("signals::a_panic_and_a_broken_stderr", 1).run().assert_ok();
 }

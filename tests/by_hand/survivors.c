@@ -1,4 +1,4 @@
-/* What becomes of the other ranks when one of them fails: survivors WAY RANKS [FAULT]. Each rank is a process on a device of
+/* What becomes of the other ranks when one of them fails: survivors WAY RANKS [MORE]. Each rank is a process on a device of
  * its own, with the signal actions that a C program has. It prints `rank R create CODE derive CODE child YES: TEXT`, with -1
  * for what it has not done; its parent prints how it ended. The last rank is the culprit:
  *
@@ -6,9 +6,9 @@
  *   config        its configuration for a split is wrong
  *   killed-split  it is killed, and the others split
  *   killed-shrink it is killed, and the others shrink without it
- *   exit          it ends while the communicator is made
- *   abort         it aborts while the communicator is made
- *   fault FAULT   its driver fails: FAULT is a value of SOFTCUDA_FAULT */
+ *   exit          it ends while the communicator is made, MORE microseconds after it has begun
+ *   abort         it aborts then
+ *   fault         its driver fails: MORE is a value of SOFTCUDA_FAULT */
 #define _DEFAULT_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-/* How long the culprit stays once it has begun to join, and how long the others need to see that it is gone. */
-enum { BEGUN_US = 300, GONE_US = 50000 };
+/* How long the others need to see that the culprit is gone. */
+enum { GONE_US = 50000 };
 
 /* What all ranks see. */
 struct meeting {
@@ -35,7 +35,7 @@ static struct meeting *meeting;
 
 struct job {
   const char *way;
-  const char *fault;
+  const char *more;
   int nranks;
 };
 
@@ -70,10 +70,10 @@ static ncclResult_t create(const struct job *job, int rank, ncclComm_t *comm) {
   const int culprit = rank == job->nranks - 1, begins = is(job, "exit") || is(job, "abort");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   if (begins) config.blocking = 0;
-  if (is(job, "fault") && culprit) setenv("SOFTCUDA_FAULT", job->fault, 1);
+  if (is(job, "fault") && culprit) setenv("SOFTCUDA_FAULT", job->more, 1);
   cudaSetDevice(is(job, "duplicate") ? 0 : rank);
   ncclResult_t result = ncclCommInitRankConfig(comm, job->nranks, meeting->id, rank, &config);
-  if (culprit && begins) usleep(BEGUN_US);
+  if (culprit && begins) usleep((useconds_t)atoi(job->more));
   if (culprit && is(job, "exit")) _exit(0);
   if (culprit && is(job, "abort")) {
     ncclCommAbort(*comm);
@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
   const struct job job = {argc > 1 ? argv[1] : "", argc > 3 ? argv[3] : "", argc > 2 ? atoi(argv[2]) : 0};
   pid_t ranks[64];
   if (job.nranks < 2 || job.nranks > 64) {
-    fprintf(stderr, "usage: survivors WAY RANKS [FAULT]\n");
+    fprintf(stderr, "usage: survivors WAY RANKS [MORE]\n");
     return 2;
   }
   default_actions();
