@@ -8,6 +8,7 @@ use rand::seq::IndexedRandom;
 use crate::common::c_program::Program;
 use crate::common::launch::{Job, Outcome};
 use crate::common::need;
+use crate::seed;
 
 /// By letters, as `gone.c` has them; those that are no error where all is gone come first: abort, register, revoke.
 const CALLS: &str = "AEVDFGRPSKUZMCOI";
@@ -53,9 +54,7 @@ fn calls() -> Vec<(char, u32)> {
     if need::long() {
         return all;
     }
-    let seed = std::env::var("OXCCL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
-    println!("OXCCL_SEED={seed}");
-    let mut random = SmallRng::seed_from_u64(seed);
+    let mut random = SmallRng::seed_from_u64(seed());
     all.sample(&mut random, SAMPLE).copied().collect()
 }
 

@@ -13,3 +13,11 @@ mod common;
 
 mod gone;
 mod streams;
+
+/// What chooses the sample of a run; it is printed, so that the run can be repeated.
+fn seed() -> u64 {
+    let given = std::env::var("OXCCL_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(rand::random);
+    println!("OXCCL_SEED={seed}");
+    seed
+}
