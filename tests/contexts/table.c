@@ -19,18 +19,21 @@ CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void *from, size_t byte
 CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *data);
+CUresult cuEventRecord_ptsz(CUevent event, CUstream stream);
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 #define copy_in cuMemcpyHtoDAsync_v2_ptsz
 #define copy_out cuMemcpyDtoHAsync_v2_ptsz
 #define synchronize cuStreamSynchronize_ptsz
 #define call_host cuLaunchHostFunc_ptsz
 #define launch_graph cuGraphLaunch_ptsz
+#define record cuEventRecord_ptsz
 #else
 #define copy_in cuMemcpyHtoDAsync
 #define copy_out cuMemcpyDtoHAsync
 #define synchronize cuStreamSynchronize
 #define call_host cuLaunchHostFunc
 #define launch_graph cuGraphLaunch
+#define record cuEventRecord
 #endif
 
 enum { RANKS = 2, THREADS = 2, COUNT = 256, BYTES = COUNT * sizeof(float), LAUNCHES = 3 };
@@ -109,6 +112,21 @@ static void expect(struct user *user, enum kind kind, CUdeviceptr at, float fact
   CUDA(synchronize(user->stream));
   for (int i = 0; i < COUNT; i++) wrong += values[i] != base + factor * (float)(i % 8);
   if (wrong) fail(user, kind, "wrong values", wrong);
+}
+
+/* The same for who waits for an event behind the call, on another stream. */
+static void expect_behind(struct user *user, enum kind kind, CUdeviceptr at, float factor, float base) {
+  CUstream before = user->stream, behind;
+  CUevent event;
+  CUDA(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  CUDA(record(event, before));
+  CUDA(cuStreamCreate(&behind, CU_STREAM_NON_BLOCKING));
+  CUDA(cuStreamWaitEvent(behind, event, 0));
+  user->stream = behind;
+  expect(user, kind, at, factor, base);
+  user->stream = before;
+  CUDA(cuStreamDestroy(behind));
+  CUDA(cuEventDestroy(event));
 }
 
 static float own(struct user *user) { return user->value + (float)user->rank->rank; }
@@ -218,7 +236,7 @@ static ncclResult_t act(struct user *user, enum kind kind) {
 
 static void check_values(struct user *user, enum kind kind) {
   switch (kind) {
-  case CALL: expect(user, kind, user->data, 2, sum(user)); break;
+  case CALL: expect_behind(user, kind, user->data, 2, sum(user)); break;
   case GROUP:
     expect(user, kind, user->data, 2, sum(user));
     expect(user, kind, user->more, 2, sum(user) + 200);

@@ -137,6 +137,35 @@ fn a_failed_split_is_seen_at_the_parent() {
     Job::this_test("polled::a_failed_split_is_seen_at_the_parent", 3).allow_any_warning().run().assert_ok();
 }
 
+/// Nothing of a group is done where part of it fails: the communicator of a call in it is in progress until that is known, and
+/// fails too.
+#[test]
+fn a_failed_split_is_seen_at_a_call_of_its_group() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let [comm, called] = ["first", "second"].map(|name| parent(&api, &me, name));
+        let bench = Bench::new(&api);
+        if me.rank == 1 {
+            me.await_published("called");
+            let (code, _) = api.try_split(comm, 0, 0, Some(&Config::wrong()));
+            assert_eq!(code, INVALID_ARGUMENT);
+        } else {
+            let mut child = Comm::NULL;
+            api.nccl.group_start().expect("group");
+            // SAFETY: the handle lives until the split is over.
+            assert_eq!(unsafe { api.queue_split(comm, 0, 0, &mut child) }, SUCCESS);
+            assert_eq!(bench.begin(&api, called, me.rank), Ok(()));
+            assert_eq!(api.nccl.group_end().expect_err("not done").code, IN_PROGRESS);
+            assert_eq!(api.nccl.async_error(called), Ok(IN_PROGRESS), "the split waits for rank 1");
+            me.publish("called", b"");
+            assert_eq!((api.nccl.settle(called), api.nccl.settle(comm)), (REMOTE_ERROR, REMOTE_ERROR));
+            assert!(api.nccl.last_error().contains("rank 1 takes no part"), "{}", api.nccl.last_error());
+        }
+        return [comm, called].into_iter().for_each(|comm| api.nccl.abort(comm).expect("abort"));
+    }
+    Job::this_test("polled::a_failed_split_is_seen_at_a_call_of_its_group", 2).allow_any_warning().run().assert_ok();
+}
+
 #[test]
 fn a_shrink_is_polled_at_its_parent() {
     if let Some(me) = launch::child() {
