@@ -1,9 +1,10 @@
 /* Calls on every kind of stream, in every kind of context, and what comes of them: right values, or an error with words.
  *
- *   table CONTEXT [STREAM]     CONTEXT: p the primary one, c one of cuCtxCreate, g a green one
- *                              STREAM:  0 1 2 the default streams, o one of the context, x one of another context
+ *   table CONTEXT [STREAMS [DEVICES]]     CONTEXT: p the primary one, c one of cuCtxCreate, g a green one
+ *                                         STREAMS: 0 1 2 the default streams, o one of the context, x one of another context
+ *                                         DEVICES: 1 or 2
  *
- * Two ranks are threads of this process. For communicators that block and that do not, and for one user thread or two that
+ * Two ranks are threads of this process, each with a context of its own. For communicators that block and that do not, and for one user thread or two that
  * take turns on a communicator, each with streams of its own, steps are done in several orders, since the first one connects.
  * Built with -DPER_THREAD, copies and waits mean the per-thread default stream by 0, as in a program that was built for it. */
 #include <cuda.h>
@@ -36,15 +37,15 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 #define record cuEventRecord
 #endif
 
-enum { RANKS = 2, THREADS = 2, COUNT = 256, BYTES = COUNT * sizeof(float), LAUNCHES = 3 };
-enum kind { CALL, GROUP, MESSAGE, CAPTURE, CHILD, SPLIT_AND_CALL, SPLIT_AND_CALL_OTHER, INIT_AND_CALL };
+enum { RANKS = 2, THREADS = 2, COUNT = 256, BYTES = COUNT * sizeof(float), LAUNCHES = 3, LARGE = 1 << 20 };
+enum kind { CALL, GROUP, MESSAGE, CAPTURE, CHILD, SPLIT_AND_CALL, SPLIT_AND_CALL_OTHER, INIT_AND_CALL, OWN_MEMORY };
 static const char *const NAMES[] = {"call", "group", "message", "capture", "child", "split+call", "split+call on another",
-                                    "init+call"};
+                                    "init+call", "ncclMemAlloc"};
 /* A first step connects in another way. */
-static const char *const ORDERS[] = {"00123567", "101", "202", "330", "7", "60"};
+static const char *const ORDERS[] = {"001235678", "101", "202", "330", "7", "60", "80"};
 
 struct rank {
-  int rank, blocking, threads;
+  int rank, device, blocking, threads;
   char context_kind, stream_kind;
   const char *order;
   CUcontext home, other;
@@ -217,6 +218,26 @@ static ncclResult_t capture(struct user *user) {
   return code;
 }
 
+/* Large calls on memory of the library's, which ranks use in place of copies. */
+static ncclResult_t own_memory(struct user *user) {
+  CUdeviceptr small = user->data;
+  void *large = NULL;
+  ncclResult_t code = ncclMemAlloc(&large, LARGE);
+  for (int i = 0; i < LAUNCHES && code == ncclSuccess; i++) {
+    user->data = (CUdeviceptr)large + LARGE - BYTES;
+    give(user, user->data, own(user));
+    code = ncclAllReduce(large, large, LARGE / sizeof(float), ncclFloat, ncclSum, user->rank->comm, (cudaStream_t)user->stream);
+    code = settle(user->rank->comm, code);
+    if (code == ncclSuccess) expect(user, OWN_MEMORY, user->data, 2, sum(user));
+  }
+  user->data = small;
+  /* It waits for the device, and a kernel of the other rank's there would wait for this one. */
+  pthread_barrier_wait(&ranks);
+  ncclResult_t freed = ncclMemFree(large);
+  pthread_barrier_wait(&ranks);
+  return code == ncclSuccess ? freed : code;
+}
+
 /* The default stream that all threads of a context share cannot be captured. */
 static int is_captured(struct user *user) { return (size_t)user->stream > 1; }
 
@@ -230,6 +251,7 @@ static ncclResult_t act(struct user *user, enum kind kind) {
   case SPLIT_AND_CALL: return split_and_call(user, user->rank->comm);
   case SPLIT_AND_CALL_OTHER: return split_and_call(user, user->rank->second);
   case INIT_AND_CALL: return init_and_call(user);
+  case OWN_MEMORY: return own_memory(user);
   }
   return ncclInternalError;
 }
@@ -328,13 +350,13 @@ static CUcontext make_green(int device) {
 
 static void make_contexts(struct rank *rank) {
   CUcontext primary;
-  CUDA(cuDevicePrimaryCtxRetain(&primary, rank->rank));
+  CUDA(cuDevicePrimaryCtxRetain(&primary, rank->device));
   switch (rank->context_kind) {
   case 'p': rank->home = primary; break;
-  case 'c': rank->home = make_own(rank->rank); break;
-  default: rank->home = make_green(rank->rank); break;
+  case 'c': rank->home = make_own(rank->device); break;
+  default: rank->home = make_green(rank->device); break;
   }
-  rank->other = rank->context_kind == 'p' ? make_own(rank->rank) : primary;
+  rank->other = rank->context_kind == 'p' ? make_own(rank->device) : primary;
 }
 
 static CUstream stream_of(struct rank *rank) {
@@ -440,6 +462,7 @@ int main(int count, char **arguments) {
   pthread_barrier_init(&ranks, NULL, RANKS);
   for (int i = 0; i < RANKS; i++) {
     both[i].context_kind = count > 1 ? *arguments[1] : 'p';
+    both[i].device = i % (count > 3 ? atoi(arguments[3]) : RANKS);
     make_contexts(&both[i]);
   }
   for (; *streams; streams++) {
