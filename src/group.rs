@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::bootstrap::UniqueId;
+use crate::bootstrap::{Presence, UniqueId};
 use crate::comm::family::{Derivation, Plan, Publish};
 use crate::comm::jobs::{self, Job, Task};
 use crate::comm::{self, Comm, Config, InitRequest, Outcome};
@@ -176,10 +176,11 @@ pub fn init_rank(request: InitRequest, id: UniqueId, unused: Vec<UniqueId>, publ
     let (nranks, rank) = (request.nranks, request.rank);
     let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
     if blocking {
-        return submit_job(Job::new(comm, Task::Init { id, unused, publish: Some(publish) }, true));
+        return submit_job(Job::new(comm, Task::Init { id, unused, publish: Some(publish), presence: None }, true));
     }
     publish(comm.handle());
-    submit_job(Job::new(comm, Task::Init { id, unused, publish: None }, false))?;
+    let presence = if nranks > 1 { Presence::announce(&id, rank.cast_unsigned(), nranks.cast_unsigned()) } else { None };
+    submit_job(Job::new(comm, Task::Init { id, unused, publish: None, presence }, false))?;
     Ok(Outcome::InProgress)
 }
 
@@ -200,7 +201,7 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
         comms.push(Comm::create(InitRequest { always_blocking: true, context, ..request })?);
         Ok(())
     });
-    let task = || Task::Init { id, unused: Vec::new(), publish: Some(Box::new(|_| ())) };
+    let task = || Task::Init { id, unused: Vec::new(), publish: Some(Box::new(|_| ())), presence: None };
     let job = |comm: &Arc<Comm>| Job::new(comm.clone(), task(), true);
     let result = result.and_then(|()| jobs::run_all(comms.iter().map(job).collect()));
     match result {

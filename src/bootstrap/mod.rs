@@ -18,6 +18,7 @@ pub mod config;
 pub mod id;
 mod joining;
 pub mod net;
+mod presence;
 pub mod protocol;
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use config::{CommId, Family, InterfaceFilter, NetConfig};
 pub use id::{Growth, UniqueId};
 pub use joining::{Joining, RootHandle, create_root, dismiss, growth};
 pub use net::cancel::Cancel;
+pub use presence::Presence;
 
 use id::{IdParts, show_ip};
 use net::driver::{Driver, Stop};

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::family::{Derivation, Publish};
 use super::{Comm, background, free_ended};
-use crate::bootstrap::{self, Cancel, UniqueId};
+use crate::bootstrap::{self, Cancel, Presence, UniqueId};
 use crate::error::Error;
 use crate::log::Place;
 use crate::sys;
@@ -22,6 +22,8 @@ pub enum Task {
         unused: Vec<UniqueId>,
         /// Takes the handle.
         publish: Option<Publish>,
+        /// What the root knows of this rank until it has checked in.
+        presence: Option<Presence>,
     },
     /// Another communicator is derived from it (split, shrink), or it is derived itself (grow).
     Derive(Box<Derivation>),
@@ -112,8 +114,9 @@ impl Job {
 
     fn carry_out(self) -> Result<(), Error> {
         match self.task {
-            Task::Init { id, unused, publish } => {
+            Task::Init { id, unused, publish, presence } => {
                 let made = self.comm.init(&id, publish.is_none());
+                drop(presence);
                 unused.iter().for_each(bootstrap::dismiss);
                 made?;
                 publish.into_iter().for_each(|publish| publish(self.comm.handle()));
@@ -143,9 +146,10 @@ impl Job {
     /// goes, and one that is polled tells the error.
     pub fn drop_for(self, error: &Error) {
         match self.task {
-            Task::Init { id, unused, publish } => {
+            Task::Init { id, unused, publish, presence } => {
                 unused.iter().for_each(bootstrap::dismiss);
                 self.comm.give_up(&id, publish.is_none(), error);
+                drop(presence);
             }
             Task::Derive(derivation) => {
                 derivation.drop_for(error);

@@ -81,11 +81,13 @@ static void creation(void) {
 
 static void configurations(void) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  size_t sizes[] = {0, 16, 24, 40, 48, 72, 80, 88, 96, 112, 120, 4096}, i;
+  size_t sizes[] = {12, 16, 24, 40, 48, 72, 80, 88, 96, 112, 120, 4096}, i;
   unsigned int versions[] = {0, 21400, 21800, 22703, 22800, 22902, 23003, 23007, 23102, 23203, 99999};
   for (i = 0; i < sizeof sizes / sizeof sizes[0]; i++) CODE(0, try(WITH(size, sizes[i])));
   for (i = 0; i < sizeof versions / sizeof versions[0]; i++) CODE(0, try(WITH(version, versions[i])));
   TELL(4, "ncclConfig_t argument not initialized", try(WITH(magic, 0)));
+  TELL(4, "its size 0 ends before that", try(WITH(size, 0)));
+  TELL(4, "its size 11 ends before that", try(WITH(size, 11)));
   TELL(4, "blocking", try(WITH(blocking, 2)));
   TELL(4, "cgaClusterSize", try(WITH(cgaClusterSize, -1)));
   CODE(0, try(WITH(cgaClusterSize, 9)));

@@ -14,7 +14,7 @@ use crate::common::launch;
 use crate::common::nccl::{Comm, open, symbol};
 use crate::common::oracle::DataType;
 use crate::graphs::{Replay, everywhere, mode, under};
-use crate::member::{Api, INVALID_USAGE, Item, Member, Way};
+use crate::member::{Api, INVALID_ARGUMENT, Item, Member, Way};
 use crate::setup::{self, Setup, Transport, dice};
 
 /// How long something is watched that must not happen.
@@ -310,7 +310,7 @@ fn a_stream_of_another_device() {
         api.cuda.use_device(me.rank).expect("a device");
         api.graphs.begin(other, CaptureMode::Relaxed);
         let failure = member.try_issue_on(&mut call, other).expect_err("not a stream of the device");
-        assert_eq!(failure.code, INVALID_USAGE, "{failure}");
+        assert_eq!(failure.code, INVALID_ARGUMENT, "{failure}");
         assert!(failure.text.contains(&format!("device {}", me.rank)), "{failure}");
         api.graphs.end_code(other);
         member.release(vec![call]);

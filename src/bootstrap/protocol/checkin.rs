@@ -68,6 +68,32 @@ pub struct CheckIn {
     pub entry: Entry,
 }
 
+/// What a rank tells the root when it is only about to check in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// Its rank.
+    pub rank: u32,
+    /// How many ranks it expects.
+    pub nranks: u32,
+    /// `host:pid`, for messages.
+    pub process: String,
+}
+
+impl Announcement {
+    /// The frame.
+    pub fn encode(&self) -> Arc<[u8]> {
+        Encoder::new(Kind::Announce, 64).u32(self.rank).u32(self.nranks).text(&self.process).finish()
+    }
+
+    /// Reads the payload of a frame.
+    pub fn decode(payload: &[u8]) -> Result<Announcement, Malformed> {
+        let mut decoder = Decoder(payload);
+        let announcement = Announcement { rank: decoder.u32()?, nranks: decoder.u32()?, process: decoder.text()? };
+        decoder.end()?;
+        Ok(announcement)
+    }
+}
+
 impl CheckIn {
     /// The frame.
     pub fn encode(&self) -> Arc<[u8]> {

@@ -89,12 +89,14 @@ pub enum Kind {
     Refuse = 12,
     /// To a root: nobody will come.
     Dismiss = 13,
+    /// To a root: a rank is about to check in, by another connection; this one says how long its process lives.
+    Announce = 14,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye, Refuse, Dismiss]
+        [Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye, Refuse, Dismiss, Announce]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::checkin::{CheckIn, MAX_CHECKIN, Welcome};
+use super::checkin::{Announcement, CheckIn, MAX_CHECKIN, Welcome};
 use super::failure::Failure;
 use super::stranger::{self, Visitor};
 use super::wire::{Encoder, Kind, PROTOCOL, Preamble, Reader, Service};
 use super::{Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree};
 use crate::bootstrap::id::show;
 
+mod announced;
 mod checks;
 
 /// How long the root waits for the rank number of a rank that runs NVIDIA's library.
@@ -57,6 +58,8 @@ enum State {
     Greeted(Duration),
     /// Checked in as this rank.
     Seated(u32),
+    /// It is about to check in, by another connection.
+    Announced(Announcement),
     /// Was told the failure and should hang up.
     Told,
 }
@@ -67,7 +70,7 @@ impl State {
         match self {
             State::New(since) | State::Greeted(since) => Some(*since + HANDSHAKE),
             State::Nvidia(until) => Some(*until),
-            State::Seated(_) | State::Told => None,
+            State::Seated(_) | State::Announced(_) | State::Told => None,
         }
     }
 }
@@ -231,7 +234,7 @@ impl Root {
                     }
                     return;
                 }
-                State::Greeted(_) | State::Seated(_) => match visit.reader.frame(MAX_CHECKIN) {
+                State::Greeted(_) | State::Seated(_) | State::Announced(_) => match visit.reader.frame(MAX_CHECKIN) {
                     Ok(None) => return,
                     Ok(Some(frame)) => self.frame(now, conn, frame.kind, &frame.payload),
                     Err(bad) => return self.broken(now, conn, &bad.0),
@@ -306,6 +309,11 @@ impl Root {
                 Err(bad) => self.drop_visit(conn, &format!("its check-in is malformed: {bad}")),
             },
             (Some(State::Greeted(_)), Kind::Dismiss) if payload == self.config.token.to_le_bytes() => self.dismissed(conn),
+            (Some(State::Greeted(_)), Kind::Announce) => match Announcement::decode(payload) {
+                Ok(announcement) => self.set_state(conn, State::Announced(announcement)),
+                Err(bad) => self.drop_visit(conn, &format!("its announcement is malformed: {bad}")),
+            },
+            (Some(State::Announced(_)), Kind::Done) => self.drop_visit(conn, "it was announced, and is done"),
             (Some(State::Seated(rank)), Kind::Done) => {
                 let rank = *rank;
                 self.done(now, conn, rank);
@@ -547,8 +555,9 @@ impl Machine for Root {
             return;
         };
         let why = error.unwrap_or_else(|| "it closed the connection".to_string());
-        match visit.state {
-            State::Seated(rank) => self.lost(now, conn, rank, &why),
+        match &visit.state {
+            State::Seated(rank) => self.lost(now, conn, *rank, &why),
+            State::Announced(_) => self.vanished(now, conn, &why),
             State::Nvidia(_) => self.nvidia(now, conn, None),
             State::Told => {
                 self.take_visit(conn);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::checkin::{CheckIn, Entry, Roster, Welcome};
+use super::super::checkin::{Announcement, CheckIn, Entry, Roster, Welcome};
 use super::super::failure::Failure;
 use super::super::member::Member;
 use super::super::root::Root;
@@ -100,7 +100,7 @@ proptest! {
 
     /// Garbage is an error: no panic, no frame beyond the limit.
     #[test]
-    fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..14) {
+    fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..400), kind in 0u8..15) {
         let _ = CheckIn::decode(&bytes);
         let _ = Welcome::decode(&bytes);
         let _ = Failure::decode(&bytes);
@@ -187,6 +187,40 @@ fn the_roots_own_process_is_told_last() {
     let conns: Vec<Conn> = (0..4).map(|rank| check_in(&mut root, rank)).collect();
     // The last one's greeting, and the welcome of all.
     assert_eq!(told(&mut root)[4..], [conns[1], conns[2], conns[3], conns[0]]);
+}
+
+/// A rank announces that it will check in, by a connection of its own.
+fn announce(root: &mut Root, rank: u32) -> Conn {
+    let conn = root.accepted(Duration::ZERO, "10.0.0.9:999".parse().expect("an address"));
+    root.received(Duration::ZERO, conn, &Preamble::new(MAGIC, Service::Root).encode());
+    let announcement = Announcement { rank, nranks: 4, process: "host:7".to_string() };
+    root.received(Duration::ZERO, conn, &announcement.encode());
+    conn
+}
+
+/// The death of a rank that has called but not checked in ends the rendezvous; that of a connection whose rank has
+/// checked in, or that says that all is well, does not.
+#[test]
+fn an_announced_rank_that_is_gone_is_named() {
+    let now = Duration::ZERO;
+    let mut root = Root::new(World::root_config(), now);
+    let conns = [check_in(&mut root, 0), check_in(&mut root, 2)];
+    let (checked_in, done, gone) = (announce(&mut root, 2), announce(&mut root, 1), announce(&mut root, 3));
+    told(&mut root);
+    root.closed(now, checked_in, None);
+    root.received(now, done, &frame_of(Kind::Done, b""));
+    assert!(!root.has_failed() && told(&mut root).is_empty());
+    root.closed(now, gone, None);
+    assert!(root.has_failed());
+    assert_eq!(told(&mut root), [conns[1], conns[0]]);
+
+    // Before anybody else has come; who comes later is told.
+    let mut root = Root::new(World::root_config(), now);
+    let gone = announce(&mut root, 3);
+    root.closed(now, gone, None);
+    assert!(root.has_failed());
+    let late = check_in(&mut root, 0);
+    assert!(told(&mut root).contains(&late));
 }
 
 /// A rank that has failed has the root's word that all others know, or the root is gone.
