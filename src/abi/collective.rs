@@ -117,7 +117,7 @@ impl Call {
     fn on(self, comm: &Arc<Comm>, config: Option<crate::comm::config::CollConfig>) -> Result<Outcome, Error> {
         let name = self.func.name();
         comm.check_running(name)?;
-        comm.check_ready()?;
+        comm.check_state()?;
         check_root(name, self.root, comm.nranks())?;
         let datatype = DataType::from_c(self.datatype);
         let datatype = datatype.ok_or_else(|| invalid(format!("{name} : invalid type {}", self.datatype)))?;

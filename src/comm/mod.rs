@@ -328,13 +328,23 @@ impl Comm {
     }
 
     /// The "ready" check (spec §3.0): an operation that is under way is an error, an earlier failure
-    /// is returned again.
+    /// is returned again. The driver is asked whether the context is still there.
     pub fn check_ready(&self) -> Result<(), Error> {
+        if !self.is_inherited() {
+            self.notice_lost_context();
+        }
+        self.check_state()
+    }
+
+    /// The same without the driver, which is asked once for each call.
+    ///
+    /// # Errors
+    /// As [`Comm::check_ready`].
+    pub fn check_state(&self) -> Result<(), Error> {
         if self.is_inherited() {
             let text = "the communicator belongs to the parent of this forked process, which cannot use it";
             return Err(Error::InvalidUsage(text.to_string()));
         }
-        self.notice_lost_context();
         self.notice_kernel_failure();
         match &*self.state.lock() {
             State::Ready => Ok(()),
@@ -354,7 +364,7 @@ impl Comm {
         if busy && *self.state.lock() == State::Busy {
             return self.kernel_failure().map_or(Ok(()), Err);
         }
-        self.check_ready()
+        self.check_state()
     }
 
     /// Whether this process is a forked child of the one that made the communicator. Threads and

@@ -318,12 +318,12 @@ impl Context {
         Ok(entered)
     }
 
-    /// Makes the context current if it is not, without touching the capture mode: for launches.
+    /// Makes the context current if it is not, without touching the capture mode: for launches, before which
+    /// [`Context::check_alive`] was asked.
     ///
     /// # Errors
-    /// As [`Context::check_alive`].
+    /// What the driver gives.
     pub fn enter_for_launch(&self) -> Result<Option<Entered<'_>>, Error> {
-        self.check_alive()?;
         if current(self.driver)? == self.raw {
             return Ok(None);
         }

@@ -81,8 +81,9 @@ impl Prepared {
         self.stream.iter().chain(&self.others).any(|stream| stream.is_per_thread())
     }
 
-    /// What was launched later than called must find the captures of the streams as they were.
-    fn check_captures(&self) -> Result<(), Error> {
+    /// What was launched later than called must find the context and the captures of the streams as they were.
+    fn check_again(&self) -> Result<(), Error> {
+        self.comm.context().check_alive()?;
         let _entered = self.comm.context().enter_for_launch()?;
         let expected = self.captured.as_ref().map(|captured| captured.capture());
         for stream in self.stream.iter().chain(&self.others) {
@@ -100,7 +101,7 @@ impl Prepared {
     /// Puts everything on the stream, in the communicator's order. `busy` says that the communicator may be busy with this.
     pub(super) fn launch(self, busy: bool) -> Result<(), Error> {
         if busy {
-            self.check_captures()?;
+            self.check_again()?;
         }
         let Prepared { comm, actions, stream, others, completion, captured, .. } = self;
         let Some(stream) = stream else { return Ok(()) };
