@@ -13,6 +13,7 @@ use crate::plan::point_to_point;
 use crate::plan::schedule::{Draft, Schedule};
 use crate::plan::wiring::LinkNeed;
 use crate::plan::{LinkClass, LinkId, SLOTS, zero_copy};
+use crate::topology::Graph;
 
 /// A schedule on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,21 +57,22 @@ impl Programs {
     ///
     /// # Errors
     /// [`Error::Internal`] for a schedule that does not fit the links.
-    pub(super) fn compile(rank: u32, nranks: u32, links: &[LinkNeed]) -> Result<Image, Error> {
+    pub(super) fn compile(rank: u32, graph: &Graph, links: &[LinkNeed]) -> Result<Image, Error> {
+        let nranks = graph.nranks();
         let places = Places::of(links);
         let mut steps = Steps::default();
         let (mut collectives, mut agreed) = (Vec::new(), Vec::new());
         for func in Func::COLLECTIVES {
             let roots = if func.has_root() { nranks } else { 1 };
             for algo in Algo::ALL {
-                if nranks > 1 && algorithm::available(func, algo, nranks) {
-                    let one = |root| steps.add(algorithm::compile(Kind { func, algo, root }, rank, nranks)?, Some(&places));
+                if algorithm::available(func, algo, graph) {
+                    let one = |root| steps.add(algorithm::compile(Kind { func, algo, root }, graph, 0, rank)?, Some(&places));
                     put(&mut collectives, number(func, algo), (0..roots).map(one).collect::<Result<Vec<_>, Error>>()?);
                 }
             }
             let algo = zero_copy::algo(func);
-            if zero_copy::can_agree(func, algo, nranks) {
-                let one = |root| steps.add(zero_copy::agreed(Kind { func, algo, root }, rank, nranks)?, Some(&places));
+            if zero_copy::can_agree(func, algo, graph) {
+                let one = |root| steps.add(zero_copy::agreed(Kind { func, algo, root }, graph, 0, rank)?, Some(&places));
                 put(&mut agreed, func as usize, (0..roots).map(one).collect::<Result<Vec<_>, Error>>()?);
             }
         }

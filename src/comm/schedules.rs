@@ -10,7 +10,7 @@ use super::programs::{Program, Programs};
 use super::settings::Agreed;
 use crate::device::{Charge, Context, DeviceMemory, HostFlag, Ledger, Use};
 use crate::error::Error;
-use crate::plan::algorithm::{Algo, MAX_MESH};
+use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
 use crate::plan::cost::{Choice, Choices, Machine, Ways};
 use crate::plan::layout::{ERROR_CLAIM, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag};
@@ -21,6 +21,7 @@ use crate::plan::wiring::{self, LinkNeed, LinkSet, Unit, Wiring};
 use crate::plan::work::{Geometry, Request};
 use crate::plan::{LinkClass, zero_copy};
 use crate::sys;
+use crate::topology::Graph;
 use crate::transport::{LinkAddresses, PeerFacts};
 
 /// Threads of a block: one on the software device, where a block is a loop, and 512 on a GPU.
@@ -220,6 +221,7 @@ pub struct Schedules {
     pub software: bool,
     rank: u32,
     nranks: u32,
+    graph: Arc<Graph>,
     agreed: Agreed,
     machine: Machine,
     /// By the number of the function; none for one rank.
@@ -258,19 +260,20 @@ pub fn kernel_number(proto: Proto, datatype: DataType) -> usize {
 
 /// The links of a communicator: a ring in the order of ranks with large slots, and small slots between any two.
 pub(super) fn wiring(nranks: u32, agreed: &Agreed, software: bool) -> Result<Wiring, Error> {
+    let graph = Graph::of_host(nranks);
     let small = |bytes: u32| agreed.small_slot(bytes);
     let mut sets = Vec::new();
     for proto in Proto::ALL.into_iter().filter(|proto| agreed.protos() & 1 << *proto as u8 != 0) {
         let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
         let set = |class, slot_bytes: u32| LinkSet { class, proto, channels: agreed.channels, slot_bytes: slot_bytes.min(most) };
         sets.push(set(LinkClass::Ring, agreed.slot_bytes));
-        if nranks <= MAX_MESH {
+        if graph.has_peers() {
             sets.push(set(LinkClass::Mesh, small(wiring::mesh_slot_bytes(nranks))));
         }
     }
     let slot_bytes = small(wiring::pair_slot_bytes(nranks));
     sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes });
-    Wiring::new((0..nranks).collect(), sets)
+    Wiring::new(graph, sets)
 }
 
 impl Schedules {
@@ -286,7 +289,8 @@ impl Schedules {
         let nranks = peers.len() as u32;
         let software = context.driver().is_software();
         let links = wiring.map(|wiring| wiring.links(me.rank)).unwrap_or_default();
-        let image = Programs::compile(me.rank, nranks, &links)?;
+        let graph = wiring.map_or_else(|| Arc::new(Graph::of_host(nranks)), |wiring| wiring.graph().clone());
+        let image = Programs::compile(me.rank, &graph, &links)?;
         let links_at = image.steps().len().next_multiple_of(align_of::<LinkEnd>());
         let memory = DeviceMemory::zeroed(context, links_at + links.len() * size_of::<LinkEnd>() + 1)?;
         memory.write(0, image.steps())?;
@@ -299,7 +303,8 @@ impl Schedules {
             rank: me.rank,
             nranks,
             agreed,
-            options: if nranks > 1 { options(&machine, nranks, &agreed) } else { Vec::new() },
+            options: if nranks > 1 { options(&machine, &graph, &agreed) } else { Vec::new() },
+            graph,
             machine,
             programs: image.at(memory.address()),
             tables: tables(wiring.map(Wiring::sets).unwrap_or_default(), &links, memory.address() + links_at as u64),
@@ -307,6 +312,11 @@ impl Schedules {
             _charge: ledger.charge(Use::Persist, memory.bytes()),
             memory,
         })
+    }
+
+    /// Whether there is a schedule for a function; else its calls are sends and receives.
+    pub fn has(&self, func: Func) -> bool {
+        Algo::ALL.into_iter().any(|algo| self.programs.collective(func, algo, 0).is_some())
     }
 
     /// Chooses how a collective is carried out, and cuts it into channels and pieces.
@@ -319,7 +329,7 @@ impl Schedules {
 
     /// Whether ranks ever ask each other for buffers in place of slots. All ranks come to the same answer.
     pub fn offers(&self) -> bool {
-        let agree = |func| zero_copy::can_agree(func, zero_copy::algo(func), self.nranks);
+        let agree = |func| zero_copy::can_agree(func, zero_copy::algo(func), &self.graph);
         self.agreed.maps_buffers && Func::COLLECTIVES.into_iter().any(agree)
     }
 
@@ -396,7 +406,7 @@ impl Schedules {
         }
         let restricted = ask.algos.and_then(|algos| {
             let ways = Ways { algos, ..self.agreed.ways(ask.func) };
-            self.machine.rank(ask.func, self.nranks, bytes, self.channels(bytes), ways).first().copied()
+            self.machine.rank(ask.func, &self.graph, bytes, self.channels(bytes), ways).first().copied()
         });
         let choice = restricted.unwrap_or_else(|| options.choices.of(bytes));
         if log::log_enabled!(target: "TUNING", log::Level::Info) {
@@ -412,7 +422,7 @@ impl Schedules {
     /// "AllReduce 65536 B: direct/Simple, 1 channels, est. 9.0 us; ring/Simple 14.0 us".
     fn log_choice(&self, ask: &Ask, bytes: u64, choice: Choice) {
         let channels = self.channels(bytes);
-        let all = self.machine.rank(ask.func, self.nranks, bytes, channels, self.agreed.ways(ask.func));
+        let all = self.machine.rank(ask.func, &self.graph, bytes, channels, self.agreed.ways(ask.func));
         let others = all.iter().filter(|other| (other.algo, other.proto) != (choice.algo, choice.proto));
         let name = |choice: &Choice| format!("{}/{}", choice.algo.name(), choice.proto.name());
         let others: String = others.map(|other| format!("; {} {:.1} us", name(other), other.us)).collect();
@@ -578,14 +588,13 @@ fn channels(agreed: &Agreed, bytes: u64) -> u32 {
 }
 
 /// The choices for every function. Where a filter leaves no algorithm, all are open.
-fn options(machine: &Machine, nranks: u32, agreed: &Agreed) -> Vec<Option<Options>> {
+fn options(machine: &Machine, graph: &Graph, agreed: &Agreed) -> Vec<Option<Options>> {
     let mut all: Vec<Option<Options>> = Vec::new();
     for func in Func::COLLECTIVES {
         let (ways, channels) = (agreed.ways(func), |bytes| channels(agreed, bytes));
-        let filtered = Choices::fill(machine, func, nranks, ways, channels);
+        let filtered = Choices::fill(machine, func, graph, ways, channels);
         let untold = AtomicBool::new(filtered.is_none());
-        let choices =
-            filtered.or_else(|| Choices::fill(machine, func, nranks, Ways { algos: Ways::ALL.algos, ..ways }, channels));
+        let choices = filtered.or_else(|| Choices::fill(machine, func, graph, Ways { algos: Ways::ALL.algos, ..ways }, channels));
         let place = func as usize;
         all.resize_with(all.len().max(place + 1), || None);
         all[place] = choices.map(|choices| Options { choices, untold });
