@@ -90,7 +90,7 @@ fn machine(software: bool, crowd: u32) -> Machine {
 struct Table {
     /// The address of the first one.
     at: u64,
-    /// Ends of one channel.
+    /// Ends of one channel: of the one that has most.
     links: u32,
     channels: u32,
     slot_bytes: u32,
@@ -172,11 +172,12 @@ struct Options {
 
 /// A collective, cut into work.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
+pub struct Cut<'a> {
     /// How it is carried out.
     pub choice: Choice,
     geometry: Geometry,
-    program: Program,
+    /// By channel; at least one. Further channels repeat them.
+    programs: &'a [Program],
     table: Table,
     /// Further [`work_flag`]s.
     flags: u8,
@@ -184,14 +185,14 @@ pub struct Cut {
 
 /// A collective that ranks carry out without slots if all of them can.
 #[derive(Clone, Copy, Debug)]
-pub struct Offered {
+pub struct Offered<'a> {
     /// How, if they can; the work items lack the offers.
-    pub direct: Cut,
+    pub direct: Cut<'a>,
     /// How else.
-    pub slots: Cut,
+    pub slots: Cut<'a>,
 }
 
-impl Cut {
+impl Cut<'_> {
     /// The number of channels that have something to do.
     pub fn channels(&self) -> u32 {
         self.geometry.nchannels
@@ -200,10 +201,11 @@ impl Cut {
     /// The work item of a channel, complete but for the user's buffers.
     pub fn work(&self, channel: u32, datatype: DataType, operator: &Operator) -> Work {
         let work = self.geometry.work(channel, datatype, operator);
+        let program = self.programs[channel as usize % self.programs.len()];
         Work {
             flags: work.flags | self.flags,
-            steps: self.program.steps,
-            nsteps: self.program.nsteps,
+            steps: program.steps,
+            nsteps: program.nsteps,
             links: self.table.channel(channel),
             nlinks: self.table.links,
             ..work
@@ -290,10 +292,12 @@ impl Schedules {
         let software = context.driver().is_software();
         let links = wiring.map(|wiring| wiring.links(me.rank)).unwrap_or_default();
         let graph = wiring.map_or_else(|| Arc::new(Graph::of_host(nranks)), |wiring| wiring.graph().clone());
-        let image = Programs::compile(me.rank, &graph, &links)?;
+        let image = Programs::compile(me.rank, &graph, agreed.channels, &links)?;
         let links_at = image.steps().len().next_multiple_of(align_of::<LinkEnd>());
-        let memory = DeviceMemory::zeroed(context, links_at + links.len() * size_of::<LinkEnd>() + 1)?;
+        let (mut tables, links_bytes) = tables(wiring.map(Wiring::sets).unwrap_or_default(), &links);
+        let memory = DeviceMemory::zeroed(context, links_at + links_bytes as usize + 1)?;
         memory.write(0, image.steps())?;
+        tables.iter_mut().flatten().flatten().for_each(|table| table.at += memory.address() + links_at as u64);
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
         let machine = machine(software, agreed.crowd);
         Ok(Schedules {
@@ -307,7 +311,7 @@ impl Schedules {
             graph,
             machine,
             programs: image.at(memory.address()),
-            tables: tables(wiring.map(Wiring::sets).unwrap_or_default(), &links, memory.address() + links_at as u64),
+            tables,
             connected: Connected::none(me.rank, nranks),
             _charge: ledger.charge(Use::Persist, memory.bytes()),
             memory,
@@ -320,11 +324,11 @@ impl Schedules {
     }
 
     /// Chooses how a collective is carried out, and cuts it into channels and pieces.
-    pub fn cut(&self, ask: &Ask) -> Result<Cut, Error> {
+    pub fn cut(&self, ask: &Ask) -> Result<Cut<'_>, Error> {
         let choice = self.choose(ask)?;
-        let program = self.programs.collective(ask.func, choice.algo, ask.root);
-        let program = program.ok_or_else(|| Error::Internal(format!("no schedule for {ask:?} by {choice:?}")))?;
-        self.cut_as(choice, program, ask, u32::MAX)
+        let programs = self.programs.collective(ask.func, choice.algo, ask.root);
+        let programs = programs.ok_or_else(|| Error::Internal(format!("no schedule for {ask:?} by {choice:?}")))?;
+        self.cut_as(choice, programs, ask, u32::MAX)
     }
 
     /// Whether ranks ever ask each other for buffers in place of slots. All ranks come to the same answer.
@@ -335,7 +339,7 @@ impl Schedules {
 
     /// Whether the ranks shall ask each other if they can do a call without slots, which `cut` would do otherwise.
     /// The answer depends on nothing that ranks do not have in common: what is registered is none of it.
-    pub fn offered(&self, ask: &Ask, cut: &Cut, operator: &Operator) -> Result<Option<Offered>, Error> {
+    pub fn offered<'a>(&'a self, ask: &Ask, cut: &Cut<'a>, operator: &Operator) -> Result<Option<Offered<'a>>, Error> {
         let (func, algo) = (ask.func, zero_copy::algo(ask.func));
         let allowed = Ways { algos: ask.algos.unwrap_or(!0), ..Ways::ALL };
         let worth = self.offers() && ask.bytes(self.nranks) >= OFFER_BYTES && cut.choice.proto == Proto::Simple;
@@ -344,25 +348,25 @@ impl Schedules {
         if !worth || !open || operator.flags & work_flag::PRE != 0 {
             return Ok(None);
         }
-        let Some(program) = self.programs.agreed(func, ask.root) else { return Ok(None) };
-        let mut direct = self.cut_as(Choice { algo, ..cut.choice }, program, ask, OFFER_CHANNELS)?;
+        let Some(programs) = self.programs.agreed(func, ask.root) else { return Ok(None) };
+        let mut direct = self.cut_as(Choice { algo, ..cut.choice }, programs, ask, OFFER_CHANNELS)?;
         direct.geometry.piece = direct.geometry.part;
         direct.flags = work_flag::OFFER;
         // Channels come to their own decisions, so each must move the same elements either way.
-        let fallback = match direct.channels() == 1 || cut.program.nchunks == program.nchunks {
-            true => cut.program,
-            false => self.programs.collective(func, algo, ask.root).unwrap_or(cut.program),
+        let fallback = match direct.channels() == 1 || cut.programs[0].nchunks == programs[0].nchunks {
+            true => cut.programs,
+            false => self.programs.collective(func, algo, ask.root).unwrap_or(cut.programs),
         };
-        let choice = if fallback == cut.program { cut.choice } else { direct.choice };
+        let choice = if fallback == cut.programs { cut.choice } else { direct.choice };
         let channels = direct.channels().min(OFFER_CHANNELS);
         Ok(Some(Offered { direct, slots: self.cut_as(choice, fallback, ask, channels)? }))
     }
 
     /// Cuts half of a message, or a copy on one rank.
-    pub fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut, Error> {
+    pub fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
         let ask = Ask { func: Func::Send, count, datatype, root: 0, algos: None };
         let choice = Choice { algo: Algo::Direct, proto: Proto::Simple, us: 0.0 };
-        let mut cut = self.cut_as(choice, self.programs.half(half), &ask, u32::MAX)?;
+        let mut cut = self.cut_as(choice, std::slice::from_ref(self.programs.half(half)), &ask, u32::MAX)?;
         // The one link of the schedule is the one to, or from, the peer.
         cut.table.at = cut.table.end(self.link_place(half));
         cut.table.links = u32::from(half != Half::Copy);
@@ -380,7 +384,10 @@ impl Schedules {
         }
     }
 
-    fn cut_as(&self, choice: Choice, program: Program, ask: &Ask, channels: u32) -> Result<Cut, Error> {
+    fn cut_as<'a>(&self, choice: Choice, programs: &'a [Program], ask: &Ask, channels: u32) -> Result<Cut<'a>, Error> {
+        let Some(program) = programs.first() else {
+            return Err(Error::Internal(format!("no channel has a schedule for {ask:?}")));
+        };
         let alone = Table { at: 0, links: 0, channels: 1, slot_bytes: self.agreed.slot_bytes };
         let table = self.tables[program.class as usize][choice.proto as usize].unwrap_or(alone);
         let geometry = Geometry::new(&Request {
@@ -393,7 +400,7 @@ impl Schedules {
             proto: choice.proto,
             min_channel_bytes: CHANNEL_BYTES,
         })?;
-        Ok(Cut { choice, geometry, program, table, flags: 0 })
+        Ok(Cut { choice, geometry, programs, table, flags: 0 })
     }
 
     fn choose(&self, ask: &Ask) -> Result<Choice, Error> {
@@ -457,14 +464,14 @@ impl Schedules {
             match unit {
                 Unit::Channel { class, proto, channel } => {
                     let table = self.tables[class as usize][proto as usize];
-                    let programs = self.programs.farewells().iter().filter(|program| program.class == class);
+                    let programs = self.programs.farewells(channel).iter().filter(|program| program.class == class);
                     items.extend(programs.zip(table).map(|(program, table)| item(*program, table.channel(channel), table.links)));
                 }
                 Unit::Pair { low, high } => {
                     let peer = self.connected.other(low, high);
                     let Some(table) = self.tables[LinkClass::Peer as usize][Proto::Simple as usize] else { continue };
                     for half in [Half::Send(peer), Half::Receive(peer)] {
-                        items.push(item(self.programs.half(half), table.end(self.link_place(half)), 1));
+                        items.push(item(*self.programs.half(half), table.end(self.link_place(half)), 1));
                     }
                 }
             }
@@ -474,7 +481,7 @@ impl Schedules {
 
     /// The units that a cut needs and that are not connected.
     pub fn missing(&self, cut: &Cut) -> impl Iterator<Item = Unit> {
-        let (class, proto) = (cut.program.class, cut.choice.proto);
+        let (class, proto) = (cut.programs[0].class, cut.choice.proto);
         let (needed, there) = (if cut.table.links == 0 { 0 } else { cut.channels() }, self.connected.channels(class, proto));
         let missing = (0..needed).filter(move |channel| there & 1 << channel == 0);
         missing.map(move |channel| Unit::Channel { class, proto, channel })
@@ -521,7 +528,9 @@ impl Schedules {
             Unit::Channel { channel, .. } => (table.channel(channel), table.links),
             Unit::Pair { low, high } => (table.end(self.link_place(Half::Send(self.connected.other(low, high)))), 2),
         };
-        if links.len() != room as usize {
+        // Channels can have different numbers of links; there is room for the most in each.
+        let fits = links.len() == room as usize || (links.len() < room as usize && matches!(unit, Unit::Channel { .. }));
+        if !fits {
             return Err(Error::Internal(format!("{} links of {unit:?}, where there is room for {room}", links.len())));
         }
         let ends: Vec<LinkEnd> = links.iter().map(|(_, addresses)| link_end(addresses)).collect();
@@ -602,18 +611,20 @@ fn options(machine: &Machine, graph: &Graph, agreed: &Agreed) -> Vec<Option<Opti
     all
 }
 
-/// Where the ends of each set's links are, when the first one is at `address`.
-fn tables(sets: &[LinkSet], all: &[LinkNeed], address: u64) -> Tables {
+/// Where the ends of each set's links are, when the first one is at address 0, and the bytes of all.
+fn tables(sets: &[LinkSet], all: &[LinkNeed]) -> (Tables, u64) {
     let mut tables = Tables::default();
-    let mut at = address;
+    let mut at = 0;
     for set in sets {
-        let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto)).count() as u32;
-        let links = of_set / set.channels;
+        let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto));
+        let mut counts = vec![0; set.channels as usize];
+        of_set.for_each(|need| counts[need.id.channel as usize] += 1);
+        let links = counts.into_iter().max().unwrap_or(0);
         tables[set.class as usize][set.proto as usize] =
             Some(Table { at, links, channels: set.channels, slot_bytes: set.slot_bytes });
-        at += u64::from(of_set) * size_of::<LinkEnd>() as u64;
+        at += u64::from(set.channels) * u64::from(links) * size_of::<LinkEnd>() as u64;
     }
-    tables
+    (tables, at)
 }
 
 /// The end of a link as kernels read it, before its first use.
