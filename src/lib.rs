@@ -25,6 +25,8 @@ pub mod transport;
 pub mod bootstrap;
 // Schedules as data, the layouts that kernels read, the symbolic executor. Pure.
 pub mod plan;
+// The graph that schedules are compiled from. Pure.
+pub mod topology;
 // The helper thread: an event loop that drives registered sources and knows none of them.
 pub mod proxy;
 // All use of CUDA.

@@ -308,8 +308,10 @@ impl Comm {
 
     fn log_plan(&self, facts: &[PeerFacts], wiring: &Wiring, probe: &Probe, channels: u32) {
         if self.rank == 0 {
-            let ring: Vec<i32> = (0..self.nranks()).collect();
-            (0..channels).for_each(|channel| log::info!(target: "INIT", "{}", lines::ring(channel, channels, &ring)));
+            for channel in 0..channels {
+                let ring: Vec<i32> = wiring.graph().channel(channel).ring.ranks().iter().map(|rank| *rank as i32).collect();
+                log::info!(target: "INIT", "{}", lines::ring(channel, channels, &ring));
+            }
         }
         for route in transport::routes(self.rank, facts, wiring).unwrap_or_default() {
             let to = (route.to as i32, facts[route.to as usize].device);

@@ -13,6 +13,7 @@ use crate::plan::point_to_point;
 use crate::plan::schedule::{Draft, Schedule};
 use crate::plan::wiring::LinkNeed;
 use crate::plan::{LinkClass, LinkId, SLOTS, zero_copy};
+use crate::topology::Graph;
 
 /// A schedule on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,48 +33,53 @@ fn number(func: Func, algo: Algo) -> usize {
     func as usize * Algo::ALL.len() + algo as usize
 }
 
+/// For each root, programs by channel; further channels repeat them. Functions without a root have one.
+type Rooted = Vec<Vec<Program>>;
+
 /// Puts programs at a place of a list that grows as needed.
-fn put(list: &mut Vec<Vec<Program>>, place: usize, programs: Vec<Program>) {
+fn put(list: &mut Vec<Rooted>, place: usize, programs: Rooted) {
     list.resize(list.len().max(place + 1), Vec::new());
     list[place] = programs;
 }
 
 /// All of a rank's programs. Their addresses count from the image's begin until [`Image::at`].
 pub(super) struct Programs {
-    /// By function and algorithm ([`number`]); with a root, one for each.
-    collectives: Vec<Vec<Program>>,
-    /// By function: those that do without slots, if all ranks agree; with a root, one for each.
-    agreed: Vec<Vec<Program>>,
+    /// By function and algorithm ([`number`]).
+    collectives: Vec<Rooted>,
+    /// By function: those that do without slots, if all ranks agree.
+    agreed: Vec<Rooted>,
     send: Program,
     receive: Program,
     copy: Program,
-    /// Steps that name every link of a class, for a rank that leaves.
-    farewells: Vec<Program>,
+    /// By channel: steps that name every link of a class, for a rank that leaves.
+    farewells: Vec<Vec<Program>>,
 }
 
 impl Programs {
-    /// Compiles what a rank needs. `links` are all that it takes part in.
+    /// Compiles what a rank needs for some channels. `links` are all that it takes part in.
     ///
     /// # Errors
     /// [`Error::Internal`] for a schedule that does not fit the links.
-    pub(super) fn compile(rank: u32, nranks: u32, links: &[LinkNeed]) -> Result<Image, Error> {
-        let places = Places::of(links);
+    pub(super) fn compile(rank: u32, graph: &Graph, channels: u32, links: &[LinkNeed]) -> Result<Image, Error> {
+        let channels = graph.nchannels().min(channels).max(1);
+        let places: Vec<Places> = (0..channels).map(|channel| Places::of(links, channel)).collect();
         let mut steps = Steps::default();
         let (mut collectives, mut agreed) = (Vec::new(), Vec::new());
         for func in Func::COLLECTIVES {
-            let roots = if func.has_root() { nranks } else { 1 };
-            for algo in Algo::ALL {
-                if nranks > 1 && algorithm::available(func, algo, nranks) {
-                    let one = |root| steps.add(algorithm::compile(Kind { func, algo, root }, rank, nranks)?, Some(&places));
-                    put(&mut collectives, number(func, algo), (0..roots).map(one).collect::<Result<Vec<_>, Error>>()?);
-                }
+            for algo in Algo::ALL.into_iter().filter(|algo| algorithm::available(func, *algo, graph)) {
+                let one = |root, channel| algorithm::compile(Kind { func, algo, root }, graph, channel, rank);
+                put(&mut collectives, number(func, algo), steps.add_rooted(func, graph, &places, one)?);
             }
             let algo = zero_copy::algo(func);
-            if zero_copy::can_agree(func, algo, nranks) {
-                let one = |root| steps.add(zero_copy::agreed(Kind { func, algo, root }, rank, nranks)?, Some(&places));
-                put(&mut agreed, func as usize, (0..roots).map(one).collect::<Result<Vec<_>, Error>>()?);
+            if zero_copy::can_agree(func, algo, graph) {
+                let one = |root, channel| zero_copy::agreed(Kind { func, algo, root }, graph, channel, rank);
+                put(&mut agreed, func as usize, steps.add_rooted(func, graph, &places, one)?);
             }
         }
+        let mut leave = |places: &Places| -> Result<Vec<Program>, Error> {
+            farewells(rank, places)?.into_iter().map(|farewell| steps.add(farewell, Some(places))).collect()
+        };
+        let farewells = places.iter().map(&mut leave).collect::<Result<_, _>>()?;
         // The peer is of no account: the link is chosen by the work item.
         let peer = if rank == 0 { 1 } else { 0 };
         let programs = Programs {
@@ -82,38 +88,39 @@ impl Programs {
             send: steps.add(point_to_point::send(rank, peer)?, None)?,
             receive: steps.add(point_to_point::receive(rank, peer)?, None)?,
             copy: steps.add(point_to_point::copy(rank)?, None)?,
-            farewells: farewells(rank, &places)?
-                .into_iter()
-                .map(|farewell| steps.add(farewell, Some(&places)))
-                .collect::<Result<_, _>>()?,
+            farewells,
         };
         Ok(Image { steps: steps.all, programs })
     }
 
-    /// The program of a collective.
-    pub(super) fn collective(&self, func: Func, algo: Algo, root: u32) -> Option<Program> {
-        let roots = self.collectives.get(number(func, algo))?;
-        roots.get(if func.has_root() { root as usize } else { 0 }).copied()
+    /// The programs of a collective, by channel.
+    pub(super) fn collective(&self, func: Func, algo: Algo, root: u32) -> Option<&[Program]> {
+        of_root(self.collectives.get(number(func, algo))?, func, root)
     }
 
-    /// The program of a collective without slots.
-    pub(super) fn agreed(&self, func: Func, root: u32) -> Option<Program> {
-        self.agreed.get(func as usize)?.get(if func.has_root() { root as usize } else { 0 }).copied()
+    /// The programs of a collective without slots, by channel.
+    pub(super) fn agreed(&self, func: Func, root: u32) -> Option<&[Program]> {
+        of_root(self.agreed.get(func as usize)?, func, root)
     }
 
-    /// Steps that name every link, class by class.
-    pub(super) fn farewells(&self) -> &[Program] {
-        &self.farewells
+    /// Steps that name every link of a channel, class by class.
+    pub(super) fn farewells(&self, channel: u32) -> &[Program] {
+        &self.farewells[channel as usize % self.farewells.len()]
     }
 
     /// The program of half a message, or a copy.
-    pub(super) fn half(&self, half: Half) -> Program {
+    pub(super) fn half(&self, half: Half) -> &Program {
         match half {
-            Half::Send(_) => self.send,
-            Half::Receive(_) => self.receive,
-            Half::Copy => self.copy,
+            Half::Send(_) => &self.send,
+            Half::Receive(_) => &self.receive,
+            Half::Copy => &self.copy,
         }
     }
+}
+
+/// A function's programs for a root.
+fn of_root(programs: &Rooted, func: Func, root: u32) -> Option<&[Program]> {
+    programs.get(if func.has_root() { root as usize } else { 0 }).map(Vec::as_slice)
 }
 
 /// Programs with the steps that are to go to the device.
@@ -131,23 +138,26 @@ impl Image {
     /// The programs when the steps are at `address`.
     pub(super) fn at(mut self, address: u64) -> Programs {
         let Programs { collectives, agreed, send, receive, copy, farewells } = &mut self.programs;
-        let all = collectives.iter_mut().chain(agreed).flatten().chain([send, receive, copy]).chain(farewells);
+        let rooted = collectives.iter_mut().chain(agreed).flatten();
+        let all = rooted.chain(farewells).flatten().chain([send, receive, copy]);
         all.for_each(|program| program.steps += address);
         self.programs
     }
 }
 
-/// The place of each link among those of its class, protocol and channel: alike for all protocols and channels.
+/// The place of each link of a channel among those of its class and protocol: alike for all protocols. Links are known by
+/// the name that schedules have for them.
 struct Places(HashMap<LinkId, u8>);
 
 impl Places {
-    fn of(links: &[LinkNeed]) -> Places {
+    fn of(links: &[LinkNeed], channel: u32) -> Places {
         let mut places = HashMap::new();
         for class in LinkClass::ALL {
             let first = links.iter().find(|need| need.id.class == class).map(|need| need.id.proto);
             let of_class = links.iter().filter(|need| need.id.class == class && Some(need.id.proto) == first);
-            let ids = of_class.filter(|need| need.id.channel == 0).map(|need| need.id);
-            places.extend(ids.zip(0..=u8::MAX).map(|(id, place)| (LinkId { proto: Proto::Simple, ..id }, place)));
+            let ids = of_class.filter(|need| need.id.channel == channel).map(|need| need.id);
+            let name = |id| LinkId { proto: Proto::Simple, channel: 0, ..id };
+            places.extend(ids.zip(0..=u8::MAX).map(|(id, place)| (name(id), place)));
         }
         Places(places)
     }
@@ -182,6 +192,22 @@ struct Steps {
 }
 
 impl Steps {
+    /// Adds a function's schedules for every root and channel.
+    fn add_rooted(
+        &mut self,
+        func: Func,
+        graph: &Graph,
+        places: &[Places],
+        compile: impl Fn(u32, u32) -> Result<Schedule, Error>,
+    ) -> Result<Rooted, Error> {
+        let roots = if func.has_root() { graph.nranks() } else { 1 };
+        let mut of = |root| {
+            let channels = (0..).zip(places);
+            channels.map(|(channel, places)| self.add(compile(root, channel)?, Some(places))).collect()
+        };
+        (0..roots).map(&mut of).collect()
+    }
+
     /// Adds a schedule, its links numbered by their places, or as they are.
     fn add(&mut self, mut schedule: Schedule, places: Option<&Places>) -> Result<Program, Error> {
         schedule.check(SLOTS as u32)?;
@@ -209,3 +235,6 @@ fn renumber(step: &mut Step, schedule: &Schedule, places: &Places) -> Result<(),
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

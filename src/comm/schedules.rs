@@ -10,7 +10,7 @@ use super::programs::{Program, Programs};
 use super::settings::Agreed;
 use crate::device::{Charge, Context, DeviceMemory, HostFlag, Ledger, Use};
 use crate::error::Error;
-use crate::plan::algorithm::{Algo, MAX_MESH};
+use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
 use crate::plan::cost::{Choice, Choices, Machine, Ways};
 use crate::plan::layout::{ERROR_CLAIM, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag};
@@ -21,6 +21,7 @@ use crate::plan::wiring::{self, LinkNeed, LinkSet, Unit, Wiring};
 use crate::plan::work::{Geometry, Request};
 use crate::plan::{LinkClass, zero_copy};
 use crate::sys;
+use crate::topology::Graph;
 use crate::transport::{LinkAddresses, PeerFacts};
 
 /// Threads of a block: one on the software device, where a block is a loop, and 512 on a GPU.
@@ -89,7 +90,7 @@ fn machine(software: bool, crowd: u32) -> Machine {
 struct Table {
     /// The address of the first one.
     at: u64,
-    /// Ends of one channel.
+    /// Ends of one channel: of the one that has most.
     links: u32,
     channels: u32,
     slot_bytes: u32,
@@ -171,11 +172,12 @@ struct Options {
 
 /// A collective, cut into work.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
+pub struct Cut<'a> {
     /// How it is carried out.
     pub choice: Choice,
     geometry: Geometry,
-    program: Program,
+    /// By channel; at least one. Further channels repeat them.
+    programs: &'a [Program],
     table: Table,
     /// Further [`work_flag`]s.
     flags: u8,
@@ -183,14 +185,14 @@ pub struct Cut {
 
 /// A collective that ranks carry out without slots if all of them can.
 #[derive(Clone, Copy, Debug)]
-pub struct Offered {
+pub struct Offered<'a> {
     /// How, if they can; the work items lack the offers.
-    pub direct: Cut,
+    pub direct: Cut<'a>,
     /// How else.
-    pub slots: Cut,
+    pub slots: Cut<'a>,
 }
 
-impl Cut {
+impl Cut<'_> {
     /// The number of channels that have something to do.
     pub fn channels(&self) -> u32 {
         self.geometry.nchannels
@@ -199,10 +201,11 @@ impl Cut {
     /// The work item of a channel, complete but for the user's buffers.
     pub fn work(&self, channel: u32, datatype: DataType, operator: &Operator) -> Work {
         let work = self.geometry.work(channel, datatype, operator);
+        let program = self.programs[channel as usize % self.programs.len()];
         Work {
             flags: work.flags | self.flags,
-            steps: self.program.steps,
-            nsteps: self.program.nsteps,
+            steps: program.steps,
+            nsteps: program.nsteps,
             links: self.table.channel(channel),
             nlinks: self.table.links,
             ..work
@@ -220,6 +223,7 @@ pub struct Schedules {
     pub software: bool,
     rank: u32,
     nranks: u32,
+    graph: Arc<Graph>,
     agreed: Agreed,
     machine: Machine,
     /// By the number of the function; none for one rank.
@@ -258,19 +262,20 @@ pub fn kernel_number(proto: Proto, datatype: DataType) -> usize {
 
 /// The links of a communicator: a ring in the order of ranks with large slots, and small slots between any two.
 pub(super) fn wiring(nranks: u32, agreed: &Agreed, software: bool) -> Result<Wiring, Error> {
+    let graph = Graph::of_host(nranks);
     let small = |bytes: u32| agreed.small_slot(bytes);
     let mut sets = Vec::new();
     for proto in Proto::ALL.into_iter().filter(|proto| agreed.protos() & 1 << *proto as u8 != 0) {
         let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
         let set = |class, slot_bytes: u32| LinkSet { class, proto, channels: agreed.channels, slot_bytes: slot_bytes.min(most) };
         sets.push(set(LinkClass::Ring, agreed.slot_bytes));
-        if nranks <= MAX_MESH {
+        if graph.has_peers() {
             sets.push(set(LinkClass::Mesh, small(wiring::mesh_slot_bytes(nranks))));
         }
     }
     let slot_bytes = small(wiring::pair_slot_bytes(nranks));
     sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes });
-    Wiring::new((0..nranks).collect(), sets)
+    Wiring::new(graph, sets)
 }
 
 impl Schedules {
@@ -286,10 +291,13 @@ impl Schedules {
         let nranks = peers.len() as u32;
         let software = context.driver().is_software();
         let links = wiring.map(|wiring| wiring.links(me.rank)).unwrap_or_default();
-        let image = Programs::compile(me.rank, nranks, &links)?;
+        let graph = wiring.map_or_else(|| Arc::new(Graph::of_host(nranks)), |wiring| wiring.graph().clone());
+        let image = Programs::compile(me.rank, &graph, agreed.channels, &links)?;
         let links_at = image.steps().len().next_multiple_of(align_of::<LinkEnd>());
-        let memory = DeviceMemory::zeroed(context, links_at + links.len() * size_of::<LinkEnd>() + 1)?;
+        let (mut tables, links_bytes) = tables(wiring.map(Wiring::sets).unwrap_or_default(), &links);
+        let memory = DeviceMemory::zeroed(context, links_at + links_bytes as usize + 1)?;
         memory.write(0, image.steps())?;
+        tables.iter_mut().flatten().flatten().for_each(|table| table.at += memory.address() + links_at as u64);
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
         let machine = machine(software, agreed.crowd);
         Ok(Schedules {
@@ -299,33 +307,39 @@ impl Schedules {
             rank: me.rank,
             nranks,
             agreed,
-            options: if nranks > 1 { options(&machine, nranks, &agreed) } else { Vec::new() },
+            options: if nranks > 1 { options(&machine, &graph, &agreed) } else { Vec::new() },
+            graph,
             machine,
             programs: image.at(memory.address()),
-            tables: tables(wiring.map(Wiring::sets).unwrap_or_default(), &links, memory.address() + links_at as u64),
+            tables,
             connected: Connected::none(me.rank, nranks),
             _charge: ledger.charge(Use::Persist, memory.bytes()),
             memory,
         })
     }
 
+    /// Whether there is a schedule for a function; else its calls are sends and receives.
+    pub fn has(&self, func: Func) -> bool {
+        Algo::ALL.into_iter().any(|algo| self.programs.collective(func, algo, 0).is_some())
+    }
+
     /// Chooses how a collective is carried out, and cuts it into channels and pieces.
-    pub fn cut(&self, ask: &Ask) -> Result<Cut, Error> {
+    pub fn cut(&self, ask: &Ask) -> Result<Cut<'_>, Error> {
         let choice = self.choose(ask)?;
-        let program = self.programs.collective(ask.func, choice.algo, ask.root);
-        let program = program.ok_or_else(|| Error::Internal(format!("no schedule for {ask:?} by {choice:?}")))?;
-        self.cut_as(choice, program, ask, u32::MAX)
+        let programs = self.programs.collective(ask.func, choice.algo, ask.root);
+        let programs = programs.ok_or_else(|| Error::Internal(format!("no schedule for {ask:?} by {choice:?}")))?;
+        self.cut_as(choice, programs, ask, u32::MAX)
     }
 
     /// Whether ranks ever ask each other for buffers in place of slots. All ranks come to the same answer.
     pub fn offers(&self) -> bool {
-        let agree = |func| zero_copy::can_agree(func, zero_copy::algo(func), self.nranks);
+        let agree = |func| zero_copy::can_agree(func, zero_copy::algo(func), &self.graph);
         self.agreed.maps_buffers && Func::COLLECTIVES.into_iter().any(agree)
     }
 
     /// Whether the ranks shall ask each other if they can do a call without slots, which `cut` would do otherwise.
     /// The answer depends on nothing that ranks do not have in common: what is registered is none of it.
-    pub fn offered(&self, ask: &Ask, cut: &Cut, operator: &Operator) -> Result<Option<Offered>, Error> {
+    pub fn offered<'a>(&'a self, ask: &Ask, cut: &Cut<'a>, operator: &Operator) -> Result<Option<Offered<'a>>, Error> {
         let (func, algo) = (ask.func, zero_copy::algo(ask.func));
         let allowed = Ways { algos: ask.algos.unwrap_or(!0), ..Ways::ALL };
         let worth = self.offers() && ask.bytes(self.nranks) >= OFFER_BYTES && cut.choice.proto == Proto::Simple;
@@ -334,25 +348,25 @@ impl Schedules {
         if !worth || !open || operator.flags & work_flag::PRE != 0 {
             return Ok(None);
         }
-        let Some(program) = self.programs.agreed(func, ask.root) else { return Ok(None) };
-        let mut direct = self.cut_as(Choice { algo, ..cut.choice }, program, ask, OFFER_CHANNELS)?;
+        let Some(programs) = self.programs.agreed(func, ask.root) else { return Ok(None) };
+        let mut direct = self.cut_as(Choice { algo, ..cut.choice }, programs, ask, OFFER_CHANNELS)?;
         direct.geometry.piece = direct.geometry.part;
         direct.flags = work_flag::OFFER;
         // Channels come to their own decisions, so each must move the same elements either way.
-        let fallback = match direct.channels() == 1 || cut.program.nchunks == program.nchunks {
-            true => cut.program,
-            false => self.programs.collective(func, algo, ask.root).unwrap_or(cut.program),
+        let fallback = match direct.channels() == 1 || cut.programs[0].nchunks == programs[0].nchunks {
+            true => cut.programs,
+            false => self.programs.collective(func, algo, ask.root).unwrap_or(cut.programs),
         };
-        let choice = if fallback == cut.program { cut.choice } else { direct.choice };
+        let choice = if fallback == cut.programs { cut.choice } else { direct.choice };
         let channels = direct.channels().min(OFFER_CHANNELS);
         Ok(Some(Offered { direct, slots: self.cut_as(choice, fallback, ask, channels)? }))
     }
 
     /// Cuts half of a message, or a copy on one rank.
-    pub fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut, Error> {
+    pub fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
         let ask = Ask { func: Func::Send, count, datatype, root: 0, algos: None };
         let choice = Choice { algo: Algo::Direct, proto: Proto::Simple, us: 0.0 };
-        let mut cut = self.cut_as(choice, self.programs.half(half), &ask, u32::MAX)?;
+        let mut cut = self.cut_as(choice, std::slice::from_ref(self.programs.half(half)), &ask, u32::MAX)?;
         // The one link of the schedule is the one to, or from, the peer.
         cut.table.at = cut.table.end(self.link_place(half));
         cut.table.links = u32::from(half != Half::Copy);
@@ -370,7 +384,10 @@ impl Schedules {
         }
     }
 
-    fn cut_as(&self, choice: Choice, program: Program, ask: &Ask, channels: u32) -> Result<Cut, Error> {
+    fn cut_as<'a>(&self, choice: Choice, programs: &'a [Program], ask: &Ask, channels: u32) -> Result<Cut<'a>, Error> {
+        let Some(program) = programs.first() else {
+            return Err(Error::Internal(format!("no channel has a schedule for {ask:?}")));
+        };
         let alone = Table { at: 0, links: 0, channels: 1, slot_bytes: self.agreed.slot_bytes };
         let table = self.tables[program.class as usize][choice.proto as usize].unwrap_or(alone);
         let geometry = Geometry::new(&Request {
@@ -383,7 +400,7 @@ impl Schedules {
             proto: choice.proto,
             min_channel_bytes: CHANNEL_BYTES,
         })?;
-        Ok(Cut { choice, geometry, program, table, flags: 0 })
+        Ok(Cut { choice, geometry, programs, table, flags: 0 })
     }
 
     fn choose(&self, ask: &Ask) -> Result<Choice, Error> {
@@ -396,7 +413,7 @@ impl Schedules {
         }
         let restricted = ask.algos.and_then(|algos| {
             let ways = Ways { algos, ..self.agreed.ways(ask.func) };
-            self.machine.rank(ask.func, self.nranks, bytes, self.channels(bytes), ways).first().copied()
+            self.machine.rank(ask.func, &self.graph, bytes, self.channels(bytes), ways).first().copied()
         });
         let choice = restricted.unwrap_or_else(|| options.choices.of(bytes));
         if log::log_enabled!(target: "TUNING", log::Level::Info) {
@@ -412,7 +429,7 @@ impl Schedules {
     /// "AllReduce 65536 B: direct/Simple, 1 channels, est. 9.0 us; ring/Simple 14.0 us".
     fn log_choice(&self, ask: &Ask, bytes: u64, choice: Choice) {
         let channels = self.channels(bytes);
-        let all = self.machine.rank(ask.func, self.nranks, bytes, channels, self.agreed.ways(ask.func));
+        let all = self.machine.rank(ask.func, &self.graph, bytes, channels, self.agreed.ways(ask.func));
         let others = all.iter().filter(|other| (other.algo, other.proto) != (choice.algo, choice.proto));
         let name = |choice: &Choice| format!("{}/{}", choice.algo.name(), choice.proto.name());
         let others: String = others.map(|other| format!("; {} {:.1} us", name(other), other.us)).collect();
@@ -447,14 +464,14 @@ impl Schedules {
             match unit {
                 Unit::Channel { class, proto, channel } => {
                     let table = self.tables[class as usize][proto as usize];
-                    let programs = self.programs.farewells().iter().filter(|program| program.class == class);
+                    let programs = self.programs.farewells(channel).iter().filter(|program| program.class == class);
                     items.extend(programs.zip(table).map(|(program, table)| item(*program, table.channel(channel), table.links)));
                 }
                 Unit::Pair { low, high } => {
                     let peer = self.connected.other(low, high);
                     let Some(table) = self.tables[LinkClass::Peer as usize][Proto::Simple as usize] else { continue };
                     for half in [Half::Send(peer), Half::Receive(peer)] {
-                        items.push(item(self.programs.half(half), table.end(self.link_place(half)), 1));
+                        items.push(item(*self.programs.half(half), table.end(self.link_place(half)), 1));
                     }
                 }
             }
@@ -464,7 +481,7 @@ impl Schedules {
 
     /// The units that a cut needs and that are not connected.
     pub fn missing(&self, cut: &Cut) -> impl Iterator<Item = Unit> {
-        let (class, proto) = (cut.program.class, cut.choice.proto);
+        let (class, proto) = (cut.programs[0].class, cut.choice.proto);
         let (needed, there) = (if cut.table.links == 0 { 0 } else { cut.channels() }, self.connected.channels(class, proto));
         let missing = (0..needed).filter(move |channel| there & 1 << channel == 0);
         missing.map(move |channel| Unit::Channel { class, proto, channel })
@@ -511,7 +528,9 @@ impl Schedules {
             Unit::Channel { channel, .. } => (table.channel(channel), table.links),
             Unit::Pair { low, high } => (table.end(self.link_place(Half::Send(self.connected.other(low, high)))), 2),
         };
-        if links.len() != room as usize {
+        // Channels can have different numbers of links; there is room for the most in each.
+        let fits = links.len() == room as usize || (links.len() < room as usize && matches!(unit, Unit::Channel { .. }));
+        if !fits {
             return Err(Error::Internal(format!("{} links of {unit:?}, where there is room for {room}", links.len())));
         }
         let ends: Vec<LinkEnd> = links.iter().map(|(_, addresses)| link_end(addresses)).collect();
@@ -578,14 +597,13 @@ fn channels(agreed: &Agreed, bytes: u64) -> u32 {
 }
 
 /// The choices for every function. Where a filter leaves no algorithm, all are open.
-fn options(machine: &Machine, nranks: u32, agreed: &Agreed) -> Vec<Option<Options>> {
+fn options(machine: &Machine, graph: &Graph, agreed: &Agreed) -> Vec<Option<Options>> {
     let mut all: Vec<Option<Options>> = Vec::new();
     for func in Func::COLLECTIVES {
         let (ways, channels) = (agreed.ways(func), |bytes| channels(agreed, bytes));
-        let filtered = Choices::fill(machine, func, nranks, ways, channels);
+        let filtered = Choices::fill(machine, func, graph, ways, channels);
         let untold = AtomicBool::new(filtered.is_none());
-        let choices =
-            filtered.or_else(|| Choices::fill(machine, func, nranks, Ways { algos: Ways::ALL.algos, ..ways }, channels));
+        let choices = filtered.or_else(|| Choices::fill(machine, func, graph, Ways { algos: Ways::ALL.algos, ..ways }, channels));
         let place = func as usize;
         all.resize_with(all.len().max(place + 1), || None);
         all[place] = choices.map(|choices| Options { choices, untold });
@@ -593,18 +611,20 @@ fn options(machine: &Machine, nranks: u32, agreed: &Agreed) -> Vec<Option<Option
     all
 }
 
-/// Where the ends of each set's links are, when the first one is at `address`.
-fn tables(sets: &[LinkSet], all: &[LinkNeed], address: u64) -> Tables {
+/// Where the ends of each set's links are, when the first one is at address 0, and the bytes of all.
+fn tables(sets: &[LinkSet], all: &[LinkNeed]) -> (Tables, u64) {
     let mut tables = Tables::default();
-    let mut at = address;
+    let mut at = 0;
     for set in sets {
-        let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto)).count() as u32;
-        let links = of_set / set.channels;
+        let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto));
+        let mut counts = vec![0; set.channels as usize];
+        of_set.for_each(|need| counts[need.id.channel as usize] += 1);
+        let links = counts.into_iter().max().unwrap_or(0);
         tables[set.class as usize][set.proto as usize] =
             Some(Table { at, links, channels: set.channels, slot_bytes: set.slot_bytes });
-        at += u64::from(of_set) * size_of::<LinkEnd>() as u64;
+        at += u64::from(set.channels) * u64::from(links) * size_of::<LinkEnd>() as u64;
     }
-    tables
+    (tables, at)
 }
 
 /// The end of a link as kernels read it, before its first use.

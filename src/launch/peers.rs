@@ -6,10 +6,9 @@
 
 use super::Call;
 use super::plan::Plan;
-use crate::comm::{Comm, Half};
+use crate::comm::{Comm, Half, Parts};
 use crate::error::Error;
 use crate::plan::SLOTS;
-use crate::plan::algorithm::{Algo, available};
 use crate::plan::call::Func;
 use crate::plan::point_to_point::{receive_distance, send_distance};
 use crate::plan::shape::{Shape, has_input, has_output, shape};
@@ -94,10 +93,9 @@ pub(super) fn copies(me: i32, calls: &[(&Call, u32)]) -> Vec<(Call, u32)> {
 }
 
 /// The calls, with AlltoAll, Gather and Scatter as the messages that they consist of; none where they have schedules.
-pub(super) fn expanded(comm: &Comm, calls: &[(&Call, u32)]) -> Option<Vec<(Call, u32)>> {
+pub(super) fn expanded(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Option<Vec<(Call, u32)>> {
     let nranks = comm.nranks() as u32;
-    let is_messages =
-        |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !available(func, Algo::Direct, nranks);
+    let is_messages = |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !parts.schedules.has(func);
     if !calls.iter().any(|(call, _)| is_messages(call.func)) {
         return None;
     }

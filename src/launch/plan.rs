@@ -68,7 +68,7 @@ impl Launch {
 impl<'a> Plan<'a> {
     /// The work of some calls, for more than one rank.
     pub(super) fn of(comm: &'a Comm, parts: &'a Parts, calls: &[(&Call, u32)]) -> Result<Plan<'a>, Error> {
-        match peers::expanded(comm, calls) {
+        match peers::expanded(comm, parts, calls) {
             None => Plan::of_all(comm, parts, calls),
             Some(owned) => {
                 let calls: Vec<(&Call, u32)> = owned.iter().map(|(call, serial)| (call, *serial)).collect();

@@ -34,16 +34,17 @@
 //! algorithm is chosen. AllReduce gives the same bits on all ranks, with every algorithm. direct and direct2 give the
 //! same bits as each other and as direct Reduce and ReduceScatter, wherever an element is.
 //!
-//! The order of the ranks in a ring is 0, 1, …, n - 1 where [`compile`] makes it.
+//! The table is about a graph in which every order is 0, 1, …, n - 1, as that of one host is ([`Graph::of_host`]). In
+//! another graph, read *the rank at this place of the order* for each number in the order of a ring's or PAT's chunks and a
+//! tree's seats ([`Channel::ring`], [`Channel::tree`]). Chunks of ReduceScatter have the numbers of ranks, those of a ring's
+//! AllReduce the numbers of places. Direct algorithms always add in the order of ranks. Where channels have different orders,
+//! the result also depends on which channel an element is on.
 
 use super::call::Func;
 use super::schedule::Schedule;
 use super::{direct, pat, ring, tree};
 use crate::error::Error;
-
-/// The most ranks that are linked with one another for collectives: beyond, other ways are faster and slots take
-/// too much memory.
-pub const MAX_MESH: u32 = 64;
+use crate::topology::{Channel, Graph, Order};
 
 /// How a collective is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,10 +93,10 @@ pub struct Kind {
     pub root: u32,
 }
 
-/// Whether there is such an algorithm for a function and number of ranks. One rank needs none, and messages between two
-/// ranks have none ([`super::point_to_point`]). With more than [`MAX_MESH`] ranks AlltoAll, Gather and Scatter have none
-/// either: they are sends and receives then.
-pub fn available(func: Func, algo: Algo, nranks: u32) -> bool {
+/// Whether there is such an algorithm for a function and graph. One rank needs none, and messages between two ranks have
+/// none ([`super::point_to_point`]). Where not every rank is linked with every other one ([`Graph::has_peers`]), there is
+/// the ring alone, and AlltoAll, Gather and Scatter are sends and receives.
+pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
     let exists = match func {
         Func::AllReduce => algo != Algo::Pat,
         Func::Broadcast | Func::Reduce => matches!(algo, Algo::Ring | Algo::Tree | Algo::Direct),
@@ -103,45 +104,55 @@ pub fn available(func: Func, algo: Algo, nranks: u32) -> bool {
         Func::AlltoAll | Func::Gather | Func::Scatter => algo == Algo::Direct,
         Func::Send | Func::Recv => false,
     };
-    exists && nranks >= 2 && (algo == Algo::Ring || nranks <= MAX_MESH)
+    exists && graph.nranks() >= 2 && (algo == Algo::Ring || graph.has_peers())
 }
 
-/// Makes a rank's schedule.
+/// Makes a rank's schedule of a channel. All channels have the same number of chunks.
 ///
 /// # Errors
 /// [`Error::Internal`] where the algorithm is not [`available`], or there is no such rank or root.
-pub fn compile(kind: Kind, rank: u32, nranks: u32) -> Result<Schedule, Error> {
+pub fn compile(kind: Kind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
     let Kind { func, algo, root } = kind;
-    if !available(func, algo, nranks) || rank >= nranks || root >= nranks {
+    let nranks = graph.nranks();
+    if !available(func, algo, graph) || rank >= nranks || root >= nranks {
         return Err(Error::Internal(format!("no {} {} from root {root} for rank {rank} of {nranks}", algo.name(), func.name())));
     }
-    let order = || -> Vec<u32> { (0..nranks).collect() };
+    let channel = graph.channel(channel);
+    let (ring, seats) = (&channel.ring, &channel.tree);
     match (algo, func) {
-        (Algo::Ring, Func::AllReduce) => ring::all_reduce(&order(), rank),
-        (Algo::Ring, Func::AllGather) => ring::all_gather(&order(), rank),
-        (Algo::Ring, Func::ReduceScatter) => ring::reduce_scatter(&order(), rank),
-        (Algo::Ring, Func::Broadcast) => ring::broadcast(&order(), root, rank),
-        (Algo::Ring, _) => ring::reduce(&order(), root, rank),
-        (Algo::Tree, Func::AllReduce) => tree::all_reduce(nranks, rank),
-        (Algo::Tree, Func::Broadcast) => tree::broadcast(nranks, root, rank),
-        (Algo::Tree, _) => tree::reduce(nranks, root, rank),
-        (Algo::TwoStep, _) => direct::all_reduce_in_two(nranks, rank),
-        (Algo::Pat, Func::AllGather) => pat::all_gather(nranks, rank),
-        (Algo::Pat, _) => pat::reduce_scatter(nranks, rank),
-        (Algo::Direct, _) => compile_direct(func, root, rank, nranks),
+        (Algo::Ring, Func::AllReduce) => ring::all_reduce(ring, rank),
+        (Algo::Ring, Func::AllGather) => ring::all_gather(ring, rank),
+        (Algo::Ring, Func::ReduceScatter) => ring::reduce_scatter(ring, rank),
+        (Algo::Ring, Func::Broadcast) => ring::broadcast(ring, root, rank),
+        (Algo::Ring, _) => ring::reduce(ring, root, rank),
+        (Algo::Tree, Func::AllReduce) => tree::all_reduce(seats, rank),
+        (Algo::Tree, Func::Broadcast) => tree::broadcast(seats, root, rank),
+        (Algo::Tree, _) => tree::reduce(seats, root, rank),
+        (Algo::TwoStep, _) => direct::all_reduce_in_two(peers(channel)?, rank),
+        (Algo::Pat, Func::AllGather) => pat::all_gather(ring, rank),
+        (Algo::Pat, _) => pat::reduce_scatter(ring, rank),
+        (Algo::Direct, _) => compile_direct(func, root, peers(channel)?, rank),
     }
 }
 
-fn compile_direct(func: Func, root: u32, rank: u32, nranks: u32) -> Result<Schedule, Error> {
+/// The order of a channel's peers.
+///
+/// # Errors
+/// [`Error::Internal`] where it has none.
+pub(super) fn peers(channel: &Channel) -> Result<&Order, Error> {
+    channel.peers.as_ref().ok_or_else(|| Error::Internal("not every rank is linked with every other one".to_string()))
+}
+
+fn compile_direct(func: Func, root: u32, peers: &Order, rank: u32) -> Result<Schedule, Error> {
     match func {
-        Func::AllReduce => direct::all_reduce(nranks, rank),
-        Func::Broadcast => direct::broadcast(nranks, root, rank),
-        Func::Reduce => direct::reduce(nranks, root, rank),
-        Func::AllGather => direct::all_gather(nranks, rank),
-        Func::ReduceScatter => direct::reduce_scatter(nranks, rank),
-        Func::Gather => direct::gather(nranks, root, rank),
-        Func::Scatter => direct::scatter(nranks, root, rank),
-        Func::AlltoAll => direct::all_to_all(nranks, rank),
+        Func::AllReduce => direct::all_reduce(peers, rank),
+        Func::Broadcast => direct::broadcast(peers, root, rank),
+        Func::Reduce => direct::reduce(peers, root, rank),
+        Func::AllGather => direct::all_gather(peers, rank),
+        Func::ReduceScatter => direct::reduce_scatter(peers, rank),
+        Func::Gather => direct::gather(peers, root, rank),
+        Func::Scatter => direct::scatter(peers, root, rank),
+        Func::AlltoAll => direct::all_to_all(peers, rank),
         Func::Send | Func::Recv => Err(Error::Internal(format!("{} is not a collective", func.name()))),
     }
 }

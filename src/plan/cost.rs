@@ -7,6 +7,7 @@
 use super::algorithm::{Algo, available};
 use super::call::Func;
 use super::layout::Proto;
+use crate::topology::Graph;
 
 /// What the model knows of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,12 +81,12 @@ impl Machine {
     }
 
     /// All ways that are open to a call, the quickest first.
-    pub fn rank(&self, func: Func, nranks: u32, bytes: u64, channels: u32, ways: Ways) -> Vec<Choice> {
+    pub fn rank(&self, func: Func, graph: &Graph, bytes: u64, channels: u32, ways: Ways) -> Vec<Choice> {
         let mut choices = Vec::new();
         for algo in Algo::ALL {
             for proto in Proto::ALL {
-                if available(func, algo, nranks) && ways.allows(algo, proto) {
-                    choices.push(Choice { algo, proto, us: self.estimate(func, algo, proto, nranks, bytes, channels) });
+                if available(func, algo, graph) && ways.allows(algo, proto) {
+                    choices.push(Choice { algo, proto, us: self.estimate(func, algo, proto, graph.nranks(), bytes, channels) });
                 }
             }
         }
@@ -103,11 +104,11 @@ pub struct Choices([Choice; CLASSES]);
 
 impl Choices {
     /// Fills the table; none where no way is open. `channels` tells how many channels a call of some bytes has.
-    pub fn fill(machine: &Machine, func: Func, nranks: u32, ways: Ways, channels: impl Fn(u64) -> u32) -> Option<Choices> {
+    pub fn fill(machine: &Machine, func: Func, graph: &Graph, ways: Ways, channels: impl Fn(u64) -> u32) -> Option<Choices> {
         let best = |class: usize| {
             // The middle of the class.
             let bytes = (1u64 << class.min(62)) / 4 * 3;
-            machine.rank(func, nranks, bytes, channels(bytes), ways).first().copied()
+            machine.rank(func, graph, bytes, channels(bytes), ways).first().copied()
         };
         let mut table = [best(0)?; CLASSES];
         for (class, choice) in table.iter_mut().enumerate().skip(1) {
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn few_bytes_take_few_hops_and_many_bytes_the_ring() {
-        let table = Choices::fill(&HOST, Func::AllReduce, 4, Ways::ALL, |_| 1).expect("ways");
+        let table = Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), Ways::ALL, |_| 1).expect("ways");
         assert_eq!(table.of(8).algo, Algo::Direct);
         assert_ne!(table.of(64 << 20).algo, Algo::Direct);
         assert!(table.of(8).us < table.of(1 << 20).us);
@@ -139,8 +140,8 @@ mod tests {
     #[test]
     fn filters_are_obeyed() {
         let ways = Ways { algos: 1 << Algo::Ring as u8, protos: 1 << Proto::Ll as u8 };
-        let table = Choices::fill(&HOST, Func::AllReduce, 4, ways, |_| 1).expect("ways");
+        let table = Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), ways, |_| 1).expect("ways");
         assert!((0..40).all(|bits| (table.of(1 << bits).algo, table.of(1 << bits).proto) == (Algo::Ring, Proto::Ll)));
-        assert!(Choices::fill(&HOST, Func::AllReduce, 4, Ways { algos: 0, ..ways }, |_| 1).is_none());
+        assert!(Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), Ways { algos: 0, ..ways }, |_| 1).is_none());
     }
 }

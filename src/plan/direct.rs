@@ -2,7 +2,7 @@
 //! reduced in parts; the lowest latency there is.
 //!
 //! *Order of reduction.* Always that of the ranks: ((x0 + x1) + x2) + …, whatever the number of ranks, the chunk or the
-//! algorithm. So AllReduce in one step and in two, Reduce and ReduceScatter give the same bits.
+//! algorithm, and in which order peers are visited. So AllReduce in one step and in two, Reduce and ReduceScatter give the same bits.
 //!
 //! A step receives from at most [`MAX_FAN`] links, so with more ranks a reduction takes several steps: the sum so far
 //! is kept in the output and goes on from there. A rank whose own place is not in the first of them would need
@@ -14,23 +14,28 @@ use super::layout::MAX_FAN;
 use super::layout::step_flag::{FROM_OUT, IN, OUT, POST};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
+use crate::topology::Order;
 
 /// Slots without which ranks would wait for each other: proved by the executor.
 const SLOTS_NEEDED: u32 = 2;
 const FAN: u32 = MAX_FAN as u32;
 
 /// A rank among all: what it does to take part in the reductions, copies and scatterings of others.
-pub(super) struct Direct {
+pub(super) struct Direct<'a> {
     pub rank: u32,
     pub nranks: u32,
+    peers: &'a Order,
+    /// The rank's place among the peers.
+    at: u32,
 }
 
-impl Direct {
-    pub fn new(nranks: u32, rank: u32) -> Result<Direct, Error> {
-        if nranks < 2 || rank >= nranks {
-            return Err(Error::Internal(format!("no schedule of {nranks} ranks for rank {rank}")));
+impl<'a> Direct<'a> {
+    pub fn new(peers: &'a Order, rank: u32) -> Result<Direct<'a>, Error> {
+        let nranks = peers.nranks();
+        match peers.place(rank) {
+            Some(at) if nranks >= 2 => Ok(Direct { rank, nranks, peers, at }),
+            _ => Err(Error::Internal(format!("no schedule of {nranks} ranks for rank {rank}"))),
         }
-        Ok(Direct { rank, nranks })
     }
 
     pub fn schedule(&self, nchunks: u32) -> Schedule {
@@ -39,12 +44,12 @@ impl Direct {
 
     /// All others, beginning with the next, so that not all ranks send to the same one first.
     pub fn following(&self) -> Vec<u32> {
-        (1..self.nranks).map(|d| (self.rank + d) % self.nranks).collect()
+        (1..self.nranks).map(|d| self.peers.at(self.at + d)).collect()
     }
 
     /// All others, beginning with the one before: in the order in which their data comes.
     fn preceding(&self) -> Vec<u32> {
-        (1..self.nranks).map(|d| (self.rank + self.nranks - d) % self.nranks).collect()
+        (1..self.nranks).map(|d| self.peers.at(self.at + self.nranks - d)).collect()
     }
 
     /// Whether the own contribution comes back as an echo before it is reduced.
@@ -130,9 +135,9 @@ impl Direct {
 /// Direct AllReduce in one step: everybody's data to everybody, who adds it all up.
 ///
 /// # Errors
-/// [`Error::Internal`] where there are fewer than two ranks, or no `rank` among them.
-pub fn all_reduce(nranks: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
+/// [`Error::Internal`] where there are fewer than two `peers`, or no `rank` among them.
+pub fn all_reduce(peers: &Order, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
     let mut s = me.schedule(1);
     me.ask_for_echo(&mut s, 0)?;
     me.fan_out(&mut s, &me.following(), Draft { flags: IN, ..Draft::ONCE })?;
@@ -145,9 +150,9 @@ pub fn all_reduce(nranks: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn all_reduce_in_two(nranks: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
-    let mut s = me.schedule(nranks);
+pub fn all_reduce_in_two(peers: &Order, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
+    let mut s = me.schedule(me.nranks);
     me.ask_for_echo(&mut s, rank)?;
     me.hand_out(&mut s)?;
     me.echo(&mut s, |of| of)?;
@@ -163,9 +168,9 @@ pub fn all_reduce_in_two(nranks: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn reduce_scatter(nranks: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
-    let mut s = me.schedule(nranks);
+pub fn reduce_scatter(peers: &Order, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
+    let mut s = me.schedule(me.nranks);
     me.ask_for_echo(&mut s, rank)?;
     me.hand_out(&mut s)?;
     me.echo(&mut s, |of| of)?;
@@ -177,9 +182,9 @@ pub fn reduce_scatter(nranks: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn all_gather(nranks: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
-    let mut s = me.schedule(nranks);
+pub fn all_gather(peers: &Order, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
+    let mut s = me.schedule(me.nranks);
     me.own_to_all(&mut s, rank)?;
     me.collect(&mut s)?;
     Ok(s)
@@ -189,8 +194,8 @@ pub fn all_gather(nranks: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn broadcast(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
+pub fn broadcast(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
     let mut s = me.schedule(1);
     match rank == root {
         true => me.own_to_all(&mut s, 0)?,
@@ -203,8 +208,8 @@ pub fn broadcast(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn reduce(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
+pub fn reduce(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
     let mut s = me.schedule(1);
     if rank == root {
         me.ask_for_echo(&mut s, 0)?;
@@ -222,9 +227,9 @@ pub fn reduce(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn all_to_all(nranks: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
-    let mut s = me.schedule(nranks);
+pub fn all_to_all(peers: &Order, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
+    let mut s = me.schedule(me.nranks);
     s.push(Draft { flags: IN | OUT, ..Draft::ONCE }.chunk(rank))?;
     for (to, from) in me.following().into_iter().zip(me.preceding()) {
         s.push(Draft { flags: IN, send: &[to], ..Draft::ONCE }.chunk(to))?;
@@ -237,9 +242,9 @@ pub fn all_to_all(nranks: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn gather(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
-    let mut s = me.schedule(nranks);
+pub fn gather(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
+    let mut s = me.schedule(me.nranks);
     if rank != root {
         s.push(Draft { flags: IN, send: &[root], ..Draft::ONCE })?;
         return Ok(s);
@@ -253,9 +258,9 @@ pub fn gather(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn scatter(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(nranks, rank)?;
-    let mut s = me.schedule(nranks);
+pub fn scatter(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Direct::new(peers, rank)?;
+    let mut s = me.schedule(me.nranks);
     if rank != root {
         s.push(Draft { flags: OUT, recv: &[root], ..Draft::ONCE })?;
         return Ok(s);

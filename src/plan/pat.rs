@@ -3,8 +3,9 @@
 //! own, and what is aggregated are the hops.)
 //!
 //! Every rank is the root of a binomial tree for its own chunk, and all trees are the same but for where they begin.
-//! Rank c + n - o is at *offset* o of chunk c's tree. It is o's lowest set bit away from its parent, and its children
-//! are all smaller powers of two away. So a rank has to do with ranks at distances 1, 2, 4, … only. Data that goes far
+//! The rank o places before chunk c's own is at *offset* o of its tree. It is o's lowest set bit away from its parent, and its children
+//! are all smaller powers of two away. So a rank has to do with ranks at distances 1, 2, 4, … only, counted in the order
+//! of the ring. Data that goes far
 //! goes first, while there is little of it.
 //!
 //! *AllGather* sends chunks down their trees: a chunk that comes in is written to the output and passed on to all
@@ -20,6 +21,7 @@ use super::layout::SLOTS;
 use super::layout::step_flag::{IN, OUT, POST};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
+use crate::topology::Order;
 
 /// Offsets of a block.
 const BLOCK: u32 = 2 * SLOTS as u32;
@@ -46,17 +48,20 @@ fn offsets(n: u32) -> Vec<u32> {
 }
 
 /// A rank among all.
-struct Place {
+struct Place<'a> {
+    order: &'a Order,
     rank: u32,
+    at: u32,
     n: u32,
 }
 
-impl Place {
-    fn new(n: u32, rank: u32) -> Result<Place, Error> {
-        if n < 2 || rank >= n {
-            return Err(Error::Internal(format!("no trees of {n} ranks for rank {rank}")));
+impl<'a> Place<'a> {
+    fn find(order: &'a Order, rank: u32) -> Result<Place<'a>, Error> {
+        let n = order.nranks();
+        match order.place(rank) {
+            Some(at) if n >= 2 => Ok(Place { order, rank, at, n }),
+            _ => Err(Error::Internal(format!("no trees of {n} ranks for rank {rank}"))),
         }
-        Ok(Place { rank, n })
     }
 
     fn schedule(&self) -> Schedule {
@@ -67,11 +72,11 @@ impl Place {
 
     /// The rank, or its chunk, this far ahead.
     fn ahead(&self, distance: u32) -> u32 {
-        (self.rank + distance) % self.n
+        self.order.at(self.at + distance % self.n)
     }
 
     fn behind(&self, distance: u32) -> u32 {
-        (self.rank + self.n - distance) % self.n
+        self.order.at(self.at + self.n - distance)
     }
 
     /// Distances to the children of offset `o`, the greatest first.
@@ -83,11 +88,11 @@ impl Place {
 /// PAT AllGather.
 ///
 /// # Errors
-/// [`Error::Internal`] where there are fewer than two ranks, or no `rank` among them.
-pub fn all_gather(nranks: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Place::new(nranks, rank)?;
+/// [`Error::Internal`] where `order` has fewer than two ranks, or not `rank`.
+pub fn all_gather(order: &Order, rank: u32) -> Result<Schedule, Error> {
+    let me = Place::find(order, rank)?;
     let mut s = me.schedule();
-    for o in offsets(nranks) {
+    for o in offsets(me.n) {
         let send: Vec<u32> = me.children(o).iter().map(|d| me.behind(*d)).collect();
         let parent = [me.ahead(distance(o))];
         let draft = Draft { flags: OUT, send: &send, ..Draft::ONCE }.chunk(me.ahead(o));
@@ -104,10 +109,10 @@ pub fn all_gather(nranks: u32, rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_gather`].
-pub fn reduce_scatter(nranks: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Place::new(nranks, rank)?;
+pub fn reduce_scatter(order: &Order, rank: u32) -> Result<Schedule, Error> {
+    let me = Place::find(order, rank)?;
     let mut s = me.schedule();
-    for o in offsets(nranks).into_iter().rev() {
+    for o in offsets(me.n).into_iter().rev() {
         let recv: Vec<u32> = me.children(o).iter().map(|d| me.behind(*d)).collect();
         let parent = [me.ahead(distance(o))];
         let draft = Draft { flags: IN, recv: &recv, place: recv.len() as u8, in_chunk: me.ahead(o), ..Draft::ONCE };
@@ -128,10 +133,11 @@ mod tests {
         assert_eq!(offsets(8), [0, 4, 2, 6, 1, 5, 3, 7]);
         assert_eq!(offsets(5), [0, 4, 2, 1, 3]);
         assert_eq!(offsets(20)[14..], [7, 15, 16, 18, 17, 19]);
-        let me = Place { rank: 0, n: 13 };
+        let (order, two) = (Order::of_numbers(13), Order::of_numbers(2));
+        let me = Place::find(&order, 0).unwrap();
         assert_eq!(me.children(0), [8, 4, 2, 1]);
         assert_eq!(me.children(8), [4, 2, 1]);
         assert!(me.children(12).is_empty());
-        assert_eq!(Place { rank: 0, n: 2 }.children(0), [1]);
+        assert_eq!(Place::find(&two, 0).unwrap().children(0), [1]);
     }
 }

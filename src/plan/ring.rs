@@ -4,6 +4,7 @@
 use super::layout::step_flag::{IN, OUT, POST};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
+use crate::topology::Order;
 
 /// Slots without which a ring of ranks waits for itself: a step that receives and sends gives back the slot
 /// it received only when it has one to send.
@@ -11,46 +12,46 @@ const SLOTS_NEEDED: u32 = 2;
 
 /// A rank's place in a ring.
 struct Seat<'a> {
-    ring: &'a [u32],
+    ring: &'a Order,
     rank: u32,
-    at: usize,
+    at: u32,
 }
 
 impl<'a> Seat<'a> {
-    fn find(ring: &'a [u32], rank: u32) -> Result<Seat<'a>, Error> {
-        let at = ring.iter().position(|&r| r == rank);
-        match at {
-            Some(at) if ring.len() >= 2 => Ok(Seat { ring, rank, at }),
-            _ => Err(Error::Internal(format!("no ring of {} ranks for rank {rank}", ring.len()))),
+    fn find(ring: &'a Order, rank: u32) -> Result<Seat<'a>, Error> {
+        match ring.place(rank) {
+            Some(at) if ring.nranks() >= 2 => Ok(Seat { ring, rank, at }),
+            _ => Err(Error::Internal(format!("no ring of {} ranks for rank {rank}", ring.nranks()))),
         }
     }
 
     /// The position this many steps before the own one.
-    fn before(&self, back: usize) -> usize {
-        (self.at + self.ring.len() - back) % self.ring.len()
+    fn before(&self, back: u32) -> u32 {
+        (self.at + self.ring.nranks() - back) % self.ring.nranks()
+    }
+
+    /// The rank this many steps before.
+    fn behind(&self, back: u32) -> u32 {
+        self.ring.at(self.before(back))
     }
 
     fn next(&self) -> [u32; 1] {
-        [self.ring[(self.at + 1) % self.ring.len()]]
+        [self.ring.at(self.at + 1)]
     }
 
     fn prev(&self) -> [u32; 1] {
-        [self.ring[self.before(1)]]
+        [self.behind(1)]
     }
 
     /// How many steps after `root` the rank comes.
-    fn after(&self, root: u32) -> Result<usize, Error> {
+    fn after(&self, root: u32) -> Result<u32, Error> {
         let seat = Seat::find(self.ring, root)?;
-        Ok((self.at + self.ring.len() - seat.at) % self.ring.len())
+        Ok(self.before(seat.at))
     }
 
-    fn schedule(&self, nchunks: usize) -> Result<Schedule, Error> {
-        Ok(Schedule::new(self.rank, LinkClass::Ring, many(nchunks)?, SLOTS_NEEDED))
+    fn schedule(&self, nchunks: u32) -> Schedule {
+        Schedule::new(self.rank, LinkClass::Ring, nchunks, SLOTS_NEEDED)
     }
-}
-
-fn many(n: usize) -> Result<u32, Error> {
-    u32::try_from(n).map_err(|_| Error::Internal(format!("a ring of {n} ranks")))
 }
 
 /// Ring AllReduce: the schedule of `rank` in a ring that visits ranks in the order of `ring`.
@@ -63,21 +64,20 @@ fn many(n: usize) -> Result<u32, Error> {
 /// # Errors
 /// [`Error::Internal`] where `ring` has fewer than two ranks (one rank's AllReduce is a copy), more than
 /// a step can repeat, or not `rank`.
-pub fn all_reduce(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
+pub fn all_reduce(ring: &Order, rank: u32) -> Result<Schedule, Error> {
     let seat = Seat::find(ring, rank)?;
-    let n = ring.len();
-    let around = many(n - 2)?;
+    let n = ring.nranks();
     let (next, prev) = (seat.next(), seat.prev());
-    let chunk = |back: usize| many(seat.before(back));
+    let chunk = |back: u32| seat.before(back);
 
-    let mut s = seat.schedule(n)?;
+    let mut s = seat.schedule(n);
     let once = Draft { place: 1, ..Draft::ONCE };
-    s.push(Draft { flags: IN, send: &next, place: 0, ..once }.chunk(chunk(1)?))?;
-    let pass = Draft { recv: &prev, send: &next, repeat: around, stride: -1, ..once };
-    s.push(Draft { flags: IN, ..pass }.chunk(chunk(2)?))?;
-    s.push(Draft { flags: IN | OUT | POST, recv: &prev, send: &next, ..once }.chunk(chunk(0)?))?;
-    s.push(Draft { flags: OUT, place: 0, ..pass }.chunk(chunk(1)?))?;
-    s.push(Draft { flags: OUT, place: 0, recv: &prev, ..once }.chunk(chunk(n - 1)?))?;
+    s.push(Draft { flags: IN, send: &next, place: 0, ..once }.chunk(chunk(1)))?;
+    let pass = Draft { recv: &prev, send: &next, repeat: n - 2, stride: -1, ..once };
+    s.push(Draft { flags: IN, ..pass }.chunk(chunk(2)))?;
+    s.push(Draft { flags: IN | OUT | POST, recv: &prev, send: &next, ..once }.chunk(chunk(0)))?;
+    s.push(Draft { flags: OUT, place: 0, ..pass }.chunk(chunk(1)))?;
+    s.push(Draft { flags: OUT, place: 0, recv: &prev, ..once }.chunk(chunk(n - 1)))?;
     Ok(s)
 }
 
@@ -85,15 +85,15 @@ pub fn all_reduce(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn all_gather(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
+pub fn all_gather(ring: &Order, rank: u32) -> Result<Schedule, Error> {
     let seat = Seat::find(ring, rank)?;
-    let n = ring.len();
+    let n = ring.nranks();
     let (next, prev) = (seat.next(), seat.prev());
-    let mut s = seat.schedule(n)?;
+    let mut s = seat.schedule(n);
     s.push(Draft { flags: IN | OUT, send: &next, out_chunk: rank, ..Draft::ONCE })?;
     let pass = Draft { flags: OUT, recv: &prev, send: &next, ..Draft::ONCE };
-    s.push_run(pass, (1..n - 1).map(|back| ring[seat.before(back)]))?;
-    s.push(Draft { flags: OUT, recv: &prev, ..Draft::ONCE }.chunk(ring[seat.before(n - 1)]))?;
+    s.push_run(pass, (1..n - 1).map(|back| seat.behind(back)))?;
+    s.push(Draft { flags: OUT, recv: &prev, ..Draft::ONCE }.chunk(seat.behind(n - 1)))?;
     Ok(s)
 }
 
@@ -102,14 +102,14 @@ pub fn all_gather(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`].
-pub fn reduce_scatter(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
+pub fn reduce_scatter(ring: &Order, rank: u32) -> Result<Schedule, Error> {
     let seat = Seat::find(ring, rank)?;
-    let n = ring.len();
+    let n = ring.nranks();
     let (next, prev) = (seat.next(), seat.prev());
-    let mut s = seat.schedule(n)?;
-    s.push(Draft { flags: IN, send: &next, ..Draft::ONCE }.chunk(ring[seat.before(1)]))?;
+    let mut s = seat.schedule(n);
+    s.push(Draft { flags: IN, send: &next, ..Draft::ONCE }.chunk(seat.behind(1)))?;
     let pass = Draft { flags: IN, recv: &prev, send: &next, place: 1, ..Draft::ONCE };
-    s.push_run(pass, (2..n).map(|back| ring[seat.before(back)]))?;
+    s.push_run(pass, (2..n).map(|back| seat.behind(back)))?;
     let last = Draft { flags: IN | OUT | POST, recv: &prev, place: 1, ..Draft::ONCE };
     s.push(Draft { in_chunk: rank, out_chunk: 0, ..last })?;
     Ok(s)
@@ -119,14 +119,14 @@ pub fn reduce_scatter(ring: &[u32], rank: u32) -> Result<Schedule, Error> {
 ///
 /// # Errors
 /// As [`all_reduce`]; also where the ring has no `root`.
-pub fn broadcast(ring: &[u32], root: u32, rank: u32) -> Result<Schedule, Error> {
+pub fn broadcast(ring: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
     let seat = Seat::find(ring, rank)?;
     let (next, prev) = (seat.next(), seat.prev());
     let after = seat.after(root)?;
-    let mut s = seat.schedule(1)?;
+    let mut s = seat.schedule(1);
     let flags = if after == 0 { IN | OUT } else { OUT };
     let recv: &[u32] = if after == 0 { &[] } else { &prev };
-    let send: &[u32] = if after == ring.len() - 1 { &[] } else { &next };
+    let send: &[u32] = if after == ring.nranks() - 1 { &[] } else { &next };
     s.push(Draft { flags, recv, send, ..Draft::ONCE })?;
     Ok(s)
 }
@@ -136,10 +136,10 @@ pub fn broadcast(ring: &[u32], root: u32, rank: u32) -> Result<Schedule, Error> 
 ///
 /// # Errors
 /// As [`broadcast`].
-pub fn reduce(ring: &[u32], root: u32, rank: u32) -> Result<Schedule, Error> {
+pub fn reduce(ring: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
     let seat = Seat::find(ring, rank)?;
     let (next, prev) = (seat.next(), seat.prev());
-    let mut s = seat.schedule(1)?;
+    let mut s = seat.schedule(1);
     s.push(match seat.after(root)? {
         0 => Draft { flags: IN | OUT | POST, recv: &prev, place: 1, ..Draft::ONCE },
         1 => Draft { flags: IN, send: &next, ..Draft::ONCE },

@@ -4,6 +4,7 @@
 use super::layout::step_flag::{FROM_OUT, IN, OUT, POST};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
+use crate::topology::Order;
 
 /// Slots that the trees need: proved by the executor.
 const SLOTS_NEEDED: u32 = 2;
@@ -24,6 +25,91 @@ fn parent(seat: u32, n: u32) -> Option<u32> {
     Some(if above < n { above } else { seat ^ height })
 }
 
+/// The children of a seat in the tree over seats 0..n: one before it, one after it.
+fn children(seat: u32, n: u32) -> (Option<u32>, Option<u32>) {
+    let height = seat & seat.wrapping_neg();
+    let before = (height > 1).then(|| seat - height / 2);
+    // Where the tree is cut off, the child is farther down; below the root, it is as high up as there are seats.
+    let room = (n - 1 - seat).min(if seat == 0 { n } else { height / 2 });
+    (before, room.checked_ilog2().map(|log| seat + (1 << log)))
+}
+
+/// How seats are taken: by which place in the order, counted from that of the tree's seat 0 or root.
+#[derive(Clone, Copy, Debug)]
+enum Seating {
+    /// Seat by seat.
+    Straight,
+    /// From the last one on.
+    Reversed,
+    /// From the second one on; the first one comes last.
+    Moved,
+    /// The root first, then from the last one on.
+    ReversedBehindRoot,
+    /// The root first, then from the third one on; the second one comes last.
+    MovedBehindRoot,
+}
+
+impl Seating {
+    fn place(self, seat: u32, n: u32) -> u32 {
+        match self {
+            Seating::Reversed => n - 1 - seat,
+            Seating::Moved => (seat + 1) % n,
+            Seating::ReversedBehindRoot if seat > 0 => n - seat,
+            Seating::MovedBehindRoot if seat > 0 => 1 + seat % (n - 1),
+            _ => seat,
+        }
+    }
+
+    fn seat(self, place: u32, n: u32) -> u32 {
+        match self {
+            Seating::Reversed => n - 1 - place,
+            Seating::Moved => (place + n - 1) % n,
+            Seating::ReversedBehindRoot if place > 0 => n - place,
+            Seating::MovedBehindRoot if place > 1 => place - 1,
+            Seating::MovedBehindRoot if place == 1 => n - 1,
+            _ => place,
+        }
+    }
+}
+
+/// A tree: who takes which seat.
+#[derive(Clone, Copy, Debug)]
+struct Tree<'a> {
+    order: &'a Order,
+    /// The place in the order from which on places are counted.
+    first: u32,
+    seating: Seating,
+}
+
+impl<'a> Tree<'a> {
+    /// The trees of an AllReduce: the second is the first one mirrored, or moved on by a seat, so that odd and even seats
+    /// change places.
+    fn free(order: &'a Order) -> [Tree<'a>; TREES] {
+        let second = if order.nranks().is_multiple_of(2) { Seating::Reversed } else { Seating::Moved };
+        [Seating::Straight, second].map(|seating| Tree { order, first: 0, seating })
+    }
+
+    /// Two trees that have the same root: the seats behind it change places as in [`Tree::free`].
+    fn rooted(order: &'a Order, root: u32) -> Result<[Tree<'a>; TREES], Error> {
+        let first = order.place(root).ok_or_else(|| Error::Internal(format!("no tree with root {root}")))?;
+        let even = order.nranks().is_multiple_of(2);
+        let second = if even { Seating::MovedBehindRoot } else { Seating::ReversedBehindRoot };
+        Ok([Seating::Straight, second].map(|seating| Tree { order, first, seating }))
+    }
+
+    /// The rank on a seat.
+    fn rank(&self, seat: u32) -> u32 {
+        self.order.at(self.first + self.seating.place(seat, self.order.nranks()))
+    }
+
+    /// The seat of a rank.
+    fn seat(&self, rank: u32) -> Option<u32> {
+        let n = self.order.nranks();
+        let place = (self.order.place(rank)? + n - self.first) % n;
+        Some(self.seating.seat(place, n))
+    }
+}
+
 /// One rank's neighbours in one tree.
 #[derive(Debug)]
 struct Node {
@@ -36,24 +122,23 @@ struct Node {
 }
 
 impl Node {
-    /// Finds `rank` in a tree whose seats are taken by `ranks`.
-    fn find(ranks: &[u32], rank: u32, chunk: u32) -> Result<Node, Error> {
-        let n = ranks.len() as u32;
-        let seat = ranks.iter().position(|r| *r == rank);
-        let Some(seat) = seat.filter(|_| n >= 2).map(|seat| seat as u32) else {
+    /// Finds `rank` in a tree.
+    fn find(tree: &Tree<'_>, rank: u32, chunk: u32) -> Result<Node, Error> {
+        let n = tree.order.nranks();
+        let Some(seat) = tree.seat(rank).filter(|_| n >= 2) else {
             return Err(Error::Internal(format!("no tree of {n} ranks for rank {rank}")));
         };
-        let below: Vec<u32> = (0..n).filter(|child| parent(*child, n) == Some(seat)).collect();
+        let (before, after) = children(seat, n);
         Ok(Node {
-            parent: parent(seat, n).map(|p| ranks[p as usize]),
-            place: below.iter().filter(|child| **child < seat).count() as u8,
-            children: below.iter().map(|child| ranks[*child as usize]).collect(),
+            parent: parent(seat, n).map(|seat| tree.rank(seat)),
+            place: u8::from(before.is_some()),
+            children: before.into_iter().chain(after).map(|seat| tree.rank(seat)).collect(),
             chunk,
         })
     }
 
-    fn is_neighbour(&self, rank: u32) -> bool {
-        self.parent == Some(rank) || self.children.contains(&rank)
+    fn neighbours(&self) -> impl Iterator<Item = u32> {
+        self.children.iter().copied().chain(self.parent)
     }
 
     /// Adds up what comes from below, and sends it to the parent; at the root it is the result.
@@ -75,31 +160,6 @@ impl Node {
     }
 }
 
-/// The trees of an AllReduce over ranks 0..n: the second is the first one mirrored, or moved on by a seat, so that
-/// odd and even seats change places.
-fn free_trees(n: u32) -> [Vec<u32>; TREES] {
-    let first: Vec<u32> = (0..n).collect();
-    let mut second = first.clone();
-    if n.is_multiple_of(2) {
-        second.reverse()
-    } else {
-        second.rotate_left(1)
-    }
-    [first, second]
-}
-
-/// Two trees that have the same root: the seats behind it change places as in [`free_trees`].
-fn rooted_trees(n: u32, root: u32) -> [Vec<u32>; TREES] {
-    let first: Vec<u32> = (0..n).map(|seat| (root + seat) % n).collect();
-    let mut second = first.clone();
-    if n.is_multiple_of(2) {
-        second[1..].rotate_left(1)
-    } else {
-        second[1..].reverse()
-    }
-    [first, second]
-}
-
 /// A rank in both trees.
 struct Nodes {
     rank: u32,
@@ -111,9 +171,9 @@ struct Nodes {
 
 impl Nodes {
     /// Finds a rank. Leaves come first, since they wait for nobody, but for trees that share links.
-    fn find(trees: &[Vec<u32>; TREES], rank: u32) -> Result<Nodes, Error> {
+    fn find(trees: &[Tree<'_>; TREES], rank: u32) -> Result<Nodes, Error> {
         let mut nodes = [Node::find(&trees[0], rank, 0)?, Node::find(&trees[1], rank, 1)?];
-        let shared = trees[0].iter().any(|other| nodes.iter().all(|node| node.is_neighbour(*other)));
+        let shared = nodes[0].neighbours().any(|rank| nodes[1].neighbours().any(|other| other == rank));
         if !shared {
             nodes.sort_by_key(|node| node.children.len());
         }
@@ -141,9 +201,9 @@ const NEVER: Draft<'static> = Draft { repeat: 0, ..Draft::ONCE };
 /// reduced in the order of its tree's seats (sums of sums), by its root alone, so all ranks get the same bits.
 ///
 /// # Errors
-/// [`Error::Internal`] where there are fewer than two ranks, or no `rank` among them.
-pub fn all_reduce(nranks: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Nodes::find(&free_trees(nranks), rank)?;
+/// [`Error::Internal`] where `order` has fewer than two ranks, or not `rank`.
+pub fn all_reduce(order: &Order, rank: u32) -> Result<Schedule, Error> {
+    let me = Nodes::find(&Tree::free(order), rank)?;
     let mut s = me.schedule();
     let finish = Draft { flags: IN | OUT | POST, ..Draft::ONCE };
     if me.shared {
@@ -162,9 +222,9 @@ pub fn all_reduce(nranks: u32, rank: u32) -> Result<Schedule, Error> {
 /// Tree Broadcast: the root feeds both trees.
 ///
 /// # Errors
-/// As [`all_reduce`].
-pub fn broadcast(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Nodes::find(&rooted_trees(nranks, root), rank)?;
+/// As [`all_reduce`]; also where `order` has no `root`.
+pub fn broadcast(order: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Nodes::find(&Tree::rooted(order, root)?, rank)?;
     let mut s = me.schedule();
     me.down(&mut s, Draft { flags: IN | OUT, ..Draft::ONCE })?;
     Ok(s)
@@ -173,9 +233,9 @@ pub fn broadcast(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
 /// Tree Reduce: both trees end at the root. The order of reduction is the order of seats, counted from the root.
 ///
 /// # Errors
-/// As [`all_reduce`].
-pub fn reduce(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Nodes::find(&rooted_trees(nranks, root), rank)?;
+/// As [`broadcast`].
+pub fn reduce(order: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Nodes::find(&Tree::rooted(order, root)?, rank)?;
     let mut s = me.schedule();
     me.up(&mut s, Draft { flags: IN | OUT | POST, ..Draft::ONCE })?;
     Ok(s)
@@ -185,26 +245,51 @@ pub fn reduce(nranks: u32, root: u32, rank: u32) -> Result<Schedule, Error> {
 mod tests {
     use super::*;
 
-    fn depth(ranks: &[u32], rank: u32) -> u32 {
-        match Node::find(ranks, rank, 0).unwrap().parent {
-            Some(parent) => 1 + depth(ranks, parent),
+    fn depth(tree: &Tree<'_>, rank: u32) -> u32 {
+        match Node::find(tree, rank, 0).unwrap().parent {
+            Some(parent) => 1 + depth(tree, parent),
             None => 0,
         }
     }
 
     #[test]
     fn trees_are_flat_and_narrow_and_complement_each_other() {
-        for n in (2..=64).chain([255, 256]) {
-            for trees in [free_trees(n), rooted_trees(n, n / 3)] {
+        for n in (2..=64).chain([255, 256, 1000]) {
+            let order = Order::of_numbers(n);
+            for trees in [Tree::free(&order), Tree::rooted(&order, n / 3).unwrap()] {
                 let mut twice = 0;
                 for rank in 0..n {
-                    let nodes = trees.each_ref().map(|ranks| Node::find(ranks, rank, 0).unwrap());
+                    let nodes = trees.each_ref().map(|tree| Node::find(tree, rank, 0).unwrap());
                     assert!(nodes.iter().all(|node| node.children.len() <= 2));
                     twice += u32::from(nodes.iter().all(|node| !node.children.is_empty()));
-                    assert!(trees.iter().all(|ranks| depth(ranks, rank) <= n.ilog2() + 1), "n = {n}");
+                    assert!(trees.iter().all(|tree| depth(tree, rank) <= n.ilog2() + 1), "n = {n}");
                 }
                 // Only roots have children in both.
                 assert!(twice <= 2, "n = {n}: {twice}");
+            }
+        }
+    }
+
+    #[test]
+    fn children_are_those_whose_parent_one_is() {
+        for n in 2..=130 {
+            for seat in 0..n {
+                let below =
+                    |range: std::ops::Range<u32>| range.filter(|child| parent(*child, n) == Some(seat)).collect::<Vec<_>>();
+                let (before, after) = children(seat, n);
+                assert_eq!(below(0..seat), Vec::from_iter(before), "seat {seat} of {n}");
+                assert_eq!(below(seat..n), Vec::from_iter(after), "seat {seat} of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn everybody_has_one_seat() {
+        let order = Order::new(vec![3, 1, 4, 0, 2, 5, 6]).unwrap();
+        for n in [2, 3, 7] {
+            let order = if n == 7 { order.clone() } else { Order::of_numbers(n) };
+            for tree in Tree::free(&order).into_iter().chain(Tree::rooted(&order, n - 1).unwrap()) {
+                assert!((0..n).all(|seat| tree.seat(tree.rank(seat)) == Some(seat)), "{tree:?}");
             }
         }
     }

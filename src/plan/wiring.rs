@@ -3,12 +3,14 @@
 //! Links are connected by *units*, when a call first needs one: a channel of a class and protocol, or, of messages, a
 //! pair of ranks.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::MAX_MESH;
 use super::layout::{Proto, SLOTS};
 use super::schedule::{LinkClass, LinkId};
 use crate::error::Error;
+use crate::topology::Graph;
 
 #[cfg(test)]
 mod tests;
@@ -55,7 +57,8 @@ impl Unit {
 /// Links of one class and protocol, alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSet {
-    /// Whom they link: [`LinkClass::Ring`] each rank with the next one, the others every rank with every other one.
+    /// Whom they link: [`LinkClass::Ring`] each rank with the next one of its channel's ring, the others every rank with every
+    /// other one.
     pub class: LinkClass,
     /// How their slots carry data.
     pub proto: Proto,
@@ -84,26 +87,16 @@ impl LinkNeed {
 /// All links of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wiring {
-    ring: Vec<u32>,
-    /// The place of each rank in the ring.
-    places: Vec<usize>,
+    graph: Arc<Graph>,
     sets: Vec<LinkSet>,
 }
 
 impl Wiring {
-    /// Wires the ranks that `ring` lists, each once, in the order of the ring. One rank has no links.
+    /// Wires the ranks of a graph. One rank has no links.
     ///
     /// # Errors
-    /// [`Error::Internal`] where `ring` is not all ranks from 0 on, or a set has no channel, slots of an impossible
-    /// size, or class and protocol of another set.
-    pub fn new(ring: Vec<u32>, sets: Vec<LinkSet>) -> Result<Wiring, Error> {
-        let mut places = vec![usize::MAX; ring.len()];
-        for (place, &rank) in ring.iter().enumerate() {
-            match places.get_mut(rank as usize) {
-                Some(free) if *free == usize::MAX => *free = place,
-                _ => return Err(Error::Internal(format!("a ring of {} ranks with rank {rank} at {place}", ring.len()))),
-            }
-        }
+    /// [`Error::Internal`] where a set has no channel, slots of an impossible size, or class and protocol of another set.
+    pub fn new(graph: Graph, sets: Vec<LinkSet>) -> Result<Wiring, Error> {
         for (number, set) in sets.iter().enumerate() {
             let twice = sets[..number].iter().any(|other| (other.class, other.proto) == (set.class, set.proto));
             let pairs = set.class == LinkClass::Peer && set.channels != 1;
@@ -111,26 +104,32 @@ impl Wiring {
                 return Err(Error::Internal(format!("a set of links that cannot be: {set:?}")));
             }
         }
-        Ok(Wiring { ring, places, sets })
+        Ok(Wiring { graph: Arc::new(graph), sets })
     }
 
-    /// The links of a communicator on one host: a ring in the order of ranks, and small slots between any two.
+    /// The links of a communicator on one host: a ring in the order of ranks, and small slots between others.
     ///
     /// # Errors
     /// As [`Wiring::new`].
     pub fn of_host(nranks: u32, proto: Proto, channels: u32, ring_slot_bytes: u32) -> Result<Wiring, Error> {
         let set = |class, channels, slot_bytes| LinkSet { class, proto, channels, slot_bytes };
+        let graph = Graph::of_host(nranks);
         let mut sets = vec![set(LinkClass::Ring, channels, ring_slot_bytes)];
-        if nranks <= MAX_MESH {
+        if graph.has_peers() {
             sets.push(set(LinkClass::Mesh, channels, mesh_slot_bytes(nranks)));
         }
         sets.push(set(LinkClass::Peer, 1, pair_slot_bytes(nranks)));
-        Wiring::new((0..nranks).collect(), sets)
+        Wiring::new(graph, sets)
     }
 
     /// The number of ranks.
     pub fn nranks(&self) -> u32 {
-        self.ring.len() as u32
+        self.graph.nranks()
+    }
+
+    /// What schedules are compiled from.
+    pub fn graph(&self) -> &Arc<Graph> {
+        &self.graph
     }
 
     /// The sets, in the order that they were given in.
@@ -143,8 +142,8 @@ impl Wiring {
         self.sets.iter().find(|set| set.class == class && set.proto == proto)
     }
 
-    /// The links that a rank takes part in: set by set, channel by channel, peer by peer in the order of the ring
-    /// from the next one on; to a peer before from it.
+    /// The links that a rank takes part in: set by set, channel by channel. Of a ring, to the next rank and from the one
+    /// before; of others, peer by peer in the order of their numbers from the next one on, to a peer before from it.
     pub fn links(&self, rank: u32) -> Vec<LinkNeed> {
         let channels = self.sets.iter().flat_map(|set| (0..set.channels).map(move |channel| (set, channel)));
         channels.flat_map(|(set, channel)| self.channel_links(rank, set, channel)).collect()
@@ -152,22 +151,20 @@ impl Wiring {
 
     /// A rank's links of one channel, in the order of [`Wiring::links`].
     fn channel_links(&self, rank: u32, set: &LinkSet, channel: u32) -> Vec<LinkNeed> {
-        let (nranks, place) = (self.ring.len(), self.places[rank as usize]);
         let need = |from, to| LinkNeed {
             id: LinkId { from, to, class: set.class, proto: set.proto, channel },
             slot_bytes: set.slot_bytes,
         };
-        let mut links = Vec::new();
-        for distance in 1..nranks {
-            let peer = self.ring[(place + distance) % nranks];
-            let (next, previous) = match set.class {
-                LinkClass::Ring => (distance == 1, distance == nranks - 1),
-                LinkClass::Mesh | LinkClass::Peer => (true, true),
-            };
-            links.extend(next.then(|| need(rank, peer)));
-            links.extend(previous.then(|| need(peer, rank)));
+        let nranks = self.nranks();
+        let others = (1..nranks).map(|distance| (rank + distance) % nranks);
+        match set.class {
+            LinkClass::Ring => {
+                let ring = &self.graph.channel(channel).ring;
+                let place = ring.place(rank).filter(|_| nranks > 1);
+                place.map_or_else(Vec::new, |at| vec![need(rank, ring.at(at + 1)), need(ring.at(at + nranks - 1), rank)])
+            }
+            LinkClass::Mesh | LinkClass::Peer => others.flat_map(|peer| [need(rank, peer), need(peer, rank)]).collect(),
         }
-        links
     }
 
     /// A rank's links of a unit, in the order of [`Wiring::links`]; none where it has none, or there is no such unit.

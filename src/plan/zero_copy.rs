@@ -25,6 +25,7 @@ use super::layout::step_flag::{IN, NO_DATA, OFFER, OUT, POST, VERDICT};
 use super::schedule::{Draft, Schedule};
 use super::shape::{has_input, has_output};
 use crate::error::Error;
+use crate::topology::Graph;
 
 /// The most ranks of a reduction: all contributions are read in one step.
 pub const MAX_REDUCE: u32 = MAX_FAN as u32 + 1;
@@ -53,9 +54,9 @@ pub fn algo(func: Func) -> Algo {
 
 /// Whether there is a variant of an algorithm without slots: of [`Algo::TwoStep`] and [`Algo::Direct`], for reductions
 /// with at most [`MAX_REDUCE`] ranks. (AllReduce in one step would read everything n times.)
-pub fn available(func: Func, algo: Algo, nranks: u32) -> bool {
+pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
     let reduces = matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter);
-    algo == self::algo(func) && algorithm::available(func, algo, nranks) && (!reduces || nranks <= MAX_REDUCE)
+    algo == self::algo(func) && algorithm::available(func, algo, graph) && (!reduces || graph.nranks() <= MAX_REDUCE)
 }
 
 /// Which buffers of a rank its peers use.
@@ -66,20 +67,21 @@ pub fn offers(func: Func, root: u32, rank: u32) -> Reach {
 }
 
 /// Whether ranks can agree on a variant ([`agreed`]): every rank hears all others in one step.
-pub fn can_agree(func: Func, algo: Algo, nranks: u32) -> bool {
-    available(func, algo, nranks) && nranks <= MAX_REDUCE
+pub fn can_agree(func: Func, algo: Algo, graph: &Graph) -> bool {
+    available(func, algo, graph) && graph.nranks() <= MAX_REDUCE
 }
 
-/// Makes a rank's schedule for work items with [`super::layout::work_flag::OFFER`]: before it all ranks tell each other
+/// Makes a rank's schedule of a channel for work items with [`super::layout::work_flag::OFFER`]: before it all ranks tell each other
 /// where their buffers are, and whether they reach those of the others (`kernels/offers.cuh`).
 ///
 /// # Errors
 /// As [`compile`], and where ranks cannot agree.
-pub fn agreed(kind: Kind, rank: u32, nranks: u32) -> Result<Schedule, Error> {
-    if !can_agree(kind.func, kind.algo, nranks) {
-        return Err(Error::Internal(format!("{nranks} ranks do not agree on a {} in one step", kind.func.name())));
+pub fn agreed(kind: Kind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
+    if !can_agree(kind.func, kind.algo, graph) {
+        let (nranks, func) = (graph.nranks(), kind.func.name());
+        return Err(Error::Internal(format!("{nranks} ranks do not agree on a {func} in one step")));
     }
-    let me = ZeroCopy { all: Direct::new(nranks, rank)?, root: kind.root };
+    let me = ZeroCopy::find(kind.root, graph, channel, rank)?;
     let (others, mut s) = (me.others(), me.schedule(kind.func));
     for flag in [OFFER, VERDICT] {
         let signal = Draft { flags: NO_DATA | flag, ..Draft::ONCE };
@@ -90,17 +92,18 @@ pub fn agreed(kind: Kind, rank: u32, nranks: u32) -> Result<Schedule, Error> {
     Ok(s)
 }
 
-/// Makes a rank's schedule.
+/// Makes a rank's schedule of a channel.
 ///
 /// # Errors
 /// [`Error::Internal`] where the variant is not [`available`], or there is no such rank or root.
-pub fn compile(kind: Kind, rank: u32, nranks: u32) -> Result<Schedule, Error> {
+pub fn compile(kind: Kind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
     let Kind { func, algo, root } = kind;
-    if !available(func, algo, nranks) || root >= nranks {
+    let nranks = graph.nranks();
+    if !available(func, algo, graph) || root >= nranks {
         let (algo, func) = (algo.name(), func.name());
         return Err(Error::Internal(format!("no {algo} {func} from root {root} for {nranks} ranks without slots")));
     }
-    let me = ZeroCopy { all: Direct::new(nranks, rank)?, root };
+    let me = ZeroCopy::find(root, graph, channel, rank)?;
     let mut s = me.schedule(func);
     me.add(func, &mut s)?;
     Ok(s)
@@ -117,12 +120,16 @@ fn wait(s: &mut Schedule, from: &[u32]) -> Result<(), Error> {
 }
 
 /// A rank among all.
-struct ZeroCopy {
-    all: Direct,
+struct ZeroCopy<'a> {
+    all: Direct<'a>,
     root: u32,
 }
 
-impl ZeroCopy {
+impl<'a> ZeroCopy<'a> {
+    fn find(root: u32, graph: &'a Graph, channel: u32, rank: u32) -> Result<ZeroCopy<'a>, Error> {
+        Ok(ZeroCopy { all: Direct::new(algorithm::peers(graph.channel(channel))?, rank)?, root })
+    }
+
     /// An empty schedule of a function.
     fn schedule(&self, func: Func) -> Schedule {
         self.all.schedule(if matches!(func, Func::Reduce | Func::Broadcast) { 1 } else { self.all.nranks })

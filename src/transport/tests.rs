@@ -5,6 +5,7 @@ use super::*;
 use crate::plan::layout::Proto;
 use crate::plan::wiring::{LinkNeed, LinkSet, Wiring};
 use crate::plan::{LinkClass, LinkId, SLOTS};
+use crate::topology::Graph;
 
 fn facts(rank: u32) -> PeerFacts {
     let host = HostFacts { name: "a".into(), boot_id: "b".into(), network_namespace: 1, pid_namespace: 2, pid: 100 + rank };
@@ -122,7 +123,7 @@ fn parts_of_an_area_do_not_overlap_and_are_aligned() {
         set(LinkClass::Mesh, Proto::Simple, 4160),
         set(LinkClass::Peer, Proto::Simple, 64),
     ];
-    let wiring = Wiring::new((0..5).collect(), sets).expect("wiring");
+    let wiring = Wiring::new(Graph::of_host(5), sets).expect("wiring");
     for owner in 0..5 {
         let area = lay_out(owner, &wiring.links(owner));
         let pieces = pieces(owner, &area);

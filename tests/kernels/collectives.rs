@@ -5,6 +5,7 @@ use nccl::plan::call::{DataType, Func, Op};
 use nccl::plan::layout::step_flag::NO_DATA;
 use nccl::plan::schedule::{Draft, LinkClass, Schedule};
 use nccl::plan::shape::{Shape, shape};
+use nccl::topology::Graph;
 
 use crate::oracle;
 
@@ -17,13 +18,13 @@ pub fn all(n: u32) -> Vec<Kind> {
         let rooted = matches!(func, Func::Broadcast | Func::Reduce | Func::Gather | Func::Scatter);
         let roots = if rooted { vec![0, n - 1] } else { vec![0] };
         let made = roots.into_iter().map(|root| Kind { func, algo, root });
-        kinds.extend(made.filter(|_| algorithm::available(func, algo, n)));
+        kinds.extend(made.filter(|_| algorithm::available(func, algo, &Graph::of_host(n))));
     }
     kinds
 }
 
 pub fn schedule(kind: Kind, rank: u32, n: u32) -> Schedule {
-    algorithm::compile(kind, rank, n).expect("a schedule")
+    algorithm::compile(kind, &Graph::of_host(n), 0, rank).expect("a schedule")
 }
 
 /// AllReduce between any two ranks in one step.

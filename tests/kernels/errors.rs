@@ -8,6 +8,7 @@ use nccl::plan::operator::Operator;
 use nccl::plan::ring;
 use nccl::plan::schedule::Schedule;
 use nccl::plan::work::Geometry;
+use nccl::topology::Order;
 
 use crate::SLOT_BYTES;
 use crate::collectives;
@@ -23,7 +24,7 @@ fn config(proto: Proto, n: u32, threads: u32) -> Config {
 }
 
 fn world(config: Config) -> World {
-    let order: Vec<u32> = (0..config.n).collect();
+    let order = Order::of_numbers(config.n);
     let ring = |rank| ring::all_reduce(&order, rank).expect("a ring");
     World::with(config, &[&ring as &dyn Fn(u32) -> Schedule, &|rank| collectives::direct(rank, config.n)])
 }

@@ -12,6 +12,7 @@ use nccl::plan::schedule::Schedule;
 use nccl::plan::shape::{self, Shape};
 use nccl::plan::work::{Geometry, Request};
 use nccl::plan::zero_copy;
+use nccl::topology::Graph;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -39,7 +40,7 @@ enum Way {
 
 /// The functions with a variant, roots being the first and the last rank.
 fn kinds(n: u32) -> Vec<Kind> {
-    let kind = |kind: &Kind| zero_copy::can_agree(kind.func, kind.algo, n);
+    let kind = |kind: &Kind| zero_copy::can_agree(kind.func, kind.algo, &Graph::of_host(n));
     collectives::all(n).into_iter().filter(kind).collect()
 }
 
@@ -47,7 +48,7 @@ fn kinds(n: u32) -> Vec<Kind> {
 fn world(config: Config, kinds: &[Kind]) -> World {
     let mut all: Vec<Box<dyn Fn(u32) -> Schedule>> = Vec::new();
     for kind in kinds.iter().copied() {
-        all.push(Box::new(move |rank| zero_copy::agreed(kind, rank, config.n).expect("a schedule")));
+        all.push(Box::new(move |rank| zero_copy::agreed(kind, &Graph::of_host(config.n), 0, rank).expect("a schedule")));
         all.push(Box::new(move |rank| collectives::schedule(kind, rank, config.n)));
     }
     World::with(config, &all.iter().map(|f| &**f).collect::<Vec<_>>())

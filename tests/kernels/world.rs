@@ -13,6 +13,7 @@ use nccl::plan::operator::Operator;
 use nccl::plan::ring;
 use nccl::plan::schedule::{LinkClass, Schedule};
 use nccl::plan::work::{Geometry, Request};
+use nccl::topology::Order;
 
 /// `softcudaBlock` of kernels/image.h.
 #[repr(C)]
@@ -211,7 +212,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 impl World {
     /// A world of ring AllReduce.
     pub fn new(config: Config) -> World {
-        let order: Vec<u32> = (0..config.n).collect();
+        let order = Order::of_numbers(config.n);
         World::with(config, &[&|rank| ring::all_reduce(&order, rank).expect("a ring")])
     }
 

@@ -13,6 +13,7 @@ use nccl::plan::layout::{Counter, Proto, SLOTS};
 use nccl::plan::wiring::{LinkNeed, LinkSet, Wiring};
 use nccl::plan::{LinkClass, LinkId};
 use nccl::sys::HostFacts;
+use nccl::topology::{Channel, Graph, Order};
 use nccl::transport::{self, LinkAddresses, Links, PeerFacts, Unit};
 
 use crate::common::census::Census;
@@ -63,7 +64,9 @@ fn everything(nranks: u32) -> Wiring {
         set(LinkClass::Mesh, Proto::Ll, 1024),
         set(LinkClass::Peer, Proto::Simple, 4096),
     ];
-    Wiring::new((0..nranks).rev().collect(), sets).expect("a wiring")
+    let order = Order::new((0..nranks).rev().collect()).expect("an order");
+    let channel = Channel { ring: order.clone(), tree: order.clone(), peers: Some(order) };
+    Wiring::new(Graph::new(vec![0; nranks as usize], vec![channel]).expect("a graph"), sets).expect("a wiring")
 }
 
 /// All units of a wiring in which a rank has links.

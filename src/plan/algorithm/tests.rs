@@ -1,5 +1,11 @@
+use zerocopy::IntoBytes;
+
 use super::super::exec::{self, Call, Direct, Outcome, Setting};
+use super::super::zero_copy;
 use super::*;
+use crate::topology::MAX_PEERS;
+
+mod graphs;
 
 const FUNCS: [Func; 8] = Func::COLLECTIVES;
 
@@ -8,8 +14,18 @@ fn long() -> bool {
     std::env::var_os("OXCCL_LONG").is_some()
 }
 
+fn compile_on(kind: Kind, graph: &Graph, channel: u32) -> Vec<Schedule> {
+    let one = |rank| compile(kind, graph, channel, rank).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
+    (0..graph.nranks()).map(one).collect()
+}
+
 fn compile_all(kind: Kind, nranks: u32) -> Vec<Schedule> {
-    (0..nranks).map(|rank| compile(kind, rank, nranks).unwrap_or_else(|e| panic!("{kind:?}: {e}"))).collect()
+    compile_on(kind, &Graph::of_host(nranks), 0)
+}
+
+/// Whether there is an algorithm for some ranks of one host.
+fn exists(func: Func, algo: Algo, nranks: u32) -> bool {
+    available(func, algo, &Graph::of_host(nranks))
 }
 
 fn setting(slots: u32, pieces: u32, in_place: bool) -> Setting {
@@ -51,7 +67,7 @@ fn settings(nranks: u32, needed: u32) -> Vec<Setting> {
 
 /// Proves a function's algorithm for all numbers of ranks that it is there for, up to 64.
 fn sweep(func: Func, algo: Algo) {
-    for nranks in (2..=MAX_MESH).filter(|n| available(func, algo, *n)) {
+    for nranks in (2..=MAX_PEERS).filter(|n| exists(func, algo, *n)) {
         for root in roots(func, nranks) {
             let kind = Kind { func, algo, root };
             let schedules = compile_all(kind, nranks);
@@ -203,18 +219,19 @@ fn schedules_are_as_long_as_documented() {
         }
     }
     let all = FUNCS.into_iter().flat_map(|func| Algo::ALL.map(|algo| (func, algo)));
-    assert_eq!(all.filter(|(func, algo)| available(*func, *algo, 2)).count(), table.len());
+    assert_eq!(all.filter(|(func, algo)| exists(*func, *algo, 2)).count(), table.len());
 }
 
 #[test]
 fn what_is_not_there_is_refused() {
-    let refused = |func, algo, root, rank, n| compile(Kind { func, algo, root }, rank, n).unwrap_err().to_string();
+    let refused =
+        |func, algo, root, rank, n| compile(Kind { func, algo, root }, &Graph::of_host(n), 0, rank).unwrap_err().to_string();
     assert!(refused(Func::Gather, Algo::Ring, 0, 0, 4).contains("no ring Gather from root 0 for rank 0 of 4"));
     assert!(refused(Func::AllReduce, Algo::Ring, 0, 0, 1).contains("of 1"));
     assert!(refused(Func::AllReduce, Algo::Ring, 0, 4, 4).contains("rank 4 of 4"));
     assert!(refused(Func::Broadcast, Algo::Tree, 4, 0, 4).contains("root 4"));
-    assert!(!available(Func::AllReduce, Algo::Direct, MAX_MESH + 1) && available(Func::AllReduce, Algo::Ring, 5000));
-    assert!(Algo::ALL.into_iter().all(|algo| !available(Func::Send, algo, 2) && !available(Func::Recv, algo, 2)));
+    assert!(!exists(Func::AllReduce, Algo::Direct, MAX_PEERS + 1) && exists(Func::AllReduce, Algo::Ring, 5000));
+    assert!(Algo::ALL.into_iter().all(|algo| !exists(Func::Send, algo, 2) && !exists(Func::Recv, algo, 2)));
     assert!(Algo::ALL.into_iter().all(|algo| Algo::from_name(&algo.name().to_uppercase()) == Some(algo)));
     assert_eq!(Algo::from_name("nvls"), None);
 }
@@ -239,7 +256,7 @@ fn slots_are_no_more_than_needed() {
 fn sequences_of_calls_are_right() {
     for n in [2, 3, 5, 8, 11, 17] {
         let kinds = FUNCS.into_iter().flat_map(|func| Algo::ALL.map(|algo| Kind { func, algo, root: 0 }));
-        let mut kinds: Vec<Kind> = kinds.filter(|kind| available(kind.func, kind.algo, n)).collect();
+        let mut kinds: Vec<Kind> = kinds.filter(|kind| exists(kind.func, kind.algo, n)).collect();
         for round in 0..6 {
             // Some other order each time, and other roots.
             let count = kinds.len();
@@ -258,4 +275,51 @@ fn sequences_of_calls_are_right() {
             proof.unwrap_or_else(|e| panic!("{n} ranks, {kinds:?}: {e}"));
         }
     }
+}
+
+/// Folds a schedule into a number (FNV-1a).
+fn digest(mut sum: u64, schedule: &Schedule) -> u64 {
+    let mut fold = |bytes: &[u8]| bytes.iter().for_each(|byte| sum = (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    fold(&[schedule.rank, schedule.class as u32, schedule.nchunks, schedule.slots].map(u32::to_le_bytes).concat());
+    fold(schedule.steps.as_bytes());
+    schedule.links.iter().for_each(|link| fold(&[link.from, link.to].map(u32::to_le_bytes).concat()));
+    sum
+}
+
+/// All ranks of one host in the order of their numbers: the steps that were there before graphs were. Whoever changes a
+/// number here changes the bits of results.
+#[test]
+fn schedules_of_one_host_stay_as_they_are() {
+    let mut sums = Vec::new();
+    for algo in Algo::ALL {
+        let mut sum = 0xcbf2_9ce4_8422_2325;
+        for n in (2..=20).chain([33, 63, 64]) {
+            for func in FUNCS.into_iter().filter(|func| exists(*func, algo, n)) {
+                for root in roots(func, n) {
+                    sum = compile_all(Kind { func, algo, root }, n).iter().fold(sum, digest);
+                }
+            }
+        }
+        sums.push(sum);
+    }
+    let mut sum = 0xcbf2_9ce4_8422_2325;
+    for n in 2..=9 {
+        let graph = Graph::of_host(n);
+        for func in FUNCS.into_iter().filter(|func| zero_copy::can_agree(*func, zero_copy::algo(*func), &graph)) {
+            for root in roots(func, n) {
+                let kind = Kind { func, algo: zero_copy::algo(func), root };
+                sum = (0..n).map(|rank| zero_copy::agreed(kind, &graph, 0, rank).unwrap()).fold(sum, |sum, s| digest(sum, &s));
+            }
+        }
+    }
+    sums.push(sum);
+    let before = [
+        0x9103_7134_b4ef_4b61,
+        0xb287_59f4_fbbe_e6e8,
+        0xf60f_84de_7d02_e298,
+        0x8f9a_b817_82ac_b58a,
+        0x09ff_db2d_2d37_642f,
+        0x8541_76be_daa3_db39,
+    ];
+    assert_eq!(sums, before);
 }

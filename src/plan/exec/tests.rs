@@ -4,9 +4,11 @@ use super::super::ring;
 use super::super::schedule::{Draft, LinkClass, Schedule};
 use super::*;
 use crate::error::Error;
+use crate::topology::{Graph, Order};
 
 fn ring_of(order: &[u32]) -> Vec<Schedule> {
-    (0..order.len() as u32).map(|rank| ring::all_reduce(order, rank).expect("a ring")).collect()
+    let order = Order::new(order.to_vec()).expect("an order");
+    (0..order.nranks()).map(|rank| ring::all_reduce(&order, rank).expect("a ring")).collect()
 }
 
 fn simple(n: u32) -> Vec<Schedule> {
@@ -33,17 +35,17 @@ fn rings_of_any_order_are_right() {
         let mut shuffled: Vec<u32> = (0..n).collect();
         shuffled.sort_by_key(|rank| rank * 37 % 17);
         for ring in [order, shuffled] {
-            prove_on(&ring);
+            prove_on(&Order::new(ring).expect("an order"));
         }
     }
 }
 
-fn prove_on(ring: &[u32]) {
+fn prove_on(ring: &Order) {
     let setting = Setting { pieces: 2, ..TYPICAL };
     let all = |of: &dyn Fn(u32) -> Result<Schedule, Error>| {
-        (0..ring.len() as u32).map(|rank| of(rank).expect("a ring")).collect::<Vec<_>>()
+        (0..ring.nranks()).map(|rank| of(rank).expect("a ring")).collect::<Vec<_>>()
     };
-    let root = ring.len() as u32 / 2;
+    let root = ring.nranks() / 2;
     let cases = [
         (Func::AllReduce, all(&|rank| ring::all_reduce(ring, rank))),
         (Func::AllGather, all(&|rank| ring::all_gather(ring, rank))),
@@ -64,7 +66,7 @@ fn large_rings_are_right() {
         let setting = Setting { pieces: 2, calls: if long { 2 } else { 1 }, in_place: true, ..TYPICAL };
         for func in [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce] {
             let kind = Kind { func, algo: Algo::Ring, root: 0 };
-            let schedules: Vec<Schedule> = (0..n).map(|rank| compile(kind, rank, n).unwrap()).collect();
+            let schedules: Vec<Schedule> = (0..n).map(|rank| compile(kind, &Graph::of_host(n), 0, rank).unwrap()).collect();
             run(Call { func, root: 0 }, &schedules, setting).unwrap_or_else(|e| panic!("{func:?} {n}: {e}"));
         }
     }
@@ -104,8 +106,8 @@ fn ring_steps_are_few() {
         let s = &simple(n)[1];
         assert_eq!((s.steps.len(), s.links.len()), (5, 2));
     }
-    assert!(ring::all_reduce(&[0], 0).is_err());
-    assert!(ring::all_reduce(&[0, 1], 2).is_err());
+    assert!(ring::all_reduce(&Order::of_numbers(1), 0).is_err());
+    assert!(ring::all_reduce(&Order::of_numbers(2), 2).is_err());
 }
 
 /// Every fault that the executor is there to find, by breaking a good schedule.
@@ -179,7 +181,7 @@ fn slots_left_filled_are_found() {
 fn misuse_of_buffers_is_found() {
     let of = |func, algo, f: &dyn Fn(&mut Vec<Schedule>)| {
         let kind = Kind { func, algo, root: 1 };
-        let mut s: Vec<Schedule> = (0..4).map(|rank| compile(kind, rank, 4).unwrap()).collect();
+        let mut s: Vec<Schedule> = (0..4).map(|rank| compile(kind, &Graph::of_host(4), 0, rank).unwrap()).collect();
         f(&mut s);
         run(Call { func, root: 1 }, &s, TYPICAL)
     };

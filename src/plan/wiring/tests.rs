@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::topology::{Channel, Order};
 
 fn ids(wiring: &Wiring, rank: u32) -> BTreeSet<LinkId> {
     let links = wiring.links(rank);
@@ -32,7 +33,9 @@ fn both_ends_know_a_link_and_nobody_else() {
 #[test]
 fn a_ring_follows_its_order() {
     let set = LinkSet { class: LinkClass::Ring, proto: Proto::Ll, channels: 1, slot_bytes: 4096 };
-    let wiring = Wiring::new(vec![2, 0, 3, 1], vec![set]).expect("wiring");
+    let channel = Channel { ring: Order::new(vec![2, 0, 3, 1]).expect("an order"), tree: Order::of_numbers(4), peers: None };
+    let graph = Graph::new(vec![0; 4], vec![channel]).expect("a graph");
+    let wiring = Wiring::new(graph, vec![set]).expect("wiring");
     let link = |from, to| LinkId { proto: Proto::Ll, ..LinkId::new(LinkClass::Ring, from, to) };
     assert_eq!(ids(&wiring, 0), BTreeSet::from([link(0, 3), link(2, 0)]));
     assert_eq!(ids(&wiring, 1), BTreeSet::from([link(1, 2), link(3, 1)]));
@@ -124,17 +127,15 @@ fn units_that_are_not_there_have_no_links() {
 #[test]
 fn nonsense_is_refused() {
     let set = LinkSet { class: LinkClass::Ring, proto: Proto::Simple, channels: 1, slot_bytes: 64 };
-    for ring in [vec![0, 0], vec![1, 2], vec![0, 2]] {
-        assert!(Wiring::new(ring.clone(), vec![set]).is_err(), "{ring:?}");
-    }
+    let of = |sets| Wiring::new(Graph::of_host(2), sets);
     for bad in [
         LinkSet { channels: 0, ..set },
         LinkSet { slot_bytes: 0, ..set },
         LinkSet { slot_bytes: 100, ..set },
         LinkSet { class: LinkClass::Peer, channels: 2, ..set },
     ] {
-        assert!(Wiring::new(vec![0, 1], vec![bad]).is_err(), "{bad:?}");
+        assert!(of(vec![bad]).is_err(), "{bad:?}");
     }
-    assert!(Wiring::new(vec![0, 1], vec![set, set]).is_err());
-    assert!(Wiring::new(vec![0, 1], vec![set, LinkSet { proto: Proto::Ll, ..set }]).is_ok());
+    assert!(of(vec![set, set]).is_err());
+    assert!(of(vec![set, LinkSet { proto: Proto::Ll, ..set }]).is_ok());
 }

@@ -3,6 +3,7 @@ use super::super::exec::{self, Call, Fault, Setting};
 use super::*;
 use crate::plan::layout::Step;
 use crate::plan::schedule::LinkId;
+use crate::topology::Order;
 
 const FUNCS: [Func; 8] = Func::COLLECTIVES;
 
@@ -13,7 +14,8 @@ fn setting(func: Func, slots: u32, in_place: bool) -> Setting {
 
 fn compile_all(func: Func, root: u32, nranks: u32) -> Vec<Schedule> {
     let kind = Kind { func, algo: algo(func), root };
-    (0..nranks).map(|rank| compile(kind, rank, nranks).unwrap()).collect()
+    let graph = Graph::of_host(nranks);
+    (0..nranks).map(|rank| compile(kind, &graph, 0, rank).unwrap()).collect()
 }
 
 fn run(func: Func, root: u32, schedules: &[Schedule], setting: Setting) -> Result<(), Fault> {
@@ -23,7 +25,7 @@ fn run(func: Func, root: u32, schedules: &[Schedule], setting: Setting) -> Resul
 #[test]
 fn every_function_is_right_without_slots() {
     for func in FUNCS {
-        for n in (2..=12).chain([17, 33]).filter(|n| available(func, algo(func), *n)) {
+        for n in (2..=12).chain([17, 33]).filter(|n| available(func, algo(func), &Graph::of_host(*n))) {
             for root in [0, n / 2, n - 1] {
                 let schedules = compile_all(func, root, n);
                 for (slots, in_place) in [(schedules[0].slots, false), (schedules[0].slots, true), (8, false), (8, true)] {
@@ -38,10 +40,10 @@ fn every_function_is_right_without_slots() {
 #[test]
 fn what_is_agreed_on_is_right() {
     for func in FUNCS {
-        for n in (2..=12).filter(|n| can_agree(func, algo(func), *n)) {
+        for n in (2..=12).filter(|n| can_agree(func, algo(func), &Graph::of_host(*n))) {
             for root in [0, n - 1] {
                 let kind = Kind { func, algo: algo(func), root };
-                let schedules: Vec<Schedule> = (0..n).map(|rank| agreed(kind, rank, n).unwrap()).collect();
+                let schedules: Vec<Schedule> = (0..n).map(|rank| agreed(kind, &Graph::of_host(n), 0, rank).unwrap()).collect();
                 for (slots, in_place) in [(2, false), (2, true), (8, true)] {
                     run(func, root, &schedules, setting(func, slots, in_place)).unwrap_or_else(|e| panic!("{kind:?}, {n}: {e}"));
                 }
@@ -54,7 +56,24 @@ fn what_is_agreed_on_is_right() {
             }
         }
     }
-    assert!(agreed(Kind { func: Func::AllGather, algo: Algo::Direct, root: 0 }, 0, MAX_REDUCE + 1).is_err());
+    assert!(agreed(Kind { func: Func::AllGather, algo: Algo::Direct, root: 0 }, &Graph::of_host(MAX_REDUCE + 1), 0, 0).is_err());
+}
+
+#[test]
+fn every_order_of_peers_is_right_without_slots() {
+    for func in FUNCS {
+        for n in 2..=MAX_REDUCE {
+            let graph = Graph::shuffled(n, 1, 2, u64::from(n));
+            for (root, channel) in [(0, 0), (n - 1, 1)] {
+                let kind = Kind { func, algo: algo(func), root };
+                let schedules: Vec<Schedule> = (0..n).map(|rank| agreed(kind, &graph, channel, rank).unwrap()).collect();
+                for in_place in [false, true] {
+                    let proof = run(func, root, &schedules, setting(func, 2, in_place));
+                    proof.unwrap_or_else(|e| panic!("{kind:?}, {n} ranks, channel {channel}: {e}"));
+                }
+            }
+        }
+    }
 }
 
 /// What a rank offers is what the schedules of the others use, and no more.
@@ -90,15 +109,15 @@ fn order_of_reduction_is_that_of_ranks() {
             assert!(outcome.is_one_by_one(0, chunk));
         }
     }
-    assert!(!available(Func::Reduce, Algo::Direct, MAX_REDUCE + 1));
-    assert!(!available(Func::AllReduce, Algo::Direct, 2));
+    assert!(!available(Func::Reduce, Algo::Direct, &Graph::of_host(MAX_REDUCE + 1)));
+    assert!(!available(Func::AllReduce, Algo::Direct, &Graph::of_host(2)));
 }
 
 /// What is for slots is not right without: the root's input may have changed by the time that it is read.
 #[test]
 fn ordinary_schedules_need_one_more_signal() {
     let with = setting(Func::Broadcast, 8, false);
-    let mut schedules: Vec<Schedule> = (0..4).map(|rank| direct::broadcast(4, 1, rank).unwrap()).collect();
+    let mut schedules: Vec<Schedule> = (0..4).map(|rank| direct::broadcast(&Order::of_numbers(4), 1, rank).unwrap()).collect();
     let fault = run(Func::Broadcast, 1, &schedules, with);
     assert!(matches!(fault, Err(Fault::Race { owner: 1, .. })), "{fault:?}");
     for s in &mut schedules {
@@ -129,8 +148,9 @@ fn no_signal_can_be_left_out() {
 /// In one step, in place: everybody overwrites what others still read.
 #[test]
 fn one_step_in_place_is_refused() {
+    let three = Order::of_numbers(3);
     let all = |rank: u32| -> Result<Schedule, Error> {
-        let me = ZeroCopy { all: Direct::new(3, rank)?, root: 0 };
+        let me = ZeroCopy { all: Direct::new(&three, rank)?, root: 0 };
         let mut s = me.all.schedule(1);
         signal(&mut s, &me.others())?;
         me.sum(&mut s, &[], 0, 0)?;
