@@ -3,7 +3,7 @@
 use crate::rules::{self, Finding, Purity};
 use crate::rust::scan;
 use crate::tree::{File, mark_tests};
-use crate::{ROOMS, cpp};
+use crate::{ORDERS, cpp};
 
 /// The lines that have findings.
 fn lines(findings: &[Finding]) -> Vec<usize> {
@@ -23,17 +23,17 @@ fn imports_upwards_are_found() {
         #[cfg(test)]\nmod tests { use crate::abi::Y; }\n\
         use log::info;\n";
     let in_mod = scan("src/comm/mod.rs", text);
-    assert_eq!(lines(&rules::import_order(&in_mod, &ROOMS)), [2, 3, 4, 5]);
+    assert_eq!(lines(&rules::import_order(&in_mod, &ORDERS)), [2, 3, 4, 5]);
     let deeper = scan("src/comm/init.rs", text);
-    assert_eq!(lines(&rules::import_order(&deeper, &ROOMS)), [2, 3, 4, 6]);
+    assert_eq!(lines(&rules::import_order(&deeper, &ORDERS)), [2, 3, 4, 6]);
     let below = scan("src/abi/mod.rs", text);
-    assert!(rules::import_order(&below, &ROOMS).is_empty());
+    assert!(rules::import_order(&below, &ORDERS).is_empty());
 }
 
 #[test]
 fn a_super_in_an_inline_module_is_resolved() {
     let source = scan("src/log.rs", "mod inner { use super::super::comm::Comm; use super::X; }");
-    assert_eq!(rules::import_order(&source, &ROOMS).len(), 1);
+    assert_eq!(rules::import_order(&source, &ORDERS).len(), 1);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn modules_for_tests_are_skipped() {
         scan("src/log/line/checks.rs", "use crate::abi::X;"),
     ];
     mark_tests(&mut sources);
-    let bad = sources.iter().flat_map(|source| rules::import_order(source, &ROOMS));
+    let bad = sources.iter().flat_map(|source| rules::import_order(source, &ORDERS));
     let files: Vec<String> = bad.map(|finding| finding.file).collect();
     assert_eq!(files, ["src/log/line.rs"]);
 }
@@ -54,16 +54,27 @@ fn modules_for_tests_are_skipped() {
 #[test]
 fn code_that_is_not_for_tests_is_not_skipped() {
     let text = "#[cfg(not(test))]\nuse crate::abi::X;\n#[cfg(test)]\nuse crate::abi::Y;\nuse crate::abi::Z;";
-    assert_eq!(lines(&rules::import_order(&scan("src/log.rs", text), &ROOMS)), [2, 5]);
+    assert_eq!(lines(&rules::import_order(&scan("src/log.rs", text), &ORDERS)), [2, 5]);
 }
 
 #[test]
 fn unknown_rooms_are_found() {
     let file = |path: &str| File { path: path.to_string(), text: String::new() };
     let files = [file("src/attic/mod.rs"), file("src/comm/x.rs"), file("src/lib.rs"), file("src/log.rs")];
-    let found = rules::unknown_rooms(&files, &ROOMS);
+    let found = rules::unknown_rooms(&files, &ORDERS);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].file, "src/attic/mod.rs");
+    let files = ["softcuda/src/bin/x.rs", "softcuda/src/graph/x.rs", "softcuda/src/comm/x.rs"].map(file);
+    assert_eq!(rules::unknown_rooms(&files, &ORDERS).len(), 1);
+}
+
+#[test]
+fn each_crate_has_an_order_of_its_own() {
+    // `context` stands above `memory` in softcuda and nowhere in oxccl.
+    let text = "use crate::context::Context;\nuse crate::error::X;\nfn f() { super::super::driver::g() }";
+    assert_eq!(lines(&rules::import_order(&scan("softcuda/src/memory/x.rs", text), &ORDERS)), [1, 3]);
+    assert!(rules::import_order(&scan("softcuda/src/abi/x.rs", text), &ORDERS).is_empty());
+    assert!(rules::import_order(&scan("src/plan/x.rs", text), &ORDERS).is_empty());
 }
 
 #[test]
@@ -167,5 +178,5 @@ fn machine_paths_are_found() {
 
 #[test]
 fn a_file_that_is_not_rust_is_told() {
-    assert_eq!(rules::import_order(&scan("src/log.rs", "fn f( {"), &ROOMS).len(), 1);
+    assert_eq!(rules::import_order(&scan("src/log.rs", "fn f( {"), &ORDERS).len(), 1);
 }
