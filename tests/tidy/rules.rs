@@ -1,5 +1,6 @@
 //! The rules, each a function from a file to findings.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use crate::rust::{PathUse, Source, Unsafe, UnsafeUse};
@@ -55,6 +56,13 @@ impl Order {
     fn place(&self, room: &str) -> Option<usize> {
         self.rooms.iter().position(|known| *known == room)
     }
+}
+
+/// A struct that has more fields than the rule allows.
+pub struct Exception {
+    pub file: &'static str,
+    pub name: &'static str,
+    pub fields: usize,
 }
 
 /// A part of the tree that must not use some paths.
@@ -118,6 +126,31 @@ pub fn unknown_rooms(files: &[File], orders: &[Order]) -> Vec<Finding> {
         (!known).then(|| Finding::new(&file.path, 1, "room", format!("`{name}` is not in the order of rooms")))
     };
     files.iter().filter(|file| file.is_rust()).filter_map(check).collect()
+}
+
+/// Structs with too many fields, and exceptions that say more than is so.
+pub fn many_fields(sources: &[Source], most: usize, exceptions: &[Exception]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut used = BTreeSet::new();
+    for source in sources {
+        for found in source.structs.iter().filter(|found| !found.test && !found.by_c && found.fields > most) {
+            let here = |(_, known): &(usize, &Exception)| known.file == source.path && known.name == found.name;
+            let known = exceptions.iter().enumerate().find(here);
+            used.extend(known.map(|(index, _)| index));
+            let allowed = known.map_or(most, |(_, known)| known.fields);
+            let text = match found.fields.cmp(&allowed) {
+                Ordering::Equal => continue,
+                Ordering::Greater => format!("`{}` has {} fields (at most {allowed})", found.name, found.fields),
+                Ordering::Less => format!("`{}` has only {} fields: so should its exception", found.name, found.fields),
+            };
+            findings.push(Finding::new(&source.path, found.line, "many fields", text));
+        }
+    }
+    let unused = exceptions.iter().enumerate().filter(|(index, _)| !used.contains(index));
+    findings.extend(
+        unused.map(|(_, gone)| Finding::new(gone.file, 1, "many fields", format!("`{}` needs no exception any more", gone.name))),
+    );
+    findings
 }
 
 /// Paths that a part of the tree must not use.

@@ -1,6 +1,6 @@
 //! Each rule catches what it is for, and lets pass what it should.
 
-use crate::rules::{self, Finding, Purity};
+use crate::rules::{self, Exception, Finding, Purity};
 use crate::rust::scan;
 use crate::tree::{File, mark_tests};
 use crate::{ORDERS, cpp};
@@ -75,6 +75,28 @@ fn each_crate_has_an_order_of_its_own() {
     assert_eq!(lines(&rules::import_order(&scan("softcuda/src/memory/x.rs", text), &ORDERS)), [1, 3]);
     assert!(rules::import_order(&scan("softcuda/src/abi/x.rs", text), &ORDERS).is_empty());
     assert!(rules::import_order(&scan("src/plan/x.rs", text), &ORDERS).is_empty());
+}
+
+#[test]
+fn fields_are_counted() {
+    let text = "struct None;\nstruct Two { a: Map<(u8, u8), fn(u8) -> u8>, b: [u8; 2] }\n\
+        pub struct Three<T, U>(T, pub Vec<U>, u8,) where T: X<U>;\n#[derive(X)]\n#[repr(C, align(8))]\npub(crate) struct C { a: u8 }\n\
+        #[cfg(test)] mod tests { struct T(u8); }";
+    let found = scan("src/x.rs", text).structs;
+    let counted: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.fields, found.by_c, found.test)).collect();
+    assert_eq!(counted, [("Two", 2, false, false), ("Three", 3, false, false), ("C", 1, true, false), ("T", 1, false, true)]);
+}
+
+#[test]
+fn structs_with_many_fields_are_found() {
+    let text = "struct A(u8, u8);\nstruct B(u8, u8, u8);\n#[repr(C)]\nstruct C(u8, u8, u8);\n#[cfg(test)] struct T(u8, u8, u8);";
+    let sources = [scan("src/x.rs", text)];
+    let with = |name, fields| lines(&rules::many_fields(&sources, 2, &[Exception { file: "src/x.rs", name, fields }]));
+    assert_eq!(lines(&rules::many_fields(&sources, 2, &[])), [2]);
+    assert!(with("B", 3).is_empty());
+    // One too few, one too many, and one that no struct needs.
+    assert_eq!((with("B", 2), with("B", 4)), (vec![2], vec![2]));
+    assert_eq!(with("A", 3), [2, 1]);
 }
 
 #[test]
