@@ -1,12 +1,13 @@
 //! Settings from the environment, read once by `cuInit`.
 
-use crate::abi::os;
-use crate::device::identity;
-use crate::stream::MAX_CONNECTIONS;
+use crate::identity;
+use crate::os;
 use std::time::Duration;
 
 /// Devices that `SOFTCUDA_DEVICES` may ask for.
 const MAX_DEVICES: u64 = 64;
+/// Most hardware queues of a device.
+pub const MAX_CONNECTIONS: usize = 32;
 /// Most SMs per device.
 const MAX_SMS: u64 = 65_536;
 

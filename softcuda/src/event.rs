@@ -1,15 +1,16 @@
 //! Events. What an event was recorded after is a place in a stream, so that waiting for it, asking for it and
 //! recording it again need no object that lives on.
 
-use crate::context::Context;
-use crate::driver::Driver;
+use crate::config::Config;
+use crate::device::{self, Owner};
 use crate::error::{CudaError, Outcome};
-use crate::graph::Captured;
+use crate::handles::{Kind, Table};
 use crate::memory::shared::SharedEvent;
-use crate::stream::{Op, Stream, Target};
+use crate::stream::{self, ContextStreams, Mark, Op, Stream, Target};
 use parking_lot::Mutex;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// `CU_EVENT_DISABLE_TIMING`
 const DISABLE_TIMING: u32 = 2;
@@ -17,6 +18,37 @@ const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
 /// With `CU_EVENT_BLOCKING_SYNC`, all that exist.
 const FLAGS: u32 = 7;
+
+/// The driver's state, as far as events use it.
+pub struct State {
+    below: stream::State,
+    /// `CUevent`
+    pub events: Table<Event>,
+}
+
+impl Deref for State {
+    type Target = stream::State;
+
+    fn deref(&self) -> &stream::State {
+        &self.below
+    }
+}
+
+impl State {
+    /// With these settings.
+    pub fn new(config: Config) -> State {
+        State { events: Table::new(Kind::Event), below: stream::State::new(config) }
+    }
+}
+
+/// Where an event stands that was recorded in a capture.
+#[derive(Clone)]
+pub struct Captured {
+    /// Number of the capture.
+    pub capture: u64,
+    /// Nodes that what waits for the event depends on.
+    pub nodes: Vec<u64>,
+}
 
 #[derive(Default)]
 struct Record {
@@ -38,6 +70,8 @@ struct Record {
 pub struct Event {
     flags: AtomicU32,
     context: AtomicU64,
+    /// Index of its context's device.
+    device: AtomicUsize,
     /// The last record was captured.
     in_capture: AtomicBool,
     record: Mutex<Record>,
@@ -45,7 +79,7 @@ pub struct Event {
 
 impl Event {
     /// `cuEventCreate`; `shared`: one that another process made.
-    pub fn create(driver: &'static Driver, context: &Context, flags: u32, shared: Option<Arc<SharedEvent>>) -> Outcome<u64> {
+    pub fn create(driver: &'static State, owner: Owner, flags: u32, shared: Option<Arc<SharedEvent>>) -> Outcome<u64> {
         let contradicts = flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0;
         if flags & !FLAGS != 0 || contradicts {
             return Err(CudaError::INVALID_VALUE);
@@ -56,7 +90,8 @@ impl Event {
         };
         let made = driver.events.insert(|event, _| {
             event.flags.store(flags, Ordering::Relaxed);
-            event.context.store(context.home(), Ordering::Relaxed);
+            event.context.store(owner.context, Ordering::Relaxed);
+            event.device.store(owner.device, Ordering::Relaxed);
             event.in_capture.store(false, Ordering::Relaxed);
             let mut record = event.record.lock();
             *record = Record { number: record.number + 1, shared, ..Record::default() };
@@ -65,7 +100,7 @@ impl Event {
     }
 
     /// `cuEventDestroy`: pending records and waits are not affected.
-    pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
+    pub fn destroy(driver: &'static State, handle: u64) -> Outcome {
         let event = driver.events.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
         event.record.lock().shared = None;
         driver.events.recycle(handle);
@@ -88,14 +123,14 @@ impl Event {
     }
 
     /// Records the event after all that the streams of a context were given so far.
-    pub fn record_all(&'static self, context: &'static Context) -> Outcome {
-        self.check_home(context.home())?;
-        self.record_in(context.gather()?)
+    pub fn record_all(&'static self, streams: &ContextStreams) -> Outcome {
+        self.check_home(streams.home())?;
+        self.record_in(streams.gather()?)
     }
 
     /// Makes all streams of a context, those to come included, wait for the last record.
-    pub fn hold_up_all(&self, context: &'static Context) -> Outcome {
-        context.hold_up(|gate| self.hold_up(gate))
+    pub fn hold_up_all(&self, streams: &ContextStreams) -> Outcome {
+        streams.hold_up(|gate| self.hold_up(gate))
     }
 
     /// The event now stands for a place in a graph that is being captured.
@@ -150,14 +185,6 @@ impl Event {
         self.flags.load(Ordering::Relaxed) & DISABLE_TIMING == 0
     }
 
-    /// The executor has come to record `number`.
-    pub fn reached(&self, number: u64, time: u64) {
-        let mut record = self.record.lock();
-        if record.number == number {
-            record.time = time;
-        }
-    }
-
     /// Whether the last record was reached; an event that was never recorded counts as complete. Asking sees to it
     /// that the stream gets on.
     pub fn query(&self) -> Outcome {
@@ -176,18 +203,18 @@ impl Event {
     }
 
     /// Error: its device is lost.
-    pub fn check(&self, driver: &Driver) -> Outcome {
-        driver.check_context(self.context.load(Ordering::Relaxed))
+    pub fn check(&self, driver: &device::State) -> Outcome {
+        driver.check(self.device.load(Ordering::Relaxed))
     }
 
     /// Waits until the last record is reached.
-    pub fn synchronize(&self, driver: &Driver) -> Outcome {
+    pub fn synchronize(&self, driver: &device::State) -> Outcome {
         let (at, shared) = {
             let record = self.record.lock();
             (record.at, record.shared.clone().map(|shared| (shared.last_ticket(), shared)))
         };
         if let Some(at) = at {
-            crate::stream::synchronize(at);
+            stream::synchronize(at);
         }
         if let Some((ticket, shared)) = shared {
             shared.wait(ticket, || self.check(driver).is_err());
@@ -242,15 +269,25 @@ impl Event {
     }
 }
 
+impl Mark for Event {
+    /// The executor has come to record `number`.
+    fn reached(&self, number: u64, time: u64) {
+        let mut record = self.record.lock();
+        if record.number == number {
+            record.time = time;
+        }
+    }
+}
+
 /// The valid event with this handle. Error: none, or one of a device that is lost.
-pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Event> {
+pub fn lookup(driver: &'static State, handle: u64) -> Outcome<&'static Event> {
     let event = driver.events.get(handle).ok_or(CudaError::INVALID_HANDLE)?;
     event.check(driver)?;
     Ok(event)
 }
 
 /// Destroys all events of a context.
-pub fn destroy_all(driver: &'static Driver, context: u64) {
+pub fn destroy_all(driver: &'static State, context: u64) {
     let mut events = Vec::new();
     driver.events.for_each(|handle, event| {
         events.extend((event.context.load(Ordering::Relaxed) == context).then_some(handle));

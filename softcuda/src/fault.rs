@@ -5,9 +5,8 @@
 //! whose name the client knows. (Names of types are made for diagnostics, as this is; `tests/fault.rs` tries every
 //! exported function.)
 
-use crate::abi::os;
-use crate::driver::Driver;
-use crate::error::CudaError;
+use crate::error::{CudaError, Outcome};
+use crate::os;
 use std::any::type_name;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +19,9 @@ const ALLOCATIONS: [&str; 6] = ["cuMemAlloc", "cuMemHostAlloc", "cuMemCreate", "
 
 /// What calls say of a lost device unless something else is asked for.
 const LOST: CudaError = CudaError::LAUNCH_FAILED;
+
+/// Takes a device away with a code. Error: there is no such device.
+pub type Lose = fn(usize, i32) -> Outcome;
 
 /// One entry of the list.
 struct Fault {
@@ -74,7 +76,7 @@ impl Fault {
     }
 
     /// Counts a use, if it is one.
-    fn count(&self, name: &str) -> Option<i32> {
+    fn count(&self, name: &str, by: Lose) -> Option<i32> {
         if self.name != name && self.name != base(name) {
             return None;
         }
@@ -83,7 +85,7 @@ impl Fault {
             return None;
         }
         if let Some(device) = self.loses {
-            lose(device, self.code.unwrap_or(LOST.0));
+            lose(by, device, self.code.unwrap_or(LOST.0));
             return None;
         }
         Some(self.code.unwrap_or_else(|| usual(name)))
@@ -142,20 +144,18 @@ pub fn may_lose() -> bool {
     plan().loses()
 }
 
-fn lose(device: usize, code: i32) {
-    if let Some(driver) = Driver::running()
-        && driver.lose(device, code).is_err()
-    {
+fn lose(by: Lose, device: usize, code: i32) {
+    if by(device, code).is_err() {
         os::say_once("loss", &format!("SOFTCUDA_FAULT: there is no device {device} to be lost"));
     }
 }
 
 /// From `cuInit` on the time runs.
-pub fn start_timers() {
+pub fn start_timers(by: Lose) {
     for timer in &plan().timers {
-        let started = os::spawn("softcuda-loss", || {
+        let started = os::spawn("softcuda-loss", move || {
             std::thread::sleep(timer.after);
-            lose(timer.device, timer.code);
+            lose(by, timer.device, timer.code);
         });
         if let Err(error) = started {
             os::say_once("loss", &format!("cannot start a timer's thread: {error}"));
@@ -172,17 +172,19 @@ fn name_of<F>() -> &'static str {
     path.rsplit_once("::").map_or(path, |(_, name)| name)
 }
 
-/// The code with which this use of the entry point whose body is `F` is to fail.
+/// The code with which this use of the entry point whose body is `F` is to fail. Where a device is lost with it, `by`
+/// takes the device away.
 #[inline]
-pub fn due<F>() -> Option<i32> {
+pub fn due<F>(by: Lose) -> Option<i32> {
     let faults = &plan().faults;
-    if faults.is_empty() { None } else { find(faults, name_of::<F>()) }
+    if faults.is_empty() { None } else { find(faults, name_of::<F>(), by) }
 }
 
 #[cold]
-fn find(faults: &[Fault], name: &str) -> Option<i32> {
+fn find(faults: &[Fault], name: &str, by: Lose) -> Option<i32> {
     // All of them count this use, whichever it is that fails.
-    let due = faults.iter().filter_map(|fault| fault.count(name)).fold(None, |first: Option<i32>, code| first.or(Some(code)));
+    let counted = faults.iter().filter_map(|fault| fault.count(name, by));
+    let due = counted.fold(None, |first: Option<i32>, code| first.or(Some(code)));
     if let Some(code) = due {
         os::say_once(&format!("fault {name}"), &format!("SOFTCUDA_FAULT: {name} fails with {code}"));
     }
@@ -207,7 +209,7 @@ mod tests {
     fn lists() {
         let plan = read("cuMemAlloc:2,cuStreamCreate:1:700, nonsense ,x:y,cuInit:0");
         let faults = &plan.faults;
-        let uses = |name| faults.iter().filter_map(|fault| fault.count(name)).collect::<Vec<_>>();
+        let uses = |name| faults.iter().filter_map(|fault| fault.count(name, |_, _| Ok(()))).collect::<Vec<_>>();
         assert_eq!(faults.len(), 3);
         assert_eq!((uses("cuMemAlloc_v2"), uses("cuMemAlloc_v2"), uses("cuMemAlloc_v2")), (vec![], vec![2], vec![]));
         assert_eq!((uses("cuStreamCreate"), uses("cuStreamCreate")), (vec![700], vec![]));

@@ -1,9 +1,9 @@
 //! Kernel launches: arguments, blocks, and the threads that run them.
 
-use crate::abi::callout::{BlockMemory, Coordinates, Entry};
-use crate::abi::os;
-use crate::driver::Driver;
+use crate::callout::{BlockMemory, Coordinates, Entry};
+use crate::device::{self, Device};
 use crate::memory::access::Arguments;
+use crate::os;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -68,7 +68,7 @@ fn volume(size: [u32; 3]) -> u64 {
 }
 
 /// Runs a launch to its end. The record comes back for use again.
-pub fn execute(driver: &'static Driver, mut launch: Box<Launch>) -> Option<Box<Launch>> {
+pub fn execute(driver: &'static device::State, threads: &'static Pool, mut launch: Box<Launch>) -> Option<Box<Launch>> {
     let Some(device) = driver.devices.get(launch.device) else {
         return Some(launch);
     };
@@ -81,15 +81,15 @@ pub fn execute(driver: &'static Driver, mut launch: Box<Launch>) -> Option<Box<L
         device.sms.end_block(launch.sms);
         return Some(launch);
     }
-    let running = Arc::new(Running::new(driver, *launch));
-    running.start(driver).into_iter().for_each(Job::run);
+    let running = Arc::new(Running::new(device, *launch));
+    running.start(threads).into_iter().for_each(Job::run);
     running.wait();
     None
 }
 
 /// A launch of several threads, while they run.
 struct Running {
-    driver: &'static Driver,
+    device: &'static Device,
     launch: Launch,
     blocks_left: AtomicU64,
     finished: Mutex<bool>,
@@ -111,21 +111,21 @@ struct Job {
 }
 
 impl Running {
-    fn new(driver: &'static Driver, launch: Launch) -> Running {
+    fn new(device: &'static Device, launch: Launch) -> Running {
         let blocks_left = AtomicU64::new(volume(launch.grid));
-        Running { driver, launch, blocks_left, finished: Mutex::new(false), end: Condvar::new() }
+        Running { device, launch, blocks_left, finished: Mutex::new(false), end: Condvar::new() }
     }
 
     /// Starts all blocks in order, each as soon as an SM is free. The very last thread is the caller's.
-    fn start(self: &Arc<Self>, driver: &'static Driver) -> Option<Job> {
-        let turn = driver.devices[self.launch.device].sms.turn(self.launch.sms);
+    fn start(self: &Arc<Self>, threads: &'static Pool) -> Option<Job> {
+        let turn = self.device.sms.turn(self.launch.sms);
         let mut held: Option<Job> = None;
         for number in 0..volume(self.launch.grid) {
             // The caller may not keep a thread back while it waits for an SM: the thread's block would never end.
-            held.take().into_iter().for_each(|job| driver.threads.run(job));
+            held.take().into_iter().for_each(|job| threads.run(job));
             turn.start_block();
             for job in Block::jobs(self, number) {
-                held.replace(job).into_iter().for_each(|job| driver.threads.run(job));
+                held.replace(job).into_iter().for_each(|job| threads.run(job));
             }
         }
         held
@@ -158,7 +158,7 @@ impl Job {
         if threads_left.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        running.driver.devices[running.launch.device].sms.end_block(running.launch.sms);
+        running.device.sms.end_block(running.launch.sms);
         if running.blocks_left.fetch_sub(1, Ordering::AcqRel) == 1 {
             *running.finished.lock() = true;
             running.end.notify_all();

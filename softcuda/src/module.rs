@@ -1,16 +1,42 @@
 //! Modules and functions: the host image that a client hands over (`softcudaModuleLoadImage`).
 
-use crate::abi::callout::Entry;
-use crate::context::Context;
-use crate::device;
-use crate::driver::Driver;
+use crate::callout::Entry;
+use crate::config::Config;
+use crate::device::{self, Owner};
 use crate::error::{CudaError, Outcome};
+use crate::graph;
+use crate::handles::{Kind, Table};
 use parking_lot::Mutex;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Arguments are kept at multiples of this, enough for any alignment that a kernel may expect.
 pub const ARGUMENT_ALIGN: usize = 64;
+
+/// The driver's state, as far as modules use it.
+pub struct State {
+    below: graph::State,
+    /// `CUmodule`
+    pub modules: Table<Module>,
+    /// `CUfunction`
+    pub functions: Table<Function>,
+}
+
+impl Deref for State {
+    type Target = graph::State;
+
+    fn deref(&self) -> &graph::State {
+        &self.below
+    }
+}
+
+impl State {
+    /// With these settings.
+    pub fn new(config: Config) -> State {
+        State { modules: Table::new(Kind::Module), functions: Table::new(Kind::Function), below: graph::State::new(config) }
+    }
+}
 
 /// What an image says of one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +96,7 @@ pub struct Code {
 #[derive(Default)]
 pub struct Module {
     context: AtomicU64,
+    device: AtomicUsize,
     functions: Mutex<Vec<u64>>,
 }
 
@@ -77,6 +104,7 @@ pub struct Module {
 #[derive(Default)]
 pub struct Function {
     context: AtomicU64,
+    device: AtomicUsize,
     module: AtomicU64,
     code: Mutex<Option<&'static Code>>,
     dynamic_limit: AtomicU32,
@@ -169,9 +197,10 @@ fn intern(description: Description) -> &'static Code {
 }
 
 /// Loads a checked image into a context.
-pub fn load(driver: &'static Driver, context: &Context, functions: Vec<Description>) -> Outcome<u64> {
+pub fn load(driver: &'static State, owner: Owner, functions: Vec<Description>) -> Outcome<u64> {
     let made = driver.modules.insert(|module, _| {
-        module.context.store(context.home(), Ordering::Relaxed);
+        module.context.store(owner.context, Ordering::Relaxed);
+        module.device.store(owner.device, Ordering::Relaxed);
         module.functions.lock().clear();
     });
     let (module, object) = made.ok_or(CudaError::OUT_OF_MEMORY)?;
@@ -179,7 +208,8 @@ pub fn load(driver: &'static Driver, context: &Context, functions: Vec<Descripti
         let code = intern(description);
         let dynamic = device::SHARED_PER_BLOCK.saturating_sub(code.description.shared_bytes);
         let made = driver.functions.insert(|function, _| {
-            function.context.store(context.home(), Ordering::Relaxed);
+            function.context.store(owner.context, Ordering::Relaxed);
+            function.device.store(owner.device, Ordering::Relaxed);
             function.module.store(module, Ordering::Relaxed);
             function.dynamic_limit.store(dynamic, Ordering::Relaxed);
             function.carveout.store(u32::MAX, Ordering::Relaxed);
@@ -195,9 +225,9 @@ pub fn load(driver: &'static Driver, context: &Context, functions: Vec<Descripti
 }
 
 /// `cuModuleUnload`: its functions are gone, pending launches are not affected.
-pub fn unload(driver: &'static Driver, handle: u64) -> Outcome {
+pub fn unload(driver: &'static State, handle: u64) -> Outcome {
     let module = driver.modules.get(handle).ok_or(CudaError::INVALID_HANDLE)?;
-    driver.check_context(module.context.load(Ordering::Relaxed))?;
+    driver.check(module.device.load(Ordering::Relaxed))?;
     driver.modules.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
     for function in std::mem::take(&mut *module.functions.lock()) {
         if let Some(object) = driver.functions.remove(function) {
@@ -210,7 +240,7 @@ pub fn unload(driver: &'static Driver, handle: u64) -> Outcome {
 }
 
 /// Unloads all modules of a context.
-pub fn unload_all(driver: &'static Driver, context: u64) {
+pub fn unload_all(driver: &'static State, context: u64) {
     let mut modules = Vec::new();
     driver.modules.for_each(|handle, module| {
         modules.extend((module.context.load(Ordering::Relaxed) == context).then_some(handle));
@@ -221,17 +251,17 @@ pub fn unload_all(driver: &'static Driver, context: u64) {
 }
 
 /// Handles of a module's functions.
-pub fn functions(driver: &'static Driver, module: u64) -> Outcome<Vec<u64>> {
+pub fn functions(driver: &'static State, module: u64) -> Outcome<Vec<u64>> {
     let module = driver.modules.get(module).ok_or(CudaError::INVALID_HANDLE)?;
-    driver.check_context(module.context.load(Ordering::Relaxed))?;
+    driver.check(module.device.load(Ordering::Relaxed))?;
     Ok(module.functions.lock().clone())
 }
 
 /// The valid function with this handle. Error: none, or one of a device that is lost.
 #[inline]
-pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Function> {
+pub fn lookup(driver: &'static State, handle: u64) -> Outcome<&'static Function> {
     let function = driver.functions.get(handle).ok_or(CudaError::INVALID_HANDLE)?;
-    driver.check_context(function.context())?;
+    driver.check(function.device.load(Ordering::Relaxed))?;
     Ok(function)
 }
 

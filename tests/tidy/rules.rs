@@ -1,5 +1,6 @@
 //! The rules, each a function from a file to findings.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use crate::rust::{PathUse, Source, Unsafe, UnsafeUse};
@@ -32,6 +33,36 @@ impl Finding {
     pub fn new(file: &str, line: usize, rule: &'static str, text: impl Into<String>) -> Finding {
         Finding { file: file.to_string(), line, rule, text: text.into() }
     }
+}
+
+/// The rooms of one crate.
+#[derive(Clone, Copy)]
+pub struct Order {
+    /// The folder of its source, with a slash.
+    pub root: &'static str,
+    /// Top to bottom.
+    pub rooms: &'static [&'static str],
+}
+
+impl Order {
+    /// The order that a file belongs to, and the name of its room.
+    fn of<'a>(path: &'a str, orders: &'a [Order]) -> Option<(&'a Order, &'a str)> {
+        orders.iter().find_map(|order| {
+            let inside = path.strip_prefix(order.root)?;
+            Some((order, inside.split('/').next()?.trim_end_matches(".rs")))
+        })
+    }
+
+    fn place(&self, room: &str) -> Option<usize> {
+        self.rooms.iter().position(|known| *known == room)
+    }
+}
+
+/// A struct that has more fields than the rule allows.
+pub struct Exception {
+    pub file: &'static str,
+    pub name: &'static str,
+    pub fields: usize,
 }
 
 /// A part of the tree that must not use some paths.
@@ -73,29 +104,53 @@ fn broken(source: &Source) -> Option<Finding> {
 }
 
 /// Imports point downwards in the list of rooms.
-pub fn import_order(source: &Source, rooms: &[&str]) -> Vec<Finding> {
+pub fn import_order(source: &Source, orders: &[Order]) -> Vec<Finding> {
     let mut findings: Vec<Finding> = broken(source).into_iter().collect();
-    let inside = source.path.trim_start_matches("src/");
-    let own = inside.split('/').next().unwrap_or("").trim_end_matches(".rs");
-    let Some(place) = rooms.iter().position(|room| *room == own) else { return findings };
+    let Some((order, own)) = Order::of(&source.path, orders) else { return findings };
+    let Some(place) = order.place(own) else { return findings };
     for path in source.paths.iter().filter(|path| !path.test) {
-        let target = target_room(path).and_then(|name| rooms.iter().position(|room| *room == name));
+        let target = target_room(path).and_then(|name| order.place(name));
         if let Some(target) = target.filter(|target| *target < place) {
-            let text = format!("{own} imports {}, which stands above it: {}", rooms[target], path.segments.join("::"));
+            let text = format!("{own} imports {}, which stands above it: {}", order.rooms[target], path.segments.join("::"));
             findings.push(Finding::new(&source.path, path.line, "import order", text));
         }
     }
     findings
 }
 
-/// Every file and folder at the top of `src/` has a place in the order.
-pub fn unknown_rooms(files: &[File], rooms: &[&str]) -> Vec<Finding> {
+/// Every file and folder at the top of a crate's source has a place in its order; programs are crates of their own.
+pub fn unknown_rooms(files: &[File], orders: &[Order]) -> Vec<Finding> {
     let check = |file: &File| {
-        let name = file.path.strip_prefix("src/")?.split('/').next()?.trim_end_matches(".rs").to_string();
-        let known = name == "lib" || rooms.contains(&name.as_str());
+        let (order, name) = Order::of(&file.path, orders)?;
+        let known = ["lib", "bin"].contains(&name) || order.place(name).is_some();
         (!known).then(|| Finding::new(&file.path, 1, "room", format!("`{name}` is not in the order of rooms")))
     };
     files.iter().filter(|file| file.is_rust()).filter_map(check).collect()
+}
+
+/// Structs with too many fields, and exceptions that say more than is so.
+pub fn many_fields(sources: &[Source], most: usize, exceptions: &[Exception]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut used = BTreeSet::new();
+    for source in sources {
+        for found in source.structs.iter().filter(|found| !found.test && !found.by_c && found.fields > most) {
+            let here = |(_, known): &(usize, &Exception)| known.file == source.path && known.name == found.name;
+            let known = exceptions.iter().enumerate().find(here);
+            used.extend(known.map(|(index, _)| index));
+            let allowed = known.map_or(most, |(_, known)| known.fields);
+            let text = match found.fields.cmp(&allowed) {
+                Ordering::Equal => continue,
+                Ordering::Greater => format!("`{}` has {} fields (at most {allowed})", found.name, found.fields),
+                Ordering::Less => format!("`{}` has only {} fields: so should its exception", found.name, found.fields),
+            };
+            findings.push(Finding::new(&source.path, found.line, "many fields", text));
+        }
+    }
+    let unused = exceptions.iter().enumerate().filter(|(index, _)| !used.contains(index));
+    findings.extend(
+        unused.map(|(_, gone)| Finding::new(gone.file, 1, "many fields", format!("`{}` needs no exception any more", gone.name))),
+    );
+    findings
 }
 
 /// Paths that a part of the tree must not use.

@@ -48,6 +48,17 @@ pub struct MacroUse {
     pub name: String,
 }
 
+/// A struct.
+#[derive(Clone, Debug)]
+pub struct StructUse {
+    pub line: usize,
+    pub name: String,
+    pub fields: usize,
+    /// `repr(C)`: what it has to have is said elsewhere.
+    pub by_c: bool,
+    pub test: bool,
+}
+
 /// What was found in a file.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
@@ -57,6 +68,7 @@ pub struct Source {
     pub paths: Vec<PathUse>,
     pub unsafes: Vec<UnsafeUse>,
     pub macros: Vec<MacroUse>,
+    pub structs: Vec<StructUse>,
     /// Paths (without `.rs`) of the modules that `#[cfg(test)] mod x;` declares.
     pub test_modules: Vec<String>,
     /// Why the file could not be read as Rust.
@@ -69,6 +81,7 @@ impl Source {
         self.functions.iter_mut().for_each(|function| function.test = true);
         self.paths.iter_mut().for_each(|path| path.test = true);
         self.unsafes.iter_mut().for_each(|found| found.test = true);
+        self.structs.iter_mut().for_each(|found| found.test = true);
     }
 }
 
@@ -194,6 +207,7 @@ impl Walker<'_> {
                 "unsafe" => self.found_unsafe(tokens, at, scope),
                 "fn" => self.found_function(tokens, at, scope),
                 "mod" => self.found_module(tokens, at, scope),
+                "struct" => self.found_struct(tokens, at, scope),
                 name => self.found_name(tokens, at, name, scope),
             },
             _ => {}
@@ -258,6 +272,15 @@ impl Walker<'_> {
         }
     }
 
+    fn found_struct(&mut self, tokens: &[TokenTree], at: usize, scope: &Scope) {
+        let Some(name) = ident(tokens.get(at + 1)) else { return };
+        let end = |token: &&TokenTree| is_punct(token, ';') || is_body(token);
+        let Some(TokenTree::Group(body)) = tokens[at..].iter().find(end) else { return };
+        let fields = fields(body.stream());
+        let by_c = attributes(tokens, at).any(|text| text.starts_with("repr(C"));
+        self.source.structs.push(StructUse { line: line(&tokens[at]), name, fields, by_c, test: scope.test });
+    }
+
     fn found_name(&mut self, tokens: &[TokenTree], at: usize, name: &str, scope: &Scope) {
         let continues = at >= 2 && is_punct(&tokens[at - 1], ':') && is_punct(&tokens[at - 2], ':');
         if tokens.get(at + 1).is_some_and(|token| is_punct(token, '!')) && matches!(tokens.get(at + 2), Some(TokenTree::Group(_)))
@@ -274,6 +297,46 @@ impl Walker<'_> {
             }
         }
     }
+}
+
+/// The fields of a struct, in braces or in parentheses.
+fn is_body(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Group(group) if group.delimiter() != Delimiter::Bracket)
+}
+
+/// How many there are between commas, but for those between angle brackets.
+fn fields(body: TokenStream) -> usize {
+    let (mut count, mut depth, mut empty, mut before) = (0, 0, true, ' ');
+    for token in body {
+        let punct = if let TokenTree::Punct(punct) = &token { punct.as_char() } else { ' ' };
+        match punct {
+            '<' => depth += 1,
+            '>' if before != '-' => depth -= 1,
+            _ => {}
+        }
+        if punct == ',' && depth == 0 {
+            count += usize::from(!empty);
+        }
+        empty = punct == ',' && depth == 0;
+        before = punct;
+    }
+    count + usize::from(!empty)
+}
+
+/// The attributes of the item whose keyword is at this place, without spaces.
+fn attributes(tokens: &[TokenTree], at: usize) -> impl Iterator<Item = String> {
+    let before = tokens[..at].iter().rev().skip_while(|token| {
+        ident(Some(token)).is_some_and(|word| word == "pub")
+            || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Parenthesis)
+    });
+    before
+        .take_while(|token| {
+            is_punct(token, '#') || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket)
+        })
+        .filter_map(|token| match token {
+            TokenTree::Group(group) => Some(group.stream().to_string().replace(' ', "")),
+            _ => None,
+        })
 }
 
 /// The name of the inline module whose body the group at this place is.

@@ -1,9 +1,9 @@
 //! Each rule catches what it is for, and lets pass what it should.
 
-use crate::rules::{self, Finding, Purity};
+use crate::rules::{self, Exception, Finding, Purity};
 use crate::rust::scan;
 use crate::tree::{File, mark_tests};
-use crate::{ROOMS, cpp};
+use crate::{ORDERS, cpp};
 
 /// The lines that have findings.
 fn lines(findings: &[Finding]) -> Vec<usize> {
@@ -23,17 +23,17 @@ fn imports_upwards_are_found() {
         #[cfg(test)]\nmod tests { use crate::abi::Y; }\n\
         use log::info;\n";
     let in_mod = scan("src/comm/mod.rs", text);
-    assert_eq!(lines(&rules::import_order(&in_mod, &ROOMS)), [2, 3, 4, 5]);
+    assert_eq!(lines(&rules::import_order(&in_mod, &ORDERS)), [2, 3, 4, 5]);
     let deeper = scan("src/comm/init.rs", text);
-    assert_eq!(lines(&rules::import_order(&deeper, &ROOMS)), [2, 3, 4, 6]);
+    assert_eq!(lines(&rules::import_order(&deeper, &ORDERS)), [2, 3, 4, 6]);
     let below = scan("src/abi/mod.rs", text);
-    assert!(rules::import_order(&below, &ROOMS).is_empty());
+    assert!(rules::import_order(&below, &ORDERS).is_empty());
 }
 
 #[test]
 fn a_super_in_an_inline_module_is_resolved() {
     let source = scan("src/log.rs", "mod inner { use super::super::comm::Comm; use super::X; }");
-    assert_eq!(rules::import_order(&source, &ROOMS).len(), 1);
+    assert_eq!(rules::import_order(&source, &ORDERS).len(), 1);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn modules_for_tests_are_skipped() {
         scan("src/log/line/checks.rs", "use crate::abi::X;"),
     ];
     mark_tests(&mut sources);
-    let bad = sources.iter().flat_map(|source| rules::import_order(source, &ROOMS));
+    let bad = sources.iter().flat_map(|source| rules::import_order(source, &ORDERS));
     let files: Vec<String> = bad.map(|finding| finding.file).collect();
     assert_eq!(files, ["src/log/line.rs"]);
 }
@@ -54,16 +54,49 @@ fn modules_for_tests_are_skipped() {
 #[test]
 fn code_that_is_not_for_tests_is_not_skipped() {
     let text = "#[cfg(not(test))]\nuse crate::abi::X;\n#[cfg(test)]\nuse crate::abi::Y;\nuse crate::abi::Z;";
-    assert_eq!(lines(&rules::import_order(&scan("src/log.rs", text), &ROOMS)), [2, 5]);
+    assert_eq!(lines(&rules::import_order(&scan("src/log.rs", text), &ORDERS)), [2, 5]);
 }
 
 #[test]
 fn unknown_rooms_are_found() {
     let file = |path: &str| File { path: path.to_string(), text: String::new() };
     let files = [file("src/attic/mod.rs"), file("src/comm/x.rs"), file("src/lib.rs"), file("src/log.rs")];
-    let found = rules::unknown_rooms(&files, &ROOMS);
+    let found = rules::unknown_rooms(&files, &ORDERS);
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].file, "src/attic/mod.rs");
+    let files = ["softcuda/src/bin/x.rs", "softcuda/src/graph/x.rs", "softcuda/src/comm/x.rs"].map(file);
+    assert_eq!(rules::unknown_rooms(&files, &ORDERS).len(), 1);
+}
+
+#[test]
+fn each_crate_has_an_order_of_its_own() {
+    // `context` stands above `memory` in softcuda and nowhere in oxccl.
+    let text = "use crate::context::Context;\nuse crate::error::X;\nfn f() { super::super::driver::g() }";
+    assert_eq!(lines(&rules::import_order(&scan("softcuda/src/memory/x.rs", text), &ORDERS)), [1, 3]);
+    assert!(rules::import_order(&scan("softcuda/src/abi/x.rs", text), &ORDERS).is_empty());
+    assert!(rules::import_order(&scan("src/plan/x.rs", text), &ORDERS).is_empty());
+}
+
+#[test]
+fn fields_are_counted() {
+    let text = "struct None;\nstruct Two { a: Map<(u8, u8), fn(u8) -> u8>, b: [u8; 2] }\n\
+        pub struct Three<T, U>(T, pub Vec<U>, u8,) where T: X<U>;\n#[derive(X)]\n#[repr(C, align(8))]\npub(crate) struct C { a: u8 }\n\
+        #[cfg(test)] mod tests { struct T(u8); }";
+    let found = scan("src/x.rs", text).structs;
+    let counted: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.fields, found.by_c, found.test)).collect();
+    assert_eq!(counted, [("Two", 2, false, false), ("Three", 3, false, false), ("C", 1, true, false), ("T", 1, false, true)]);
+}
+
+#[test]
+fn structs_with_many_fields_are_found() {
+    let text = "struct A(u8, u8);\nstruct B(u8, u8, u8);\n#[repr(C)]\nstruct C(u8, u8, u8);\n#[cfg(test)] struct T(u8, u8, u8);";
+    let sources = [scan("src/x.rs", text)];
+    let with = |name, fields| lines(&rules::many_fields(&sources, 2, &[Exception { file: "src/x.rs", name, fields }]));
+    assert_eq!(lines(&rules::many_fields(&sources, 2, &[])), [2]);
+    assert!(with("B", 3).is_empty());
+    // One too few, one too many, and one that no struct needs.
+    assert_eq!((with("B", 2), with("B", 4)), (vec![2], vec![2]));
+    assert_eq!(with("A", 3), [2, 1]);
 }
 
 #[test]
@@ -167,5 +200,5 @@ fn machine_paths_are_found() {
 
 #[test]
 fn a_file_that_is_not_rust_is_told() {
-    assert_eq!(rules::import_order(&scan("src/log.rs", "fn f( {"), &ROOMS).len(), 1);
+    assert_eq!(rules::import_order(&scan("src/log.rs", "fn f( {"), &ORDERS).len(), 1);
 }

@@ -5,7 +5,6 @@ use crate::context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::graph::capture::{Info, Mode, exchange_mode};
-use crate::stream;
 use std::ffi::{c_int, c_uint};
 
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`; 0 adds.
@@ -13,7 +12,7 @@ const SET: c_uint = 1;
 
 fn begin(stream: Handle, mode: c_int, to: Option<(Handle, Vec<Handle>)>) -> Outcome {
     let driver = Driver::get()?;
-    let stream = stream::lookup(driver, stream)?;
+    let stream = context::stream(driver, stream)?;
     driver.graphs.captures.begin(driver, stream, Mode::new(mode)?, to)
 }
 
@@ -53,17 +52,17 @@ extern "C" fn cuStreamEndCapture(stream: Handle, graph: Out<Handle>) -> CuResult
     boundary(|| {
         let driver = Driver::get()?;
         graph.set(0)?;
-        graph.set(driver.graphs.captures.end(driver, stream::lookup(driver, stream)?)?)
+        graph.set(driver.graphs.captures.end(driver, context::stream(driver, stream)?)?)
     })
 }
 
 fn info(stream: Handle) -> Outcome<Option<Info>> {
     let driver = Driver::get()?;
-    if stream::is_legacy(stream) && context::current(driver)?.legacy_if_used().is_none() {
+    if context::is_legacy(stream) && context::current(driver)?.streams.legacy_if_used().is_none() {
         // Asking about the default stream does not make it.
         return Ok(None);
     }
-    driver.graphs.captures.info(stream::lookup(driver, stream)?)
+    driver.graphs.captures.info(context::stream(driver, stream)?)
 }
 
 #[unsafe(no_mangle)]
@@ -136,7 +135,7 @@ extern "C" fn cuStreamGetCaptureInfo_v3(
 
 fn update(stream: Handle, dependencies: In<Handle>, edges: In<u64>, count: usize, flags: c_uint) -> Outcome {
     let driver = Driver::get()?;
-    let stream = stream::lookup(driver, stream)?;
+    let stream = context::stream(driver, stream)?;
     check_edges(edges, count)?;
     if flags > SET {
         return Err(CudaError::INVALID_VALUE);

@@ -4,7 +4,6 @@ use super::{CuResult, Handle, Out, boundary};
 use crate::context::{self, Context, Nature};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
-use crate::memory::synchronize_device;
 use crate::stream::PRIORITIES;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -14,13 +13,13 @@ extern "C" fn cuDevicePrimaryCtxRetain(to: Out<Handle>, device: c_int) -> CuResu
         let driver = Driver::get()?;
         to.check()?;
         let device = driver.device(device)?;
-        to.set(device.primary.retain(driver, device.index)?.handle())
+        to.set(driver.primary(device).retain(driver, device.index)?.handle())
     })
 }
 
 fn primary_release(device: c_int) -> Outcome {
     let driver = Driver::get()?;
-    driver.device(device)?.primary.release(driver)
+    driver.primary(driver.device(device)?).release(driver)
 }
 
 #[unsafe(no_mangle)]
@@ -35,7 +34,7 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> CuResult {
 
 fn primary_reset(device: c_int) -> Outcome {
     let driver = Driver::get()?;
-    driver.device(device)?.primary.reset(driver)
+    driver.primary(driver.device(device)?).reset(driver)
 }
 
 #[unsafe(no_mangle)]
@@ -49,7 +48,8 @@ extern "C" fn cuDevicePrimaryCtxReset_v2(device: c_int) -> CuResult {
 }
 
 fn primary_flags(device: c_int, flags: c_uint) -> Outcome {
-    Driver::get()?.device(device)?.primary.set_flags(flags)
+    let driver = Driver::get()?;
+    driver.primary(driver.device(device)?).set_flags(flags)
 }
 
 #[unsafe(no_mangle)]
@@ -65,7 +65,8 @@ extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: c_uint) -> CuR
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, active: Out<c_int>) -> CuResult {
     boundary(|| {
-        let state = Driver::get()?.device(device)?.primary.state();
+        let driver = Driver::get()?;
+        let state = driver.primary(driver.device(device)?).state();
         flags.set(state.0)?;
         active.set(c_int::from(state.1))
     })
@@ -190,10 +191,10 @@ extern "C" fn cuCtxSetFlags(flags: c_uint) -> CuResult {
 }
 
 fn synchronize(context: &'static Context) -> Outcome {
-    let captures = &Driver::get()?.graphs.captures;
-    captures.check_context(context)?;
-    captures.allow_unsafe()?;
-    context.synchronize()
+    let driver = Driver::get()?;
+    driver.graphs.captures.check_context(context.handle())?;
+    driver.graphs.captures.allow_unsafe()?;
+    context.synchronize(driver)
 }
 
 #[unsafe(no_mangle)]
@@ -288,7 +289,7 @@ extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CuResult {
         if context.settings.lock().peers.contains(&peer) {
             return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);
         }
-        synchronize_device(driver, context.device())?;
+        driver.synchronize_device(context.device())?;
         let mut settings = context.settings.lock();
         if settings.peers.contains(&peer) {
             return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);

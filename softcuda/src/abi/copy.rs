@@ -2,6 +2,7 @@
 //! that memory was read or written, one between device memories never makes the host wait.
 
 use super::{CuResult, DevicePointer, Handle, In, boundary};
+use crate::context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::memory::Reach;
@@ -34,13 +35,13 @@ enum Place {
     Pageable,
 }
 
-fn find(driver: &Driver, side: Side, (address, extent): (usize, usize), needed: Rights) -> Outcome<Place> {
+fn find(driver: &'static Driver, side: Side, (address, extent): (usize, usize), needed: Rights) -> Outcome<Place> {
     let reach = match (side, needed) {
         (Side::Peer, needed) => Reach::Peer(needed),
-        (_, Rights::Write) => Reach::Write,
-        _ => Reach::Read,
+        (_, Rights::Write) => Reach::Write(context::current_device(driver)),
+        _ => Reach::Read(context::current_device(driver)),
     };
-    let known = driver.memory.classify_for(address, extent, reach);
+    let known = driver.memory.classify(driver, address, extent, reach);
     match (side, known) {
         (_, Ok(Some(true))) => Ok(Place::Device),
         (_, Ok(Some(false))) => Ok(Place::Pinned),
@@ -56,7 +57,7 @@ fn find(driver: &Driver, side: Side, (address, extent): (usize, usize), needed: 
 }
 
 /// What the planes' destination and source are. Error: no such memory.
-fn places(driver: &Driver, planes: &[Transfer], to: Side, from: Side) -> Outcome<(Place, Place)> {
+fn places(driver: &'static Driver, planes: &[Transfer], to: Side, from: Side) -> Outcome<(Place, Place)> {
     let mut found = (Place::Device, Place::Device);
     for plane in planes {
         found = (find(driver, to, plane.destination(), Rights::Write)?, find(driver, from, plane.source(), Rights::Read)?);
@@ -94,7 +95,7 @@ fn submit(stream: &'static Stream, planes: &[Transfer], to: Side, from: Side, as
 }
 
 fn linear(to: (u64, Side), from: (u64, Side), bytes: usize, stream: Option<Handle>) -> Outcome {
-    let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
+    let object = context::stream(Driver::get()?, stream.unwrap_or(0))?;
     if bytes == 0 {
         return Ok(());
     }
@@ -146,16 +147,16 @@ extern "C" fn cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes
 
 fn peer(to: (u64, Handle), from: (u64, Handle), bytes: usize, stream: Option<Handle>) -> Outcome {
     let driver = Driver::get()?;
-    let contexts = [crate::context::lookup(driver, to.1)?, crate::context::lookup(driver, from.1)?];
+    let contexts = [context::lookup(driver, to.1)?, context::lookup(driver, from.1)?];
     contexts.iter().try_for_each(|context| driver.check(context.device()))?;
     let copy = || linear((to.0, Side::Peer), (from.0, Side::Peer), bytes, stream);
     if stream.is_some() {
         return copy();
     }
     // The form without a stream is in order with all work of both contexts and of the current one.
-    contexts.iter().try_for_each(|context| context.synchronize())?;
+    contexts.iter().try_for_each(|context| context.synchronize(driver))?;
     copy()?;
-    stream::synchronize_stream(stream::lookup(driver, 0)?)
+    stream::synchronize_stream(context::stream(driver, 0)?)
 }
 
 #[unsafe(no_mangle)]
@@ -281,7 +282,7 @@ fn planes(copy: Copy3d) -> Outcome<(Vec<Transfer>, Side, Side)> {
 }
 
 fn copy_planes(copy: Copy3d, stream: Option<Handle>) -> Outcome {
-    let object = stream::lookup(Driver::get()?, stream.unwrap_or(0))?;
+    let object = context::stream(Driver::get()?, stream.unwrap_or(0))?;
     let (planes, to, from) = planes(copy)?;
     submit(object, &planes, to, from, stream.is_some())
 }
@@ -354,11 +355,12 @@ extern "C" fn cuMemcpy3DPeerAsync(copy: In<c_void>, stream: Handle) -> CuResult 
 /// Memory is where it is; the call only has to be sound.
 fn prefetch(pointer: DevicePointer, bytes: usize, device: c_int, stream: Handle) -> Outcome {
     let driver = Driver::get()?;
-    stream::lookup(driver, stream)?;
+    context::stream(driver, stream)?;
     if device >= 0 {
         driver.device(device)?;
     }
-    driver.memory.classify(pointer as usize, bytes)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
+    let reach = Reach::Read(context::current_device(driver));
+    driver.memory.classify(driver, pointer as usize, bytes, reach)?.map(|_| ()).ok_or(CudaError::INVALID_VALUE)
 }
 
 #[unsafe(no_mangle)]

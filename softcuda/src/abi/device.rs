@@ -1,9 +1,10 @@
 //! Devices and peers.
 
 use super::{CuResult, In, Out, boundary, put_text};
-use crate::device::{self, attributes, identity};
+use crate::device::{self, attributes};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
+use crate::identity;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// What `cuDeviceGetName` says.

@@ -6,7 +6,6 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::event::{self, Event};
 use crate::graph::Work;
-use crate::stream;
 use std::ffi::{c_float, c_uint};
 
 #[unsafe(no_mangle)]
@@ -14,7 +13,7 @@ extern "C" fn cuEventCreate(to: Out<Handle>, flags: c_uint) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         to.check()?;
-        to.set(Event::create(driver, context::current(driver)?, flags, None)?)
+        to.set(Event::create(driver, context::current(driver)?.owner(), flags, None)?)
     })
 }
 
@@ -31,7 +30,7 @@ const EXTERNAL: c_uint = 1;
 
 fn record(event: Handle, stream: Handle, flags: c_uint) -> Outcome {
     let driver = Driver::get()?;
-    let (object, stream) = (event::lookup(driver, event)?, stream::lookup(driver, stream)?);
+    let (object, stream) = (event::lookup(driver, event)?, context::stream(driver, stream)?);
     let external = flags == EXTERNAL;
     if flags > EXTERNAL || external && !stream.is_captured() {
         return Err(CudaError::INVALID_VALUE);

@@ -1,15 +1,17 @@
 //! Instantiated graphs.
 
 use super::{CuResult, Handle, In, Out, boundary};
+use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::graph::{Refusal, exec};
-use crate::stream;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 fn instantiate(to: Out<Handle>, graph: Handle, flags: u64) -> Outcome {
     to.check()?;
-    to.set(exec::instantiate(Driver::get()?, graph, flags)?)
+    let driver = Driver::get()?;
+    let current = context::current(driver).ok().map(Context::identity);
+    to.set(exec::instantiate(driver, graph, flags, current)?)
 }
 
 #[unsafe(no_mangle)]
@@ -83,7 +85,7 @@ extern "C" fn cuGraphInstantiateWithParams(to: Out<Handle>, graph: Handle, param
 extern "C" fn cuGraphUpload(exec: Handle, stream: Handle) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        stream::lookup(driver, stream)?;
+        context::stream(driver, stream)?;
         exec::check(driver, exec)
     })
 }
@@ -92,7 +94,7 @@ extern "C" fn cuGraphUpload(exec: Handle, stream: Handle) -> CuResult {
 extern "C" fn cuGraphLaunch(exec: Handle, stream: Handle) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        exec::launch(driver, exec, stream::lookup(driver, stream)?)
+        exec::launch(driver, exec, context::stream(driver, stream)?, &|identity| context::is_alive(driver, identity))
     })
 }
 

@@ -1,13 +1,14 @@
 //! Nodes' parameters.
 
-use super::callout::HostCall;
 use super::graph::add;
-use super::{CuResult, DevicePointer, Handle, In, Out, boundary, copy, launch, os, set};
+use super::{CuResult, DevicePointer, Handle, In, Out, boundary, copy, launch, set};
+use crate::callout::HostCall;
 use crate::context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::event;
 use crate::graph::{Kernel, Work, body, exec};
+use crate::os;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
 //! Green contexts and the resources that they are made of.
 
 use super::{CuResult, Handle, In, Out, boundary};
+use crate::context::green::{self, Green, MAX_SPANS, Resource, Source};
 use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::event;
-use crate::green::{self, Green, MAX_SPANS, Resource, Source};
-use crate::stream::{self, Stream};
+use crate::stream::Stream;
 use std::ffi::{c_int, c_uint};
 
 /// `CU_DEV_RESOURCE_TYPE_INVALID`, `_SM`
@@ -148,7 +148,7 @@ extern "C" fn cuGreenCtxGetDevResource(handle: Handle, to: Out<DevResource>, kin
 extern "C" fn cuStreamGetDevResource(stream: Handle, to: Out<DevResource>, kind: c_uint) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        tell(to, kind, || Ok(Resource::of_context(driver, stream::lookup(driver, stream)?.context()?)))
+        tell(to, kind, || Ok(Resource::of_context(driver, context::of_stream(driver, stream)?)))
     })
 }
 
@@ -242,7 +242,7 @@ extern "C" fn cuGreenCtxStreamCreate(to: Out<Handle>, handle: Handle, flags: c_u
         if flags != NON_BLOCKING {
             return Err(CudaError::INVALID_VALUE);
         }
-        to.set(Stream::create(driver, context, flags, priority)?)
+        to.set(Stream::create(driver, &context.streams, flags, priority)?)
     })
 }
 
@@ -252,8 +252,8 @@ extern "C" fn cuGreenCtxRecordEvent(handle: Handle, event: Handle) -> CuResult {
         let driver = Driver::get()?;
         let context = context_of(driver, handle)?;
         let event = event::lookup(driver, event)?;
-        driver.graphs.captures.check_context(context)?;
-        event.record_all(context)
+        driver.graphs.captures.check_context(context.handle())?;
+        event.record_all(&context.streams)
     })
 }
 
@@ -264,25 +264,25 @@ extern "C" fn cuGreenCtxWaitEvent(handle: Handle, event: Handle) -> CuResult {
         let context = context_of(driver, handle)?;
         let event = event::lookup(driver, event)?;
         let captures = &driver.graphs.captures;
-        captures.check_context(context)?;
+        captures.check_context(context.handle())?;
         if let Some(captured) = event.captured() {
             captures.disturb_event(&captured);
             return Err(CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
-        event.hold_up_all(context)
+        event.hold_up_all(&context.streams)
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetGreenCtx(stream: Handle, to: Out<Handle>) -> CuResult {
-    boundary(|| to.set(stream::lookup(Driver::get()?, stream)?.context()?.green()))
+    boundary(|| to.set(context::of_stream(Driver::get()?, stream)?.green()))
 }
 
 /// Of a stream in a green context: the primary context and the green one.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetCtx_v2(stream: Handle, to: Out<Handle>, green: Out<Handle>) -> CuResult {
     boundary(|| {
-        let context = stream::lookup(Driver::get()?, stream)?.context()?;
+        let context = context::of_stream(Driver::get()?, stream)?;
         to.check()?;
         green.set_if_wanted(context.green());
         to.set(context.home())

@@ -1,8 +1,9 @@
 //! Initialisation and versions.
 
-use super::{CuResult, Out, boundary, os};
+use super::{CuResult, Out, boundary};
 use crate::driver::Driver;
 use crate::error::CudaError;
+use crate::os;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
 

@@ -28,7 +28,7 @@ extern "C" fn cuIpcGetMemHandle(to: *mut IpcHandle, pointer: DevicePointer) -> C
     boundary(|| {
         let range = Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind == Kind::Device);
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
-        range.check()?;
+        range.check(Driver::get()?)?;
         let handle = MemoryHandle::of_range(&range)?;
         Out(to).set(IpcHandle { bytes: handle.encode(Purpose::Memory) })
     })
@@ -48,7 +48,7 @@ extern "C" fn cuIpcOpenMemHandle_v2(to: Out<DevicePointer>, handle: IpcHandle, f
         if handle.is_own() {
             return Err(CudaError::INVALID_CONTEXT);
         }
-        to.set(driver.memory.open(driver, context, &handle)? as DevicePointer)
+        to.set(driver.memory.open(driver, context.owner(), &handle)? as DevicePointer)
     })
 }
 
@@ -57,7 +57,7 @@ extern "C" fn cuIpcCloseMemHandle(pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         context::current(driver)?;
-        driver.memory.close(driver, pointer as usize)
+        driver.memory.close(pointer as usize, &|device| driver.synchronize_device(device))
     })
 }
 
@@ -80,6 +80,6 @@ extern "C" fn cuIpcOpenEventHandle(to: Out<Handle>, handle: IpcHandle) -> CuResu
             return Err(CudaError::INVALID_CONTEXT);
         }
         let shared = Arc::new(SharedEvent::open(&handle)?);
-        to.set(Event::create(driver, context, OPENED_EVENT, Some(shared))?)
+        to.set(Event::create(driver, context.owner(), OPENED_EVENT, Some(shared))?)
     })
 }

@@ -8,7 +8,6 @@ use crate::error::{CudaError, Outcome};
 use crate::launch::Launch;
 use crate::memory::access::Arguments;
 use crate::module::{self, Code};
-use crate::stream;
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Blocks in y and z.
@@ -141,8 +140,8 @@ impl Request {
     fn submit(&self, source: Source) -> Outcome {
         let driver = Driver::get()?;
         let function = module::lookup(driver, self.function)?;
-        let stream = stream::lookup(driver, self.stream)?;
-        let context = stream.context()?;
+        let stream = context::stream(driver, self.stream)?;
+        let context = context::of(driver, stream)?;
         if function.context() != context.home() {
             return Err(CudaError::INVALID_HANDLE);
         }

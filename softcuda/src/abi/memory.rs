@@ -4,7 +4,7 @@ use super::{CuResult, DevicePointer, Out, boundary};
 use crate::context::{self, Context};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
-use crate::memory::{Kind, synchronize_device};
+use crate::memory::Kind;
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Pitches are multiples of this.
@@ -28,7 +28,7 @@ extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CuResult {
 /// work submitted after it, do not run at the same time. A GPU may wait here, so a program that launches what earlier
 /// work waits for only after an allocation is one that can hang.
 fn wait_for_earlier_work(driver: &'static Driver, context: &Context) -> Outcome {
-    if driver.config.alloc_waits { synchronize_device(driver, context.device()) } else { Ok(()) }
+    if driver.config.alloc_waits { driver.synchronize_device(context.device()) } else { Ok(()) }
 }
 
 fn allocate(to: Out<DevicePointer>, bytes: usize, kind: Kind) -> Outcome {
@@ -37,7 +37,7 @@ fn allocate(to: Out<DevicePointer>, bytes: usize, kind: Kind) -> Outcome {
     to.check()?;
     driver.graphs.captures.allow_unsafe()?;
     wait_for_earlier_work(driver, context)?;
-    to.set(driver.memory.allocate(driver, context, bytes, kind)? as DevicePointer)
+    to.set(driver.memory.allocate(driver, context.owner(), bytes, kind)? as DevicePointer)
 }
 
 #[unsafe(no_mangle)]
@@ -79,7 +79,7 @@ extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> CuResult {
             return Ok(());
         }
         driver.graphs.captures.allow_unsafe()?;
-        driver.memory.free(driver, pointer as usize)
+        driver.memory.free(driver, pointer as usize, &|device| driver.synchronize_device(device))
     })
 }
 
@@ -89,7 +89,7 @@ extern "C" fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>
         let range =
             Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind.is_device() || range.backing.is_some());
         let range = range.ok_or(CudaError::NOT_FOUND)?;
-        range.check()?;
+        range.check(Driver::get()?)?;
         base.set_if_wanted(range.base as DevicePointer);
         size.set_if_wanted(range.size);
         Ok(())
@@ -105,7 +105,7 @@ fn allocate_host(to: Out<*mut c_void>, bytes: usize, flags: c_uint) -> Outcome {
         return Err(CudaError::INVALID_VALUE);
     }
     wait_for_earlier_work(driver, context)?;
-    to.set(driver.memory.allocate_host(driver, context, bytes, flags)? as *mut c_void)
+    to.set(driver.memory.allocate_host(driver, context.owner(), bytes, flags)? as *mut c_void)
 }
 
 #[unsafe(no_mangle)]
@@ -127,7 +127,7 @@ extern "C" fn cuMemFreeHost(pointer: *mut c_void) -> CuResult {
             return Ok(());
         }
         driver.graphs.captures.allow_unsafe()?;
-        driver.memory.free_host(driver, pointer)
+        driver.memory.free_host(pointer, &|device| driver.synchronize_device(device))
     })
 }
 
@@ -142,7 +142,7 @@ extern "C" fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: c_
             return Err(CudaError::INVALID_VALUE);
         }
         wait_for_earlier_work(driver, context)?;
-        driver.memory.register(driver, context, pointer, bytes, flags)
+        driver.memory.register(driver, context.owner(), pointer, bytes, flags)
     })
 }
 
@@ -152,7 +152,7 @@ extern "C" fn cuMemHostUnregister(pointer: *mut c_void) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         driver.graphs.captures.allow_unsafe()?;
-        driver.memory.unregister(driver, pointer)
+        driver.memory.unregister(pointer, &|device| driver.synchronize_device(device))
     })
 }
 

@@ -1,10 +1,9 @@
-//! The C boundary: every exported function, and calls out to the client and the system.
+//! The C boundary: every exported function of the driver API.
 //!
 //! An entry point converts its arguments, makes one call, and maps the error. C pointers end here: [`Out`] and [`In`]
 //! stand for them in signatures.
 #![allow(unsafe_code)]
 
-pub mod callout;
 mod capture;
 mod context;
 mod copy;
@@ -20,7 +19,6 @@ mod ipc;
 mod launch;
 mod memory;
 mod module;
-pub mod os;
 mod per_thread;
 mod pointer;
 mod pool;
@@ -33,6 +31,7 @@ mod user_object;
 mod versions;
 mod vmm;
 
+use crate::driver;
 use crate::error::{CudaError, Outcome};
 use crate::fault;
 pub use device::NAME as DEVICE_NAME;
@@ -51,7 +50,7 @@ pub type Handle = u64;
 /// body is a closure of the exported function itself, whose name `SOFTCUDA_FAULT` goes by.
 #[inline]
 pub fn boundary<F: FnOnce() -> Outcome>(body: F) -> CuResult {
-    if let Some(code) = fault::due::<F>() {
+    if let Some(code) = fault::due::<F>(driver::lose) {
         return code;
     }
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -1,13 +1,12 @@
 //! Modules and functions. The only code that can be loaded is a host image (`softcuda.h`): there is no GPU, so there is
 //! no binary for it either.
 
-use super::callout::Entry;
 use super::{CuResult, DevicePointer, Handle, In, Out, boundary};
+use crate::callout::Entry;
 use crate::context;
 use crate::device::{MAX_BLOCK_THREADS, SHARED_PER_BLOCK_OPTIN};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
-use crate::memory::synchronize_device;
 use crate::module::{self, Description, Function};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
@@ -82,8 +81,8 @@ extern "C" fn softcudaModuleLoadImage(to: Out<Handle>, image: *const c_void) -> 
         let Image { functions, table, .. } = image.get()?;
         let descriptions = (0..functions as usize).map(|index| describe(&table.get_at(index)?));
         let descriptions = descriptions.collect::<Outcome<Vec<_>>>()?;
-        synchronize_device(driver, context.device())?;
-        to.set(module::load(driver, context, descriptions)?)
+        driver.synchronize_device(context.device())?;
+        to.set(module::load(driver, context.owner(), descriptions)?)
     })
 }
 

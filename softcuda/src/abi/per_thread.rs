@@ -4,7 +4,7 @@
 //! stream 0; `SOFTCUDA_FAULT` knows it by the function's own name.
 
 use super::{CuResult, DevicePointer, Handle};
-use crate::stream::with_own_default;
+use crate::context::with_own_default;
 use std::ffi::{c_int, c_uchar, c_uint, c_ushort, c_void};
 
 macro_rules! own_default {

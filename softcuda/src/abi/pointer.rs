@@ -61,12 +61,13 @@ fn ordinal(range: &Range) -> u32 {
 }
 
 /// What the current context's device may do with memory.
-fn access_flags(range: &Range) -> u32 {
-    let granted = |backing: &Backing| match context::current_device() {
+fn access_flags(range: &Range) -> Outcome<u32> {
+    let viewer = context::current_device(Driver::get()?);
+    let granted = |backing: &Backing| match viewer {
         Some(device) => backing.rights(Some(device)) as u32,
         None => backing.union() as u32,
     };
-    range.backing.as_ref().map_or(ACCESS_FLAGS, granted)
+    Ok(range.backing.as_ref().map_or(ACCESS_FLAGS, granted))
 }
 
 fn nature(range: &Range, attribute: c_int) -> Outcome<Value> {
@@ -82,7 +83,7 @@ fn nature(range: &Range, attribute: c_int) -> Outcome<Value> {
         13 => Value::Byte(1),
         14 => Value::Wide(range.backing.as_ref().map_or(0, |backing| backing.physical.properties.handle_types.into())),
         15 | 21 => Value::Byte(0),
-        16 => Value::Narrow(access_flags(range)),
+        16 => Value::Narrow(access_flags(range)?),
         17 => Value::Wide(if let Kind::Pooled(pool) = range.kind { pool } else { 0 }),
         22 => Value::Narrow(-1i32 as u32),
         _ => return Err(CudaError::INVALID_VALUE),
@@ -111,7 +112,7 @@ fn unknown(attribute: c_int) -> Outcome<Value> {
 extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let range = Driver::get()?.memory.find(pointer as usize).ok_or(CudaError::INVALID_VALUE)?;
-        range.check()?;
+        range.check(Driver::get()?)?;
         known(&range, pointer as usize, attribute)?.write(data)
     })
 }
@@ -124,8 +125,9 @@ extern "C" fn cuPointerGetAttributes(
     pointer: DevicePointer,
 ) -> CuResult {
     boundary(|| {
-        let range = Driver::get()?.memory.find(pointer as usize);
-        range.as_ref().map_or(Ok(()), |range| range.check())?;
+        let driver = Driver::get()?;
+        let range = driver.memory.find(pointer as usize);
+        range.as_ref().map_or(Ok(()), |range| range.check(driver))?;
         for index in 0..count as usize {
             let attribute = attributes.get_at(index)?;
             let value = match &range {
@@ -147,7 +149,7 @@ extern "C" fn cuPointerGetAttributes(
 extern "C" fn cuPointerSetAttribute(value: In<c_uint>, attribute: c_int, pointer: DevicePointer) -> CuResult {
     boundary(|| {
         let range = Driver::get()?.memory.find(pointer as usize).ok_or(CudaError::INVALID_VALUE)?;
-        range.check()?;
+        range.check(Driver::get()?)?;
         if attribute != 6 || !range.kind.is_device() {
             return Err(CudaError::INVALID_VALUE);
         }

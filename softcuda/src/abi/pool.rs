@@ -1,12 +1,13 @@
 //! Stream-ordered allocation and memory pools.
 
 use super::{CuResult, DevicePointer, Handle, In, Out, boundary};
+use crate::context;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::memory::Kind;
 use crate::memory::pool::MemoryPool;
-use crate::stream::{self, Op};
+use crate::stream::Op;
 use std::ffi::{c_int, c_uint, c_void};
 
 fn new_pool(driver: &'static Driver, device: usize) -> Outcome<Handle> {
@@ -144,8 +145,8 @@ extern "C" fn cuMemPoolGetAccess(flags: Out<c_uint>, pool: Handle, _location: *c
 
 fn allocate(to: Out<DevicePointer>, bytes: usize, pool: Option<Handle>, stream: Handle) -> Outcome {
     let driver = Driver::get()?;
-    let stream = stream::lookup(driver, stream)?;
-    let context = stream.context()?;
+    let stream = context::stream(driver, stream)?;
+    let context = context::of(driver, stream)?;
     to.check()?;
     if stream.is_captured() {
         return Err(crate::graph::no_memory_nodes());
@@ -156,7 +157,7 @@ fn allocate(to: Out<DevicePointer>, bytes: usize, pool: Option<Handle>, stream: 
     };
     lookup(driver, pool)?;
     // Ready at once: that is sooner than the stream gets there.
-    to.set(driver.memory.allocate(driver, context, bytes, Kind::Pooled(pool))? as DevicePointer)
+    to.set(driver.memory.allocate(driver, context.owner(), bytes, Kind::Pooled(pool))? as DevicePointer)
 }
 
 #[unsafe(no_mangle)]
@@ -173,7 +174,7 @@ extern "C" fn cuMemAllocFromPoolAsync(to: Out<DevicePointer>, bytes: usize, pool
 extern "C" fn cuMemFreeAsync(pointer: DevicePointer, stream: Handle) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        let stream = stream::lookup(driver, stream)?;
+        let stream = context::stream(driver, stream)?;
         if pointer == 0 {
             return Ok(());
         }

@@ -1,8 +1,9 @@
 //! Functions of the driver interface that programs look for and that are not built: each says `NOT_SUPPORTED`, and its
 //! name once on stderr. A caller's arguments are never looked at.
 
-use super::{CuResult, boundary, os};
+use super::{CuResult, boundary};
 use crate::error::{CudaError, Outcome};
+use crate::os;
 
 fn refuse(name: &str) -> Outcome {
     os::say_once(name, &format!("{name} is not supported"));

@@ -1,6 +1,7 @@
 //! Memsets: asynchronous to the host in either form, as for device memory on a GPU.
 
 use super::{CuResult, DevicePointer, Handle, boundary};
+use crate::context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::memory::Reach;
@@ -36,7 +37,8 @@ pub(super) fn prepare(driver: &Driver, to: DevicePointer, value: u32, shape: Sha
     if !(to as usize).is_multiple_of(element) || !pitch.is_multiple_of(element) || (height > 1 && pitch < bytes) {
         return Err(CudaError::INVALID_VALUE);
     }
-    let place = driver.memory.classify_for(to as usize, extent(bytes, height, pitch), Reach::Write)?;
+    let viewer = context::current_device(driver);
+    let place = driver.memory.classify(driver, to as usize, extent(bytes, height, pitch), Reach::Write(viewer))?;
     let on_device = place.ok_or(CudaError::INVALID_VALUE)?;
     // SAFETY: the rows lie in one known range and are aligned; that they stay is the client's promise.
     let fill = unsafe { Fill::rows((to as usize, pitch), value, element, width, height) };
@@ -45,7 +47,7 @@ pub(super) fn prepare(driver: &Driver, to: DevicePointer, value: u32, shape: Sha
 
 fn fill(to: DevicePointer, value: u32, shape: Shape, stream: Option<Handle>) -> Outcome {
     let driver = Driver::get()?;
-    let object = stream::lookup(driver, stream.unwrap_or(0))?;
+    let object = context::stream(driver, stream.unwrap_or(0))?;
     let Some((fill, on_device)) = prepare(driver, to, value, shape)? else {
         return Ok(());
     };

@@ -16,7 +16,7 @@ fn create(to: Out<Handle>, flags: c_uint, priority: c_int) -> Outcome {
     let driver = Driver::get()?;
     let context = context::current(driver)?;
     to.check()?;
-    to.set(Stream::create(driver, context, flags, priority)?)
+    to.set(Stream::create(driver, &context.streams, flags, priority)?)
 }
 
 #[unsafe(no_mangle)]
@@ -41,7 +41,7 @@ extern "C" fn cuStreamDestroy_v2(stream: Handle) -> CuResult {
 
 /// A stream whose progress the client may watch now, as regards captures.
 fn watched(driver: &'static Driver, stream: Handle) -> Outcome<&'static Stream> {
-    let stream = stream::lookup(driver, stream)?;
+    let stream = context::stream(driver, stream)?;
     if stream.is_captured() {
         return Err(driver.graphs.captures.disturb(stream));
     }
@@ -67,7 +67,7 @@ extern "C" fn cuStreamSynchronize(stream: Handle) -> CuResult {
 extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        let stream = stream::lookup(driver, stream)?;
+        let stream = context::stream(driver, stream)?;
         if flags > 1 {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -77,13 +77,13 @@ extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) ->
             (true, true) => captures.add(driver, stream, Work::Wait(event)),
             (false, true) => Err(CudaError::INVALID_VALUE),
             (false, false) if object.captured().is_none() => object.hold_up(stream),
-            _ => captures.wait(stream, object),
+            _ => captures.wait(driver, stream, object),
         }
     })
 }
 
 fn of<T>(stream: Handle, to: Out<T>, value: impl FnOnce(&'static Stream) -> T) -> Outcome {
-    to.set(value(stream::lookup(Driver::get()?, stream)?))
+    to.set(value(context::stream(Driver::get()?, stream)?))
 }
 
 #[unsafe(no_mangle)]
@@ -108,7 +108,7 @@ extern "C" fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) -> CuResult {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetDevice(stream: Handle, device: Out<c_int>) -> CuResult {
-    boundary(|| device.set(stream::lookup(Driver::get()?, stream)?.context()?.device() as c_int))
+    boundary(|| device.set(context::of_stream(Driver::get()?, stream)?.device() as c_int))
 }
 
 /// Attributes (access policy, synchronisation policy, …) are hints; there is nothing to copy.
@@ -116,7 +116,7 @@ extern "C" fn cuStreamGetDevice(stream: Handle, device: Out<c_int>) -> CuResult 
 extern "C" fn cuStreamCopyAttributes(to: Handle, from: Handle) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        stream::lookup(driver, to)?;
-        stream::lookup(driver, from).map(|_| ())
+        context::stream(driver, to)?;
+        context::stream(driver, from).map(|_| ())
     })
 }

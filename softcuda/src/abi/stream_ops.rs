@@ -1,12 +1,13 @@
 //! Host functions, callbacks and words of memory in stream order.
 
-use super::callout::{Callback, HostCall, RawCallback};
 use super::{CuResult, DevicePointer, Handle, In, boundary};
+use crate::callout::{Callback, HostCall, RawCallback};
+use crate::context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::memory::Reach;
 use crate::memory::access::{Condition, ValueWait, ValueWrite};
-use crate::stream::{self, Op};
+use crate::stream::Op;
 use std::ffi::{c_uint, c_void};
 
 /// Operations of a batch, as with NVIDIA's driver.
@@ -15,7 +16,7 @@ const MAX_BATCH: c_uint = 256;
 type HostFunction = unsafe extern "C" fn(*mut c_void);
 
 fn launch_host(stream: Handle, function: Option<HostFunction>, data: *mut c_void) -> Outcome {
-    let stream = stream::lookup(Driver::get()?, stream)?;
+    let stream = context::stream(Driver::get()?, stream)?;
     let function = function.ok_or(CudaError::INVALID_VALUE)?;
     // SAFETY: the client's promise to this call.
     stream.submit(Op::Host(unsafe { HostCall::new(function, data) })).map(drop)
@@ -35,7 +36,7 @@ extern "C" fn cuLaunchHostFunc_v2(stream: Handle, function: Option<HostFunction>
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamAddCallback(stream: Handle, function: Option<RawCallback>, data: *mut c_void, flags: c_uint) -> CuResult {
     boundary(|| {
-        let object = stream::lookup(Driver::get()?, stream)?;
+        let object = context::stream(Driver::get()?, stream)?;
         let function = function.filter(|_| flags == 0).ok_or(CudaError::INVALID_VALUE)?;
         // SAFETY: the client's promise to this call.
         let callback = unsafe { Callback::new(function, stream, data) };
@@ -44,8 +45,10 @@ extern "C" fn cuStreamAddCallback(stream: Handle, function: Option<RawCallback>,
 }
 
 /// The word must lie in memory that the device knows, and be aligned.
-fn check(address: DevicePointer, bytes: usize, reach: Reach) -> Outcome {
-    let known = Driver::get()?.memory.classify_for(address as usize, bytes, reach)?.is_some();
+fn check(address: DevicePointer, bytes: usize, reach: fn(Option<usize>) -> Reach) -> Outcome {
+    let driver = Driver::get()?;
+    let reach = reach(context::current_device(driver));
+    let known = driver.memory.classify(driver, address as usize, bytes, reach)?.is_some();
     if known && (address as usize).is_multiple_of(bytes) { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
@@ -66,12 +69,12 @@ fn awaited(address: DevicePointer, value: u64, wide: bool, flags: c_uint) -> Out
 }
 
 fn write(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: c_uint) -> Outcome {
-    let stream = stream::lookup(Driver::get()?, stream)?;
+    let stream = context::stream(Driver::get()?, stream)?;
     stream.submit(written(address, value, wide, flags)?).map(drop)
 }
 
 fn wait(stream: Handle, address: DevicePointer, value: u64, wide: bool, flags: c_uint) -> Outcome {
-    let stream = stream::lookup(Driver::get()?, stream)?;
+    let stream = context::stream(Driver::get()?, stream)?;
     stream.submit(awaited(address, value, wide, flags)?).map(drop)
 }
 
@@ -109,7 +112,7 @@ impl BatchOp {
 
 /// All operations or, where one is refused, none.
 fn batch(stream: Handle, count: c_uint, operations: In<BatchOp>, flags: c_uint) -> Outcome {
-    let stream = stream::lookup(Driver::get()?, stream)?;
+    let stream = context::stream(Driver::get()?, stream)?;
     if count > MAX_BATCH || flags != 0 {
         return Err(CudaError::INVALID_VALUE);
     }

@@ -1,7 +1,7 @@
 //! User objects.
 
-use super::callout::HostCall;
 use super::{CuResult, Handle, Out, boundary};
+use crate::callout::HostCall;
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use crate::graph::body;

@@ -178,7 +178,7 @@ extern "C" fn cuMemMap(pointer: DevicePointer, size: usize, offset: usize, handl
 extern "C" fn cuMemUnmap(pointer: DevicePointer, size: usize) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        driver.memory.unmap(driver, pointer as usize, size)
+        driver.memory.unmap(pointer as usize, size, &|device| driver.synchronize_device(device))
     })
 }
 

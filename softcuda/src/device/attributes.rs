@@ -1,7 +1,8 @@
 //! The answers of `cuDeviceGetAttribute`: those of a data-centre GPU of compute capability 9.0 where they describe
 //! limits, and the truth where they describe abilities.
 
-use super::{Device, identity};
+use super::Device;
+use crate::identity;
 
 /// First number after those of CUDA 13's `CUdevice_attribute`.
 const END: i32 = 162;

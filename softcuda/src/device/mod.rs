@@ -1,16 +1,15 @@
 //! Devices: identity, memory budget, multiprocessors.
 
 pub mod attributes;
-pub mod identity;
 mod sms;
 
 use crate::config::Config;
-use crate::context::Primary;
 use crate::error::{CudaError, Outcome};
-use crate::stream::Connections;
+use crate::{fault, os};
 use parking_lot::Mutex;
 pub use sms::{ALL as ALL_SMS, Sms, Span};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Major and minor.
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
@@ -38,10 +37,6 @@ pub struct Device {
     pub lost: AtomicI32,
     /// Its multiprocessors.
     pub sms: Sms,
-    /// Its hardware queues.
-    pub connections: Connections,
-    /// Its primary context.
-    pub primary: Primary,
     /// Handle of the default memory pool and of the current one.
     pub pools: Mutex<(u64, u64)>,
 }
@@ -56,8 +51,6 @@ impl Device {
             used: AtomicU64::new(0),
             lost: AtomicI32::new(0),
             sms: Sms::new(config.sms),
-            connections: Connections::new(config.connections),
-            primary: Primary::default(),
             pools: Mutex::new((0, 0)),
         }
     }
@@ -77,5 +70,90 @@ impl Device {
     /// Bytes not allocated by this process.
     pub fn free_memory(&self) -> u64 {
         self.total - self.used.load(Ordering::Relaxed).min(self.total)
+    }
+}
+
+/// Whose an object is: a context by its handle, and the index of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The context.
+    pub context: u64,
+    /// The device.
+    pub device: usize,
+}
+
+/// What the driver's state begins with, and every room above may use: settings, devices, numbers, the clock. Each room
+/// that adds to it has a `State` of its own, which holds that of the room below: a function takes what it may see.
+pub struct State {
+    /// Settings.
+    pub config: Config,
+    /// Visible devices.
+    pub devices: Vec<Device>,
+    /// Zero of event times.
+    epoch: Instant,
+    /// Some device is lost.
+    any_lost: AtomicBool,
+    /// A device may get lost: so waiting threads do not execute the work that they wait for, and copies are marked.
+    pub may_lose: bool,
+    ids: AtomicU64,
+}
+
+impl State {
+    /// With these settings.
+    pub fn new(config: Config) -> State {
+        let devices = config.visible.iter().enumerate();
+        State {
+            devices: devices.map(|(index, ordinal)| Device::new(index, *ordinal, &config)).collect(),
+            epoch: Instant::now(),
+            any_lost: AtomicBool::new(false),
+            may_lose: fault::may_lose(),
+            ids: AtomicU64::new(1),
+            config,
+        }
+    }
+
+    /// Takes a device away: whatever has to do with it fails with `code` from now on, and nothing more is done on it.
+    /// Error: there is none.
+    pub fn lose(&self, device: usize, code: i32) -> Outcome {
+        if self.take_away(self.devices.get(device).ok_or(CudaError::INVALID_DEVICE)?, code) {
+            os::say_once(&format!("loss {device}"), &format!("device {device} is lost ({code})"));
+        }
+        Ok(())
+    }
+
+    /// The same without a word. Whether it was there until now.
+    pub fn take_away(&self, device: &Device, code: i32) -> bool {
+        let taken = device.lost.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        self.any_lost.store(true, Ordering::SeqCst);
+        taken
+    }
+
+    /// The code of a device that is lost.
+    #[inline]
+    pub fn check(&self, device: usize) -> Outcome {
+        if self.any_lost.load(Ordering::SeqCst) { self.check_slowly(device) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_slowly(&self, device: usize) -> Outcome {
+        match self.devices.get(device).map_or(0, |device| device.lost.load(Ordering::SeqCst)) {
+            0 => Ok(()),
+            code => Err(CudaError(code)),
+        }
+    }
+
+    /// A number that no other object of this process has.
+    pub fn unique(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The device with this number in the process.
+    pub fn device(&self, index: i32) -> Outcome<&Device> {
+        usize::try_from(index).ok().and_then(|i| self.devices.get(i)).ok_or(CudaError::INVALID_DEVICE)
+    }
+
+    /// Nanoseconds since `cuInit`, at least 1.
+    pub fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64 + 1
     }
 }

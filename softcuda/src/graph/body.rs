@@ -1,8 +1,8 @@
 //! A graph as the client builds it: nodes, what they depend on, user objects.
 
+use super::State;
 use super::node::Work;
 use super::object::Held;
-use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -86,7 +86,7 @@ impl Body {
     }
 
     /// Adds a node.
-    pub fn add(&mut self, driver: &'static Driver, dependencies: Vec<u64>, work: Work) -> Outcome<u64> {
+    pub fn add(&mut self, driver: &'static State, dependencies: Vec<u64>, work: Work) -> Outcome<u64> {
         self.check(&dependencies)?;
         let made = driver.graphs.nodes.insert(|slot, _| slot.graph.store(self.handle, Ordering::Relaxed));
         let (handle, _) = made.ok_or(CudaError::OUT_OF_MEMORY)?;
@@ -180,7 +180,7 @@ impl Body {
     /// user objects.
     fn flatten(
         &self,
-        driver: &'static Driver,
+        driver: &'static State,
         entry: &[usize],
         flat: &mut Vec<Flat>,
         held: &mut Vec<Held>,
@@ -213,7 +213,7 @@ impl Body {
 }
 
 /// `cuGraphCreate`; `nested`: for a node of another graph.
-pub fn create(driver: &'static Driver, nested: bool) -> Outcome<u64> {
+pub fn create(driver: &'static State, nested: bool) -> Outcome<u64> {
     let id = driver.unique();
     let made = driver.graphs.graphs.insert(|graph, handle| {
         *graph.body.lock() = Body { handle, id, nested, ..Body::default() };
@@ -222,30 +222,30 @@ pub fn create(driver: &'static Driver, nested: bool) -> Outcome<u64> {
 }
 
 /// Does something with a graph.
-pub fn with<T>(driver: &'static Driver, graph: u64, act: impl FnOnce(&mut Body) -> Outcome<T>) -> Outcome<T> {
+pub fn with<T>(driver: &'static State, graph: u64, act: impl FnOnce(&mut Body) -> Outcome<T>) -> Outcome<T> {
     let mut body = driver.graphs.graphs.get(graph).ok_or(CudaError::INVALID_VALUE)?.body.lock();
     if body.handle == graph { act(&mut body) } else { Err(CudaError::INVALID_VALUE) }
 }
 
 /// Handle of the graph that a node belongs to.
-pub fn graph_of(driver: &'static Driver, node: u64) -> Outcome<u64> {
+pub fn graph_of(driver: &'static State, node: u64) -> Outcome<u64> {
     let slot = driver.graphs.nodes.get(node).ok_or(CudaError::INVALID_VALUE)?;
     Ok(slot.graph.load(Ordering::Relaxed))
 }
 
 /// Does something with a node.
-pub fn with_node<T>(driver: &'static Driver, node: u64, act: impl FnOnce(&mut Node) -> Outcome<T>) -> Outcome<T> {
+pub fn with_node<T>(driver: &'static State, node: u64, act: impl FnOnce(&mut Node) -> Outcome<T>) -> Outcome<T> {
     with(driver, graph_of(driver, node)?, |body| act(body.node_mut(node)?))
 }
 
 /// `cuGraphDestroy`; a child graph goes with its node.
-pub fn destroy(driver: &'static Driver, graph: u64) -> Outcome {
+pub fn destroy(driver: &'static State, graph: u64) -> Outcome {
     with(driver, graph, |body| if body.nested { Err(CudaError::INVALID_VALUE) } else { Ok(()) })?;
     discard(driver, graph)
 }
 
 /// Destroys any graph, with its nodes and their child graphs.
-pub fn discard(driver: &'static Driver, graph: u64) -> Outcome {
+pub fn discard(driver: &'static State, graph: u64) -> Outcome {
     let object = driver.graphs.graphs.remove(graph).ok_or(CudaError::INVALID_VALUE)?;
     let body = std::mem::take(&mut *object.body.lock());
     body.nodes.iter().for_each(|node| forget(driver, node));
@@ -253,7 +253,7 @@ pub fn discard(driver: &'static Driver, graph: u64) -> Outcome {
     Ok(())
 }
 
-fn forget(driver: &'static Driver, node: &Node) {
+fn forget(driver: &'static State, node: &Node) {
     if let Work::Child(child) = node.work {
         let _ = discard(driver, child);
     }
@@ -263,7 +263,7 @@ fn forget(driver: &'static Driver, node: &Node) {
 }
 
 /// `cuGraphDestroyNode`: with all its edges.
-pub fn destroy_node(driver: &'static Driver, node: u64) -> Outcome {
+pub fn destroy_node(driver: &'static State, node: u64) -> Outcome {
     let gone = with(driver, graph_of(driver, node)?, |body| {
         let place = *body.places.get(&node).ok_or(CudaError::INVALID_VALUE)?;
         let gone = body.nodes.remove(place);
@@ -276,7 +276,7 @@ pub fn destroy_node(driver: &'static Driver, node: u64) -> Outcome {
 }
 
 /// A copy of a graph, with child graphs and references to user objects.
-pub fn copy(driver: &'static Driver, graph: u64, nested: bool) -> Outcome<u64> {
+pub fn copy(driver: &'static State, graph: u64, nested: bool) -> Outcome<u64> {
     let made = create(driver, nested)?;
     let (nodes, held): (Vec<_>, Vec<_>) = with(driver, graph, |body| {
         let nodes = body.nodes.iter().map(|node| (node.handle, node.work.clone(), node.dependencies.clone()));
@@ -306,14 +306,14 @@ pub fn copy(driver: &'static Driver, graph: u64, nested: bool) -> Outcome<u64> {
 }
 
 /// Nodes of a graph and its child graphs in an order that can be run, and references to all user objects.
-pub fn flatten(driver: &'static Driver, graph: u64) -> Outcome<(Vec<Flat>, Vec<Held>)> {
+pub fn flatten(driver: &'static State, graph: u64) -> Outcome<(Vec<Flat>, Vec<Held>)> {
     let (mut flat, mut held) = (Vec::new(), Vec::new());
     with(driver, graph, |body| body.flatten(driver, &[], &mut flat, &mut held))?;
     Ok((flat, held))
 }
 
 /// A child graph made of what [`flatten`] gave.
-pub fn nest(driver: &'static Driver, flat: &[(Work, Vec<usize>)], held: Vec<Held>) -> Outcome<u64> {
+pub fn nest(driver: &'static State, flat: &[(Work, Vec<usize>)], held: Vec<Held>) -> Outcome<u64> {
     let made = create(driver, true)?;
     let filled = with(driver, made, |body| {
         body.held = held;

@@ -1,12 +1,10 @@
 //! Captures: which streams belong to one, what becomes of what they are told, and what nobody may do meanwhile.
 
-use super::body;
 use super::node::Work;
-use crate::context::Context;
-use crate::driver::Driver;
+use super::{State, body};
 use crate::error::{CudaError, Outcome};
-use crate::event::Event;
-use crate::stream::{Op, Role, Stream};
+use crate::event::{Captured, Event};
+use crate::stream::{Op, Recorder, Role, Stream};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,13 +35,6 @@ thread_local! {
 /// `cuThreadExchangeStreamCaptureMode`
 pub fn exchange_mode(mode: Mode) -> Mode {
     MODE.replace(mode)
-}
-
-/// Where an event stands that was recorded in a capture.
-#[derive(Clone)]
-pub struct Captured {
-    capture: u64,
-    nodes: Vec<u64>,
 }
 
 /// A stream of a capture.
@@ -96,14 +87,15 @@ fn same(member: &Member, stream: &'static Stream) -> bool {
     member.stream.is_some_and(|own| std::ptr::eq(own, stream))
 }
 
-/// A member more or less. The legacy stream may not be used while a blocking stream of its context captures.
-fn mark(stream: &'static Stream, more: bool) {
-    stream.count_capture(more);
-    if stream.role() == Role::Blocking
-        && let Ok(context) = stream.context()
-    {
-        context.legacy().count_capture(more);
-    }
+/// Calls `tell` with a member, and with the legacy stream that may not be used while a blocking stream of its context
+/// captures.
+fn concerned(stream: &'static Stream, tell: impl Fn(&Stream)) {
+    tell(stream);
+    stream.legacy().into_iter().for_each(tell);
+}
+
+fn leave(stream: &'static Stream) {
+    concerned(stream, Stream::end_capture);
 }
 
 impl Session {
@@ -120,8 +112,8 @@ impl Session {
         self.members.iter_mut().find(|member| same(member, stream))
     }
 
-    fn join(&mut self, stream: &'static Stream, tail: Vec<u64>) {
-        mark(stream, true);
+    fn join(&mut self, driver: &'static State, stream: &'static Stream, tail: Vec<u64>) {
+        concerned(stream, |stream| stream.begin_capture(driver));
         self.members.push(Member { stream: Some(stream), tail });
     }
 
@@ -141,7 +133,7 @@ impl Session {
     }
 
     /// All work of other streams comes before the end of the first one.
-    fn is_joined(&self, driver: &'static Driver) -> bool {
+    fn is_joined(&self, driver: &'static State) -> bool {
         let Some((origin, others)) = self.members.split_first() else { return true };
         let joined = body::with(driver, self.graph, |body| {
             let before = body.ancestors(&origin.tail);
@@ -165,7 +157,7 @@ impl Captures {
     }
 
     /// `cuStreamBeginCapture`, `cuStreamBeginCaptureToGraph`
-    pub fn begin(&self, driver: &'static Driver, stream: &'static Stream, mode: Mode, to: Option<(u64, Vec<u64>)>) -> Outcome {
+    pub fn begin(&self, driver: &'static State, stream: &'static Stream, mode: Mode, to: Option<(u64, Vec<u64>)>) -> Outcome {
         if stream.role() == Role::Legacy {
             return Err(CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
@@ -180,14 +172,14 @@ impl Captures {
         };
         body::with(driver, graph, |body| body.check(&tail))?;
         let mut session = Session::new(driver.unique(), graph, own, mode);
-        session.join(stream, tail);
+        session.join(driver, stream, tail);
         sessions.push(session);
         self.count.store(sessions.len(), Ordering::SeqCst);
         Ok(())
     }
 
     /// `cuStreamEndCapture`: the graph.
-    pub fn end(&self, driver: &'static Driver, stream: &'static Stream) -> Outcome<u64> {
+    pub fn end(&self, driver: &'static State, stream: &'static Stream) -> Outcome<u64> {
         if stream.role() == Role::Legacy {
             return Err(CudaError::ILLEGAL_STATE);
         }
@@ -214,23 +206,13 @@ impl Captures {
         let mut sessions = self.sessions.lock();
         let place = sessions.iter().position(|session| session.id == id)?;
         let session = sessions.remove(place);
-        session.members.iter().filter_map(|member| member.stream).for_each(|stream| mark(stream, false));
+        session.members.iter().filter_map(|member| member.stream).for_each(leave);
         self.count.store(sessions.len(), Ordering::SeqCst);
         Some(session)
     }
 
-    /// An operation given to a stream that captures, or to a legacy stream that may not be used.
-    pub fn submit(&self, stream: &'static Stream, operation: Op) -> Outcome {
-        let driver = Driver::get()?;
-        self.of(stream, |session| {
-            session.check()?;
-            let work = Work::captured(operation).map_err(|error| session.spoil(error))?;
-            session.add(driver, stream, work)
-        })
-    }
-
     /// Adds a node to the capture of a stream.
-    pub fn add(&self, driver: &'static Driver, stream: &'static Stream, work: Work) -> Outcome {
+    pub fn add(&self, driver: &'static State, stream: &'static Stream, work: Work) -> Outcome {
         self.of(stream, |session| {
             session.check()?;
             session.add(driver, stream, work)
@@ -249,9 +231,9 @@ impl Captures {
     }
 
     /// Makes a stream wait for an event, one of both being part of a capture.
-    pub fn wait(&self, stream: &'static Stream, event: &'static Event) -> Outcome {
+    pub fn wait(&self, driver: &'static State, stream: &'static Stream, event: &'static Event) -> Outcome {
         match event.captured() {
-            Some(captured) => self.wait_captured(stream, captured),
+            Some(captured) => self.wait_captured(driver, stream, captured),
             None => self.of(stream, |session| {
                 session.check()?;
                 if event.is_recorded() { Err(session.spoil(CudaError::STREAM_CAPTURE_ISOLATION)) } else { Ok(()) }
@@ -259,7 +241,7 @@ impl Captures {
         }
     }
 
-    fn wait_captured(&self, stream: &'static Stream, captured: Captured) -> Outcome {
+    fn wait_captured(&self, driver: &'static State, stream: &'static Stream, captured: Captured) -> Outcome {
         let mut sessions = self.sessions.lock();
         let own = sessions.iter().position(|session| session.has(stream));
         let other = sessions.iter().position(|session| session.id == captured.capture);
@@ -272,7 +254,7 @@ impl Captures {
         match own {
             None if stream.role() == Role::Legacy => Err(sessions[other].spoil(CudaError::STREAM_CAPTURE_IMPLICIT)),
             None => {
-                sessions[other].join(stream, captured.nodes);
+                sessions[other].join(driver, stream, captured.nodes);
                 Ok(())
             }
             Some(own) if own != other => {
@@ -306,12 +288,12 @@ impl Captures {
     }
 
     /// The same for all streams of a context; for a primary one, those of its green contexts, too.
-    pub fn check_context(&self, context: &Context) -> Outcome {
+    pub fn check_context(&self, context: u64) -> Outcome {
         if self.count.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         let mut result = Ok(());
-        let belongs = |stream: &Stream| [stream.context_handle(), stream.home()].contains(&context.handle());
+        let belongs = |stream: &Stream| [stream.context_handle(), stream.home()].contains(&context);
         let streams = |session: &Session| session.members.iter().filter_map(|m| m.stream).any(belongs);
         for session in self.sessions.lock().iter_mut().filter(|session| streams(session)) {
             result = Err(session.spoil(CudaError::STREAM_CAPTURE_UNSUPPORTED));
@@ -359,7 +341,7 @@ impl Captures {
     }
 
     /// `cuStreamUpdateCaptureDependencies`; `replace`, or else add.
-    pub fn set_tail(&self, driver: &'static Driver, stream: &'static Stream, nodes: Vec<u64>, replace: bool) -> Outcome {
+    pub fn set_tail(&self, driver: &'static State, stream: &'static Stream, nodes: Vec<u64>, replace: bool) -> Outcome {
         self.of(stream, |session| {
             session.check()?;
             body::with(driver, session.graph, |body| body.check(&nodes))?;
@@ -371,10 +353,22 @@ impl Captures {
             Ok(())
         })
     }
+}
 
-    /// A stream that captures is destroyed: with the first one the capture goes, the others' work stays.
-    pub fn stream_destroyed(&self, stream: &'static Stream) {
-        let origin = self.of(stream, |session| {
+impl Recorder for State {
+    /// To a stream that captures, or to a legacy stream that may not be used.
+    fn submit(&'static self, stream: &'static Stream, operation: Op) -> Outcome {
+        self.graphs.captures.of(stream, |session| {
+            session.check()?;
+            let work = Work::captured(operation).map_err(|error| session.spoil(error))?;
+            session.add(self, stream, work)
+        })
+    }
+
+    /// With the stream that it began in the capture goes; the others' work stays.
+    fn destroyed(&'static self, stream: &'static Stream) {
+        let captures = &self.graphs.captures;
+        let origin = captures.of(stream, |session| {
             let origin = session.members.first().is_some_and(|first| same(first, stream));
             if origin {
                 return Ok(Some((session.id, session.graph, session.own)));
@@ -382,20 +376,20 @@ impl Captures {
             if let Some(member) = session.member(stream) {
                 member.stream = None;
             }
-            mark(stream, false);
+            leave(stream);
             Ok(None)
         });
         if let Ok(Some((id, graph, own))) = origin {
-            self.take(id);
-            if let Some(driver) = Driver::running().filter(|_| own) {
-                let _ = body::discard(driver, graph);
+            captures.take(id);
+            if own {
+                let _ = body::discard(self, graph);
             }
         }
     }
 }
 
 impl Session {
-    fn add(&mut self, driver: &'static Driver, stream: &'static Stream, work: Work) -> Outcome {
+    fn add(&mut self, driver: &'static State, stream: &'static Stream, work: Work) -> Outcome {
         let graph = self.graph;
         let member = self.member(stream).ok_or(CudaError::ILLEGAL_STATE)?;
         // A client may have destroyed nodes meanwhile.

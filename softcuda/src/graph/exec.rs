@@ -1,14 +1,13 @@
 //! Instantiated graphs: launches, updates.
 
+use super::State;
 use super::body::{self, Flat};
 use super::lanes::{self, Plan};
 use super::node::{Step, Work};
 use super::object::Held;
-use crate::context;
-use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
-use crate::event;
 use crate::stream::{Op, Stream, Target};
+use crate::{event, os};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ struct Part {
     enabled: bool,
 }
 
-struct State {
+struct Parts {
     flags: u64,
     id: u64,
     parts: Vec<Part>,
@@ -46,7 +45,7 @@ struct State {
     places: HashMap<u64, usize>,
     held: Arc<Vec<Held>>,
     /// Identity of the context that was current: with it goes the memory that copies and memsets use.
-    context: Option<(u64, u64)>,
+    context: Option<Identity>,
     /// Where the latest launch ends.
     last: Option<Target>,
 }
@@ -54,7 +53,7 @@ struct State {
 /// `CUgraphExec`
 #[derive(Default)]
 pub struct Exec {
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<Parts>>,
 }
 
 impl Exec {
@@ -64,15 +63,18 @@ impl Exec {
     }
 }
 
-fn with<T>(driver: &'static Driver, exec: u64, act: impl FnOnce(&mut State) -> Outcome<T>) -> Outcome<T> {
+fn with<T>(driver: &'static State, exec: u64, act: impl FnOnce(&mut Parts) -> Outcome<T>) -> Outcome<T> {
     let mut state = driver.graphs.execs.get(exec).ok_or(CudaError::INVALID_VALUE)?.state.lock();
     act(state.as_mut().ok_or(CudaError::INVALID_VALUE)?)
 }
 
-/// `cuGraphInstantiate`
-pub fn instantiate(driver: &'static Driver, graph: u64, flags: u64) -> Outcome<u64> {
+/// Tells a context's life from others.
+pub type Identity = (u64, u64);
+
+/// `cuGraphInstantiate`, while the context `current` was current.
+pub fn instantiate(driver: &'static State, graph: u64, flags: u64, current: Option<Identity>) -> Outcome<u64> {
     if flags & DEVICE_LAUNCH != 0 {
-        crate::abi::os::say_once("device launch", "graphs that are launched by the device are not supported");
+        os::say_once("device launch", "graphs that are launched by the device are not supported");
         return Err(CudaError::NOT_SUPPORTED);
     }
     if flags & !HARMLESS != 0 {
@@ -80,15 +82,15 @@ pub fn instantiate(driver: &'static Driver, graph: u64, flags: u64) -> Outcome<u
     }
     let (flat, held) = body::flatten(driver, graph)?;
     let plan = lanes::plan(&flat.iter().map(|node| node.dependencies.clone()).collect::<Vec<_>>());
-    let state = State {
+    let state = Parts {
         flags,
         id: driver.unique(),
-        lanes: driver.graphs.lanes.take(plan.tails.len()),
+        lanes: driver.graphs.lanes.take(driver, plan.tails.len()),
         places: flat.iter().enumerate().map(|(index, node)| (node.node, index)).collect(),
         parts: flat.into_iter().map(Part::new).collect(),
         plan,
         held: Arc::new(held),
-        context: context::current(driver).ok().map(|context| context.identity()),
+        context: current,
         last: None,
     };
     let made = driver.graphs.execs.insert(|exec, _| *exec.state.lock() = Some(state));
@@ -96,7 +98,7 @@ pub fn instantiate(driver: &'static Driver, graph: u64, flags: u64) -> Outcome<u
 }
 
 /// `cuGraphExecDestroy`: launches go on to their ends.
-pub fn destroy(driver: &'static Driver, exec: u64) -> Outcome {
+pub fn destroy(driver: &'static State, exec: u64) -> Outcome {
     let object = driver.graphs.execs.remove(exec).ok_or(CudaError::INVALID_VALUE)?;
     let state = object.state.lock().take();
     driver.graphs.execs.recycle(exec);
@@ -107,8 +109,8 @@ pub fn destroy(driver: &'static Driver, exec: u64) -> Outcome {
 }
 
 /// `cuGraphLaunch`: after all that the stream was given and after the graph's previous launch. A stream that captures
-/// gets the graph as a child.
-pub fn launch(driver: &'static Driver, exec: u64, stream: &'static Stream) -> Outcome {
+/// gets the graph as a child. Contexts of which `is_alive` says no are errors.
+pub fn launch(driver: &'static State, exec: u64, stream: &'static Stream, is_alive: &dyn Fn(Identity) -> bool) -> Outcome {
     if stream.is_captured() {
         let child = with(driver, exec, |state| {
             let flat = state.parts.iter().map(Part::copy).collect::<Vec<_>>();
@@ -121,7 +123,7 @@ pub fn launch(driver: &'static Driver, exec: u64, stream: &'static Stream) -> Ou
         return added;
     }
     with(driver, exec, |state| {
-        state.check_objects(driver)?;
+        state.check_objects(driver, is_alive)?;
         // Before the stream is locked: lanes take any number of operations.
         let device = stream.device();
         state.lanes.iter().for_each(|lane| lane.set_device(device));
@@ -137,17 +139,17 @@ pub fn launch(driver: &'static Driver, exec: u64, stream: &'static Stream) -> Ou
 }
 
 /// `cuGraphUpload`: there is nothing to upload.
-pub fn check(driver: &'static Driver, exec: u64) -> Outcome {
+pub fn check(driver: &'static State, exec: u64) -> Outcome {
     with(driver, exec, |_| Ok(()))
 }
 
 /// `cuGraphExecGetFlags` and `cuGraphExecGetId`.
-pub fn facts(driver: &'static Driver, exec: u64) -> Outcome<(u64, u64)> {
+pub fn facts(driver: &'static State, exec: u64) -> Outcome<(u64, u64)> {
     with(driver, exec, |state| Ok((state.flags, state.id)))
 }
 
 /// Replaces a node's work, of the same kind, for launches to come.
-pub fn set_work(driver: &'static Driver, exec: u64, node: u64, work: Work) -> Outcome {
+pub fn set_work(driver: &'static State, exec: u64, node: u64, work: Work) -> Outcome {
     with(driver, exec, |state| {
         let part = state.part(node)?;
         if part.differs(&work).is_some() {
@@ -159,7 +161,7 @@ pub fn set_work(driver: &'static Driver, exec: u64, node: u64, work: Work) -> Ou
 }
 
 /// Whether a kernel, copy or memset is done at launches.
-pub fn enabled(driver: &'static Driver, exec: u64, node: u64, set: Option<bool>) -> Outcome<bool> {
+pub fn enabled(driver: &'static State, exec: u64, node: u64, set: Option<bool>) -> Outcome<bool> {
     with(driver, exec, |state| {
         let part = state.part(node)?;
         if part.step.work.kind() > 2 {
@@ -171,7 +173,7 @@ pub fn enabled(driver: &'static Driver, exec: u64, node: u64, set: Option<bool>)
 }
 
 /// `cuGraphExecUpdate`: takes over everything from a graph of the same shape. `Ok(Err(…))`: nothing was changed.
-pub fn update(driver: &'static Driver, exec: u64, graph: u64) -> Outcome<Result<(), Refusal>> {
+pub fn update(driver: &'static State, exec: u64, graph: u64) -> Outcome<Result<(), Refusal>> {
     let (flat, held) = body::flatten(driver, graph)?;
     let mut held = Arc::new(held);
     let updated = with(driver, exec, |state| {
@@ -208,7 +210,7 @@ impl Part {
     }
 }
 
-impl State {
+impl Parts {
     fn part(&mut self, node: u64) -> Outcome<&mut Part> {
         let place = *self.places.get(&node).ok_or(CudaError::INVALID_VALUE)?;
         Ok(&mut self.parts[place])
@@ -227,18 +229,18 @@ impl State {
     }
 
     /// Events and contexts that are gone make the launch fail before anything has begun.
-    fn check_objects(&self, driver: &'static Driver) -> Outcome {
-        let alive = self.context.is_none_or(|context| context::is_alive(driver, context));
+    fn check_objects(&self, driver: &'static State, is_alive: &dyn Fn(Identity) -> bool) -> Outcome {
+        let alive = self.context.is_none_or(is_alive);
         self.parts.iter().try_for_each(|part| match &part.step.work {
             Work::Record(event) | Work::Wait(event) => event::lookup(driver, *event).map(drop),
             Work::Copy(_) | Work::Fill(_) | Work::Write(_) | Work::WaitValue(_) if !alive => Err(CudaError::CONTEXT_IS_DESTROYED),
-            Work::Kernel(kernel) if !context::is_alive(driver, kernel.launch.context) => Err(CudaError::CONTEXT_IS_DESTROYED),
+            Work::Kernel(kernel) if !is_alive(kernel.launch.context) => Err(CudaError::CONTEXT_IS_DESTROYED),
             _ => Ok(()),
         })
     }
 
     /// Puts everything into the lanes; it begins at `start`. The place where it ends.
-    fn start(&mut self, driver: &'static Driver, start: Target) -> (Target, Outcome) {
+    fn start(&mut self, driver: &'static State, start: Target) -> (Target, Outcome) {
         let mut done = Vec::with_capacity(self.parts.len());
         let mut result = Ok(());
         for (index, part) in self.parts.iter().enumerate() {
@@ -274,7 +276,7 @@ fn wait(lane: &'static Stream, place: Target) {
     }
 }
 
-fn submit(driver: &'static Driver, lane: &'static Stream, step: &Arc<Step>) -> Outcome {
+fn submit(driver: &'static State, lane: &'static Stream, step: &Arc<Step>) -> Outcome {
     match step.work {
         Work::Empty | Work::Child(_) => Ok(()),
         Work::Record(event) => event::lookup(driver, event)?.record_in(lane),

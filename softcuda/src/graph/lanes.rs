@@ -4,7 +4,7 @@
 //! other are in different lanes and run at the same time, and a lane adds no order that the graph does not have. Only
 //! beyond [`MAX_LANES`] at once do nodes share lanes that are no chains, as a GPU runs so many kernels and no more.
 
-use crate::stream::Stream;
+use crate::stream::{State, Stream};
 use parking_lot::Mutex;
 
 /// Parts of one graph that run at once (resident grids of a GPU of this compute capability).
@@ -98,7 +98,7 @@ pub struct Pool {
 
 impl Pool {
     /// `count` idle streams, at least one.
-    pub fn take(&self, count: usize) -> Vec<&'static Stream> {
+    pub fn take(&self, driver: &'static State, count: usize) -> Vec<&'static Stream> {
         let mut taken = Vec::new();
         self.free.lock().retain(|stream| {
             // A graph destroyed while it runs leaves a stream busy: nobody may have to wait for that.
@@ -106,7 +106,7 @@ impl Pool {
             taken.extend(take.then_some(*stream));
             !take
         });
-        taken.resize_with(count.max(1), Stream::make_lane);
+        taken.resize_with(count.max(1), || Stream::make_lane(driver));
         taken
     }
 

@@ -14,12 +14,37 @@ pub mod object;
 #[cfg(test)]
 mod tests;
 
+use crate::config::Config;
+use crate::event;
 use crate::handles::{Kind, Table};
 pub use body::Graph;
-pub use capture::{Captured, Captures};
+pub use capture::Captures;
 pub use exec::{Exec, Refusal};
-pub use node::{Kernel, Step, Work, no_memory_nodes};
-pub use object::{Held, UserObject};
+pub use node::{Kernel, Work, no_memory_nodes};
+pub use object::UserObject;
+use std::ops::Deref;
+
+/// The driver's state, as far as graphs use it.
+pub struct State {
+    below: event::State,
+    /// What there is of graphs.
+    pub graphs: Graphs,
+}
+
+impl Deref for State {
+    type Target = event::State;
+
+    fn deref(&self) -> &event::State {
+        &self.below
+    }
+}
+
+impl State {
+    /// With these settings.
+    pub fn new(config: Config) -> State {
+        State { graphs: Graphs::new(), below: event::State::new(config) }
+    }
+}
 
 /// Everything about graphs that the driver holds.
 pub struct Graphs {

@@ -1,12 +1,11 @@
 //! What a node does.
 
-use crate::abi::callout::HostCall;
-use crate::abi::os;
-use crate::driver::Driver;
+use crate::callout::HostCall;
 use crate::error::{CudaError, Outcome};
-use crate::launch::{self, Launch};
+use crate::launch::Launch;
 use crate::memory::access::{Fill, Transfer, ValueWait, ValueWrite};
-use crate::stream::Op;
+use crate::os;
+use crate::stream::{self, Op, Task};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -121,13 +120,21 @@ impl Step {
         Step { work, spare: Mutex::new(None) }
     }
 
-    /// See [`Op::is_copy`].
-    pub fn is_copy(&self) -> bool {
+    fn run_kernel(&self, driver: &'static stream::State, kernel: &Kernel) {
+        let mut launch = self.spare.lock().take().unwrap_or_default();
+        // Anew each time: a kernel may write to its parameters.
+        launch.copy_from(&kernel.launch);
+        *self.spare.lock() = driver.launch(launch);
+    }
+}
+
+impl Task for Step {
+    fn is_copy(&self) -> bool {
         matches!(self.work, Work::Copy(_) | Work::Fill(_))
     }
 
-    /// Does it, or stops waiting when `stop` says so. Events and child graphs are dealt with at the launch.
-    pub fn run(&self, driver: &'static Driver, stop: impl Fn() -> bool) {
+    /// Events and child graphs are dealt with at the launch.
+    fn run(&self, driver: &'static stream::State, stop: &dyn Fn() -> bool) {
         match &self.work {
             Work::Kernel(kernel) => self.run_kernel(driver, kernel),
             Work::Copy(planes) => planes.iter().for_each(Transfer::run),
@@ -137,12 +144,5 @@ impl Step {
             Work::WaitValue(wait) => wait.run(stop),
             Work::Child(_) | Work::Empty | Work::Wait(_) | Work::Record(_) => {}
         }
-    }
-
-    fn run_kernel(&self, driver: &'static Driver, kernel: &Kernel) {
-        let mut launch = self.spare.lock().take().unwrap_or_default();
-        // Anew each time: a kernel may write to its parameters.
-        launch.copy_from(&kernel.launch);
-        *self.spare.lock() = launch::execute(driver, launch);
     }
 }

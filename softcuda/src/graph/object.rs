@@ -1,7 +1,7 @@
 //! User objects: a pointer of the client with a destructor, which runs when the last reference goes.
 
-use crate::abi::callout::HostCall;
-use crate::driver::Driver;
+use super::State;
+use crate::callout::HostCall;
 use crate::error::{CudaError, Outcome};
 use parking_lot::Mutex;
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 const MOST: u32 = i32::MAX as u32;
 
 #[derive(Default)]
-struct State {
+struct Count {
     references: u64,
     destructor: Option<HostCall>,
 }
@@ -17,35 +17,35 @@ struct State {
 /// `CUuserObject`
 #[derive(Default)]
 pub struct UserObject {
-    state: Mutex<State>,
+    state: Mutex<Count>,
 }
 
 fn check_count(count: u32) -> Outcome {
     if (1..=MOST).contains(&count) { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
-fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static UserObject> {
+fn lookup(driver: &'static State, handle: u64) -> Outcome<&'static UserObject> {
     driver.graphs.objects.get(handle).ok_or(CudaError::INVALID_VALUE)
 }
 
 /// `cuUserObjectCreate`
-pub fn create(driver: &'static Driver, destructor: HostCall, references: u32) -> Outcome<u64> {
+pub fn create(driver: &'static State, destructor: HostCall, references: u32) -> Outcome<u64> {
     check_count(references)?;
     let made = driver.graphs.objects.insert(|object, _| {
-        *object.state.lock() = State { references: references.into(), destructor: Some(destructor) };
+        *object.state.lock() = Count { references: references.into(), destructor: Some(destructor) };
     });
     Ok(made.ok_or(CudaError::OUT_OF_MEMORY)?.0)
 }
 
 /// `cuUserObjectRetain`
-pub fn retain(driver: &'static Driver, handle: u64, count: u32) -> Outcome {
+pub fn retain(driver: &'static State, handle: u64, count: u32) -> Outcome {
     check_count(count)?;
     lookup(driver, handle)?.state.lock().references += u64::from(count);
     Ok(())
 }
 
 /// `cuUserObjectRelease`
-pub fn release(driver: &'static Driver, handle: u64, count: u32) -> Outcome {
+pub fn release(driver: &'static State, handle: u64, count: u32) -> Outcome {
     check_count(count)?;
     let object = lookup(driver, handle)?;
     let destructor = {
@@ -66,21 +66,21 @@ pub fn release(driver: &'static Driver, handle: u64, count: u32) -> Outcome {
 
 /// References that a graph has; given back when dropped.
 pub struct Held {
-    driver: &'static Driver,
+    driver: &'static State,
     handle: u64,
     count: u32,
 }
 
 impl Held {
     /// Takes over references that somebody has.
-    pub fn adopt(driver: &'static Driver, handle: u64, count: u32) -> Outcome<Held> {
+    pub fn adopt(driver: &'static State, handle: u64, count: u32) -> Outcome<Held> {
         check_count(count)?;
         lookup(driver, handle)?;
         Ok(Held { driver, handle, count })
     }
 
     /// New references.
-    pub fn retain(driver: &'static Driver, handle: u64, count: u32) -> Outcome<Held> {
+    pub fn retain(driver: &'static State, handle: u64, count: u32) -> Outcome<Held> {
         retain(driver, handle, count)?;
         Ok(Held { driver, handle, count })
     }

@@ -2,8 +2,7 @@
 
 use super::Mapping;
 use super::vmm::Backing;
-use crate::context::Context;
-use crate::driver::Driver;
+use crate::device::{Owner, State};
 use crate::error::Outcome;
 use std::sync::atomic::AtomicBool;
 
@@ -67,18 +66,18 @@ pub struct Range {
 
 impl Range {
     /// Error: its device is lost.
-    pub fn check(&self) -> Outcome {
-        Driver::running().map_or(Ok(()), |driver| driver.check(self.device))
+    pub fn check(&self, driver: &State) -> Outcome {
+        driver.check(self.device)
     }
 
     /// A range that cannot be exported.
-    pub fn of(driver: &Driver, context: &Context, base: usize, size: usize, kind: Kind, mapping: Option<Mapping>) -> Range {
+    pub fn of(driver: &State, owner: Owner, base: usize, size: usize, kind: Kind, mapping: Option<Mapping>) -> Range {
         Range {
             base,
             size,
             id: driver.unique(),
-            context: context.home(),
-            device: context.device(),
+            context: owner.context,
+            device: owner.device,
             kind,
             tag: 0,
             sync_operations: AtomicBool::new(false),

@@ -1,8 +1,8 @@
 //! IPC handles of memory: which descriptor of which process holds it, and what proves that it still does.
 
 use super::{HUGE, Mapping, PAGE, Range};
-use crate::abi::os;
 use crate::error::{CudaError, Outcome};
+use crate::os;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,8 +1,8 @@
 //! Pages from the operating system.
 
 use super::{HUGE, PAGE};
-use crate::abi::os;
 use crate::error::{CudaError, Outcome};
+use crate::os;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

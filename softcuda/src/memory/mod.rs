@@ -1,6 +1,6 @@
 //! Memory: allocations on memfds, host memory, the map of what is where, and raw access to it.
 //!
-//! The second room with `unsafe` beside `abi/`: what leaves it is safe to call under the client's promise to the CUDA
+//! It has `unsafe`, but what leaves it is safe to call under the client's promise to the CUDA
 //! interface, that a buffer lives until the operations on it are done.
 #![allow(unsafe_code)]
 
@@ -14,10 +14,8 @@ pub mod shared;
 pub mod space;
 mod vmm;
 
-use crate::context::Context;
-use crate::driver::Driver;
+use crate::device::{Owner, State};
 use crate::error::{CudaError, Outcome};
-use crate::stream;
 pub use address::{Kind, Range};
 pub use map::Mapping;
 use parking_lot::{Mutex, RwLock};
@@ -29,6 +27,10 @@ pub use vmm::{Backing, Reach};
 pub const PAGE: usize = 4096;
 /// From this size on, huge pages.
 pub const HUGE: usize = 2 << 20;
+
+/// Waits for all work of a device, as a GPU does before it frees memory. Error: the device is lost, and its work may
+/// never end.
+pub type Wait<'a> = &'a dyn Fn(usize) -> Outcome;
 
 /// An allocation of another process, mapped here: how often it was opened, and where it is.
 struct Import {
@@ -53,14 +55,10 @@ impl Memory {
         (address - range.base < range.size).then(|| range.clone())
     }
 
-    /// Whether all of the bytes are known and readable, and whether that is device memory; `None`: pageable memory.
-    pub fn classify(&self, address: usize, bytes: usize) -> Outcome<Option<bool>> {
-        self.classify_for(address, bytes, Reach::Read)
-    }
-
-    /// The same for bytes that are to be read or written. They lie in one allocation, or in adjacent mappings. Error:
-    /// `INVALID_VALUE`, or that of a lost device whose memory it is.
-    pub fn classify_for(&self, address: usize, bytes: usize, reach: Reach) -> Outcome<Option<bool>> {
+    /// Whether all of the bytes are known and may be read or written, and whether that is device memory; `None`:
+    /// pageable memory. They lie in one allocation, or in adjacent mappings. Error: `INVALID_VALUE`, or that of a lost
+    /// device whose memory it is.
+    pub fn classify(&self, driver: &State, address: usize, bytes: usize, reach: Reach) -> Outcome<Option<bool>> {
         let ranges = self.ranges.read();
         let Some((_, range)) = ranges.range(..=address).next_back() else {
             return Ok(None);
@@ -73,7 +71,7 @@ impl Memory {
         let mut range = range;
         while range.permits(reach) {
             if on_device {
-                range.check()?;
+                range.check(driver)?;
             }
             if left <= range.size - offset {
                 return Ok(Some(on_device));
@@ -102,12 +100,12 @@ impl Memory {
     }
 
     /// `cuMemAlloc`, or `cuMemAllocManaged`: at least 4096-byte aligned, 2 MiB where it is that large.
-    pub fn allocate(&self, driver: &Driver, context: &Context, bytes: usize, kind: Kind) -> Outcome<usize> {
+    pub fn allocate(&self, driver: &State, owner: Owner, bytes: usize, kind: Kind) -> Outcome<usize> {
         if bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
         let charge = ipc::mapped_size(bytes).ok_or(CudaError::OUT_OF_MEMORY)?;
-        let device = &driver.devices[context.device()];
+        let device = &driver.devices[owner.device];
         device.take_memory(charge as u64)?;
         let tag = ipc::new_tag();
         let mapping = Mapping::with_file(charge, &ipc::file_name(tag));
@@ -116,8 +114,8 @@ impl Memory {
             base: mapping.base(),
             size: bytes,
             id: driver.unique(),
-            context: context.home(),
-            device: context.device(),
+            context: owner.context,
+            device: owner.device,
             kind,
             tag,
             sync_operations: Default::default(),
@@ -127,17 +125,17 @@ impl Memory {
     }
 
     /// `cuMemHostAlloc`
-    pub fn allocate_host(&self, driver: &Driver, context: &Context, bytes: usize, flags: u32) -> Outcome<usize> {
+    pub fn allocate_host(&self, driver: &State, owner: Owner, bytes: usize, flags: u32) -> Outcome<usize> {
         if bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
         let mapping = Mapping::anonymous(ipc::mapped_size(bytes).ok_or(CudaError::OUT_OF_MEMORY)?)?;
         let base = mapping.base();
-        Ok(self.add(Range::of(driver, context, base, bytes, Kind::Pinned(flags), Some(mapping))))
+        Ok(self.add(Range::of(driver, owner, base, bytes, Kind::Pinned(flags), Some(mapping))))
     }
 
     /// `cuMemHostRegister`
-    pub fn register(&self, driver: &Driver, context: &Context, base: usize, bytes: usize, flags: u32) -> Outcome {
+    pub fn register(&self, driver: &State, owner: Owner, base: usize, bytes: usize, flags: u32) -> Outcome {
         let end = base.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
         if base == 0 || bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
@@ -147,24 +145,24 @@ impl Memory {
         if below.is_some_and(|(_, range)| range.base + range.size > base) {
             return Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        ranges.insert(base, Arc::new(Range::of(driver, context, base, bytes, Kind::Registered(flags), None)));
+        ranges.insert(base, Arc::new(Range::of(driver, owner, base, bytes, Kind::Registered(flags), None)));
         Ok(())
     }
 
     /// `cuMemHostUnregister`; waits for the device, which might still use it.
-    pub fn unregister(&self, driver: &'static Driver, base: usize) -> Outcome {
+    pub fn unregister(&self, base: usize, wait: Wait<'_>) -> Outcome {
         let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Registered(_)));
         let range = range.ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)?;
-        synchronize_device(driver, range.device)?;
+        wait(range.device)?;
         let taken = self.take(base, |range| matches!(range.kind, Kind::Registered(_)));
         taken.map(|_| ()).ok_or(CudaError::HOST_MEMORY_NOT_REGISTERED)
     }
 
     /// `cuMemFree`: synchronises the device first, as a GPU does.
-    pub fn free(&self, driver: &'static Driver, base: usize) -> Outcome {
+    pub fn free(&self, driver: &State, base: usize, wait: Wait<'_>) -> Outcome {
         let range = self.find(base).filter(|r| r.base == base && r.kind.is_allocated_device());
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
-        synchronize_device(driver, range.device)?;
+        wait(range.device)?;
         // Only now: two threads may have come this far with the same pointer.
         let taken = self.take(base, |r| r.id == range.id).ok_or(CudaError::INVALID_VALUE)?;
         self.refund(driver, &taken);
@@ -172,28 +170,28 @@ impl Memory {
     }
 
     /// Frees without waiting: the operation of `cuMemFreeAsync`.
-    pub fn forget(&self, driver: &'static Driver, base: usize) {
+    pub fn forget(&self, driver: &State, base: usize) {
         if let Some(range) = self.take(base, |range| range.kind.is_allocated_device()) {
             self.refund(driver, &range);
         }
     }
 
     /// `cuMemFreeHost`
-    pub fn free_host(&self, driver: &'static Driver, base: usize) -> Outcome {
+    pub fn free_host(&self, base: usize, wait: Wait<'_>) -> Outcome {
         let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Pinned(_)));
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
-        synchronize_device(driver, range.device)?;
+        wait(range.device)?;
         self.take(base, |r| r.id == range.id).map(|_| ()).ok_or(CudaError::INVALID_VALUE)
     }
 
-    fn refund(&self, driver: &Driver, range: &Range) {
+    fn refund(&self, driver: &State, range: &Range) {
         if let Some(mapping) = &range.mapping {
             driver.devices[range.device].give_memory(mapping.size() as u64);
         }
     }
 
     /// Frees all memory of a context, imported memory included.
-    pub fn free_context(&self, driver: &'static Driver, context: u64) {
+    pub fn free_context(&self, driver: &State, context: u64) {
         let of_context = |range: &&Arc<Range>| range.context == context;
         let bases: Vec<usize> = self.ranges.read().values().filter(of_context).map(|range| range.base).collect();
         for base in bases {
@@ -216,16 +214,16 @@ impl Memory {
     }
 
     /// `cuIpcOpenMemHandle`: maps an allocation of another process, or counts one more open.
-    pub fn open(&self, driver: &Driver, context: &Context, handle: &ipc::MemoryHandle) -> Outcome<usize> {
+    pub fn open(&self, driver: &State, owner: Owner, handle: &ipc::MemoryHandle) -> Outcome<usize> {
         let mut imports = self.imports.lock();
-        let key = (handle.tag, context.home());
+        let key = (handle.tag, owner.context);
         if let Some(import) = imports.get_mut(&key) {
             import.opens += 1;
             return Ok(import.base);
         }
         let mapping = handle.map()?;
         let base = mapping.base();
-        let mut range = Range::of(driver, context, base, handle.bytes(), Kind::Imported, Some(mapping));
+        let mut range = Range::of(driver, owner, base, handle.bytes(), Kind::Imported, Some(mapping));
         range.tag = handle.tag;
         self.add(range);
         imports.insert(key, Import { opens: 1, base });
@@ -233,13 +231,13 @@ impl Memory {
     }
 
     /// `cuIpcCloseMemHandle`: the last close synchronises the device and unmaps.
-    pub fn close(&self, driver: &'static Driver, base: usize) -> Outcome {
+    pub fn close(&self, base: usize, wait: Wait<'_>) -> Outcome {
         let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Imported));
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
         let key = (range.tag, range.context);
         let last = self.imports.lock().get(&key).is_none_or(|import| import.opens <= 1);
         if last {
-            synchronize_device(driver, range.device)?;
+            wait(range.device)?;
         }
         let mut imports = self.imports.lock();
         let import = imports.get_mut(&key).ok_or(CudaError::INVALID_VALUE)?;
@@ -250,17 +248,4 @@ impl Memory {
         }
         Ok(())
     }
-}
-
-/// Waits for all work of a device, as a GPU does before it frees memory, loads code or changes who reaches whom. Error: it
-/// is lost, and its work may never end.
-pub fn synchronize_device(driver: &'static Driver, device: usize) -> Outcome {
-    let mut streams = Vec::new();
-    driver.contexts.for_each(|_, context| {
-        if context.device() == device {
-            streams.extend(context.streams());
-        }
-    });
-    stream::synchronize_all(&streams);
-    driver.check(device)
 }

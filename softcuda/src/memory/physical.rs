@@ -1,8 +1,7 @@
 //! Physical memory without addresses (`cuMemCreate`): a memfd, whose name tells an importing process what it is.
 
 use super::{HUGE, ipc};
-use crate::device::Device;
-use crate::driver::Driver;
+use crate::device::{Device, State};
 use crate::error::{CudaError, Outcome};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -46,7 +45,7 @@ impl Location {
     }
 
     /// In file names: a device by its number on the machine, which all processes share.
-    fn text(self, driver: &Driver) -> String {
+    fn text(self, driver: &State) -> String {
         match self {
             Location::Device(index) => format!("d{}", driver.devices.get(index).map_or(0, |device| device.ordinal)),
             Location::Elsewhere(ordinal) => format!("d{ordinal}"),
@@ -55,7 +54,7 @@ impl Location {
         }
     }
 
-    fn parse(driver: &Driver, text: &str) -> Option<Location> {
+    fn parse(driver: &State, text: &str) -> Option<Location> {
         let number = text.get(1..)?;
         match text.get(..1)? {
             "d" => {
@@ -110,7 +109,7 @@ pub struct Physical {
 
 impl Physical {
     /// `cuMemCreate`; device memory counts against the budget of its device.
-    pub fn create(driver: &'static Driver, handle: u64, size: usize, properties: Properties) -> Outcome<Physical> {
+    pub fn create(driver: &'static State, handle: u64, size: usize, properties: Properties) -> Outcome<Physical> {
         let charge = match properties.location {
             Location::Device(index) => {
                 let device = driver.devices.get(index).ok_or(CudaError::INVALID_DEVICE)?;
@@ -133,7 +132,7 @@ impl Physical {
 
     /// `cuMemImportFromShareableHandle`: memory of any process, by a descriptor that stays the client's.
     /// `INVALID_VALUE`: not open, or not something that softcuda exported.
-    pub fn import(driver: &'static Driver, handle: u64, fd: RawFd) -> Outcome<Physical> {
+    pub fn import(driver: &'static State, handle: u64, fd: RawFd) -> Outcome<Physical> {
         let file = duplicate(fd)?;
         let (size, properties) = read_name(driver, &file).ok_or(CudaError::INVALID_VALUE)?;
         // SAFETY: a descriptor of ours and a number.
@@ -165,14 +164,14 @@ fn duplicate(fd: RawFd) -> Outcome<OwnedFd> {
     unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(|_| CudaError::OPERATING_SYSTEM)
 }
 
-fn name(driver: &Driver, size: usize, properties: Properties) -> Outcome<CString> {
+fn name(driver: &State, size: usize, properties: Properties) -> Outcome<CString> {
     let Properties { location, handle_types } = properties;
     let text = format!("{PREFIX}-{:032x}-{}-{handle_types}-{size}", ipc::new_tag(), location.text(driver));
     CString::new(text).map_err(|_| CudaError::UNKNOWN)
 }
 
 /// Size and properties, as the name of a file of ours tells them.
-fn read_name(driver: &Driver, file: &OwnedFd) -> Option<(usize, Properties)> {
+fn read_name(driver: &State, file: &OwnedFd) -> Option<(usize, Properties)> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let name = link.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?.strip_prefix(PREFIX)?;
     let mut parts = name.strip_prefix('-')?.split('-').skip(1);

@@ -5,9 +5,8 @@
 
 use super::physical::{GRANULARITY, Location, Physical, Properties};
 use super::space::{self, Rights};
-use super::{Kind, Memory, PAGE, Range, synchronize_device};
-use crate::context;
-use crate::driver::Driver;
+use super::{Kind, Memory, PAGE, Range, Wait};
+use crate::device::State;
 use crate::error::{CudaError, Outcome};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -94,10 +93,11 @@ impl Backing {
 /// Who wants to do what with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The current context's device reads.
-    Read,
+    /// The current context's device reads. Without a context there is nobody to ask about: what any device may do is
+    /// allowed.
+    Read(Option<usize>),
     /// It writes.
-    Write,
+    Write(Option<usize>),
     /// A copy between contexts reads or writes: it goes by whichever device can.
     Peer(Rights),
 }
@@ -108,14 +108,13 @@ impl Range {
         let Some(backing) = &self.backing else {
             return true;
         };
-        // Without a context there is nobody to ask about.
-        let granted = |needed| match context::current_device() {
-            Some(device) => backing.rights(Some(device)) >= needed,
-            None => backing.union() >= needed,
+        let granted = |device: Option<usize>| match device {
+            Some(device) => backing.rights(Some(device)),
+            None => backing.union(),
         };
         match reach {
-            Reach::Read => granted(Rights::Read),
-            Reach::Write => granted(Rights::Write),
+            Reach::Read(device) => granted(device) >= Rights::Read,
+            Reach::Write(device) => granted(device) >= Rights::Write,
             Reach::Peer(needed) => backing.union() >= needed,
         }
     }
@@ -126,19 +125,19 @@ fn check_aligned(numbers: &[usize]) -> Outcome {
     if sound { Ok(()) } else { Err(CudaError::INVALID_VALUE) }
 }
 
-fn new_handle(driver: &Driver) -> u64 {
+fn new_handle(driver: &State) -> u64 {
     HANDLE_KIND | driver.unique() << HANDLE_SHIFT
 }
 
 impl Memory {
     /// `cuMemCreate`
-    pub fn create(&self, driver: &'static Driver, size: usize, properties: Properties) -> Outcome<u64> {
+    pub fn create(&self, driver: &'static State, size: usize, properties: Properties) -> Outcome<u64> {
         check_aligned(&[size])?;
         Ok(self.keep(Physical::create(driver, new_handle(driver), size, properties)?))
     }
 
     /// `cuMemImportFromShareableHandle`
-    pub fn import(&self, driver: &'static Driver, fd: RawFd) -> Outcome<u64> {
+    pub fn import(&self, driver: &'static State, fd: RawFd) -> Outcome<u64> {
         Ok(self.keep(Physical::import(driver, new_handle(driver), fd)?))
     }
 
@@ -208,7 +207,7 @@ impl Memory {
     }
 
     /// `cuMemMap`: the beginning of the memory, at reserved addresses where nothing is mapped.
-    pub fn map(&self, driver: &Driver, base: usize, size: usize, handle: u64) -> Outcome {
+    pub fn map(&self, driver: &State, base: usize, size: usize, handle: u64) -> Outcome {
         check_aligned(&[base, size])?;
         let physical = self.physical(handle)?;
         let end = base.checked_add(size).filter(|_| size <= physical.size).ok_or(CudaError::INVALID_VALUE)?;
@@ -225,12 +224,12 @@ impl Memory {
         Ok(())
     }
 
-    /// `cuMemUnmap` of one or more whole mappings, after all work of the devices that had access.
-    pub fn unmap(&self, driver: &'static Driver, base: usize, size: usize) -> Outcome {
+    /// `cuMemUnmap` of one or more whole mappings, after all work of the devices that had access: `wait` waits for it.
+    pub fn unmap(&self, base: usize, size: usize, wait: Wait<'_>) -> Outcome {
         check_aligned(&[base, size])?;
         let before = self.mappings(base, size)?;
         for device in before.iter().filter_map(|range| range.backing.as_ref()).flat_map(Backing::devices) {
-            synchronize_device(driver, device)?;
+            wait(device)?;
         }
         let _changing = self.space.reservations.lock();
         // Another thread may have done the same meanwhile.
@@ -291,7 +290,7 @@ fn overlaps_below(ranges: &BTreeMap<usize, Arc<Range>>, base: usize) -> bool {
 }
 
 /// Mappings belong to the process, not to a context.
-fn range_of(driver: &Driver, base: usize, size: usize, physical: Arc<Physical>) -> Range {
+fn range_of(driver: &State, base: usize, size: usize, physical: Arc<Physical>) -> Range {
     let location = physical.properties.location;
     Range {
         base,

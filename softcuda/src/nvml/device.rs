@@ -3,8 +3,9 @@
 use super::error::{INVALID_ARGUMENT, NOT_FOUND, VERSION_MISMATCH};
 use super::{Device, Outcome, Return, boundary, count, handle, memory, ordinal, put, put_text};
 use crate::abi::{DEVICE_NAME, In, Out};
-use crate::device::{COMPUTE_CAPABILITY, identity};
+use crate::device::COMPUTE_CAPABILITY;
 use crate::driver::Driver;
+use crate::identity;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 /// `NVML_DEVICE_ARCH_HOPPER`: what compute capability 9.0 is.

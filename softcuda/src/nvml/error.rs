@@ -1,7 +1,7 @@
 //! `nvmlReturn_t`: numbers of NVIDIA's `nvml.h`, short texts of our own.
 
 use super::Return;
-use crate::abi::os;
+use crate::os;
 use std::ffi::{CStr, c_char};
 
 /// An answer other than success.

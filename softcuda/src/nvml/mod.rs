@@ -11,6 +11,7 @@ mod link;
 mod system;
 
 use crate::config::Config;
+use crate::driver;
 use crate::fault;
 use error::{ARGUMENT_TOO_SMALL, INVALID_ARGUMENT, NvmlError, UNINITIALIZED, UNKNOWN};
 use parking_lot::Mutex;
@@ -37,7 +38,7 @@ static STATE: Mutex<Option<State>> = Mutex::new(None);
 
 /// Runs the body of an entry point: a panic becomes `NVML_ERROR_UNKNOWN`.
 fn boundary<F: FnOnce() -> Outcome>(body: F) -> Return {
-    if let Some(code) = fault::due::<F>() {
+    if let Some(code) = fault::due::<F>(driver::lose) {
         return code;
     }
     match catch_unwind(AssertUnwindSafe(body)) {

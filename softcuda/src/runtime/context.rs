@@ -27,7 +27,7 @@ thread_local! {
 
 /// How many primary contexts have ended, by `cudaDeviceReset` or by the driver API.
 fn ends() -> u64 {
-    Driver::running().map_or(0, Driver::primary_ends)
+    Driver::running().map_or(0, |driver| driver.primary_ends())
 }
 
 /// A driver call's out-parameter as a value.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::context::without_context;
 use super::error::{Code, INVALID_VALUE, NOT_SUPPORTED, SYMBOL_NOT_FOUND, check, report};
 use super::{Out, driver};
-use crate::abi::os;
+use crate::os;
 
 /// What `libcudart.so.13` and `.12` say they are: 1000 × major + 10 × minor.
 const RUNTIME_13: c_int = 13_000;

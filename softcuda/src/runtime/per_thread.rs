@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::error::Code;
 use super::{Address, Dim3, Handle};
-use crate::stream::with_own_default;
+use crate::context::with_own_default;
 
 macro_rules! own_default {
     ($(#[$name:meta] $form:ident = $function:ident($($argument:ident: $kind:ty),*);)*) => {

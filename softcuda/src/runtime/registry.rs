@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use parking_lot::Mutex;
 
 use super::Address;
-use crate::abi::os;
+use crate::os;
 
 /// The name of a kernel, in the registering library's read-only data until it unregisters.
 #[derive(Clone, Copy)]

@@ -4,13 +4,11 @@
 //! when the one before it in the queue has started, and one that waits at the head (for its stream's earlier work, or for
 //! an event) keeps back streams that have nothing to do with it. What has started keeps nobody back.
 
-use super::{Op, Stream, Target, driver};
+use super::{Op, Stream, Target};
+use crate::config::MAX_CONNECTIONS;
 use crate::memory::access::poll;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::Ordering;
-
-/// Most queues of a device.
-pub const MAX_CONNECTIONS: usize = 32;
 
 /// A queue: the last operation put into it.
 #[derive(Default)]
@@ -58,7 +56,7 @@ impl Stream {
     /// The stream's queue, locked: held while an operation is put into the stream. A stream gets a queue with its first
     /// operation, and keeps it.
     pub(super) fn connect(&self) -> Option<MutexGuard<'static, Connection>> {
-        let driver = driver();
+        let driver = self.driver();
         if driver.config.connections == 0 {
             return None;
         }
@@ -67,13 +65,13 @@ impl Stream {
             code = self.choose_connection()?;
         }
         let (device, index) = decode(code)?;
-        Some(driver.devices.get(device)?.connections.queues.get(index)?.lock())
+        Some(driver.connections.get(device)?.queues.get(index)?.lock())
     }
 
     #[cold]
     fn choose_connection(&self) -> Option<u32> {
-        let device = self.context().ok()?.device();
-        let connections = &driver().devices.get(device)?.connections;
+        let device = self.siblings()?.device();
+        let connections = self.driver().connections.get(device)?;
         let index = connections.take()?;
         let code = encode(device, index);
         match self.connection.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire) {
@@ -89,9 +87,9 @@ impl Stream {
     /// The stream needs no queue any more.
     pub(super) fn disconnect(&self) {
         if let Some((device, index)) = decode(self.connection.swap(0, Ordering::AcqRel))
-            && let Some(device) = driver().devices.get(device)
+            && let Some(connections) = self.driver().connections.get(device)
         {
-            device.connections.give_back(index);
+            connections.give_back(index);
         }
     }
 }
@@ -113,7 +111,7 @@ impl Target {
     /// Whether the last of its operations has started, or never will because the device is lost.
     #[inline]
     pub(super) fn is_started(&self) -> bool {
-        self.stream.started.load(Ordering::SeqCst) >= self.number || self.stream.check().is_err()
+        self.stream.progress.started.load(Ordering::SeqCst) >= self.number || self.stream.check().is_err()
     }
 
     /// Waits until it has. The thread does not execute it: it may not end before other streams go on.

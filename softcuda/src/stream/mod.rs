@@ -2,22 +2,27 @@
 //! it ("help by the waiter"), or else its worker thread.
 
 mod connection;
+mod of_context;
 mod op;
 mod run;
 mod scheduler;
 mod worker;
 
-use crate::context::{self, Context};
-use crate::driver::Driver;
+use crate::config::Config;
+use crate::device;
 use crate::error::{CudaError, Outcome};
-use crate::launch::Launch;
-pub use connection::{Connections, MAX_CONNECTIONS};
-pub use op::{Op, Transfer3d};
+use crate::handles::{Kind, Table};
+use crate::launch::{self, Launch};
+use crate::memory::Memory;
+use connection::Connections;
+pub use of_context::ContextStreams;
+pub use op::{Mark, Op, Recorder, Task, Transfer3d};
 use parking_lot::{Condvar, Mutex};
 pub use run::{synchronize, synchronize_all, synchronize_stream};
 pub use scheduler::Scheduler;
-use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use worker::Worker;
 
@@ -29,12 +34,46 @@ const MANY_PENDING: u64 = 64;
 const MAX_SPARE: usize = 64;
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: u32 = 1;
-/// Handle that means the legacy default stream, as NULL does.
-pub const LEGACY_HANDLE: u64 = 1;
-/// Handle that means the per-thread default stream.
-pub const PER_THREAD_HANDLE: u64 = 2;
 /// Lowest and highest priority (`cuCtxGetStreamPriorityRange`).
 pub const PRIORITIES: (i32, i32) = (0, -5);
+
+/// The driver's state, as far as streams use it.
+pub struct State {
+    below: device::State,
+    /// Allocations and mappings.
+    pub memory: Memory,
+    /// Threads for blocks.
+    threads: launch::Pool,
+    /// Streams with work.
+    scheduler: Scheduler,
+    /// `CUstream`
+    pub streams: Table<Stream>,
+    /// The hardware queues of each device.
+    connections: Vec<Connections>,
+}
+
+impl Deref for State {
+    type Target = device::State;
+
+    fn deref(&self) -> &device::State {
+        &self.below
+    }
+}
+
+impl State {
+    /// With these settings.
+    pub fn new(config: Config) -> State {
+        let below = device::State::new(config);
+        State {
+            memory: Memory::default(),
+            threads: launch::Pool::default(),
+            scheduler: Scheduler::default(),
+            streams: Table::new(Kind::Stream),
+            connections: below.devices.iter().map(|_| Connections::new(below.config.connections)).collect(),
+            below,
+        }
+    }
+}
 
 /// How a stream stands to the legacy default stream of its context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +104,7 @@ impl Target {
     /// Whether they are, or never will be because the device is lost.
     #[inline]
     pub fn is_reached(&self) -> bool {
-        self.stream.completed.load(Ordering::SeqCst) >= self.number || self.stream.is_given_up()
+        self.stream.progress.completed.load(Ordering::SeqCst) >= self.number || self.stream.is_given_up()
     }
 }
 
@@ -76,26 +115,52 @@ struct Queue {
     spare: Vec<Box<Launch>>,
     /// Place in the legacy stream that this one was last made to wait for.
     legacy_waited: u64,
+    /// The streams of its context; a lane belongs to none.
+    siblings: Option<&'static ContextStreams>,
+    /// Who gets its operations while it captures.
+    recorder: Option<&'static dyn Recorder>,
 }
 
-/// A stream. Objects are used again after destruction; counters go on.
+/// What a stream is and where it belongs.
 #[derive(Default)]
-pub struct Stream {
+struct Identity {
     handle: AtomicU64,
     id: AtomicU64,
     context: AtomicU64,
-    /// [`Context::home`] of its context.
+    /// Handle of the context whose functions and events it takes.
     home: AtomicU64,
     role: AtomicU8,
     priority: AtomicI32,
-    queue: Mutex<Queue>,
-    /// Captures that operations given to this stream belong to or would disturb; 0 nearly always.
-    captures: AtomicU32,
+    /// Index of its device.
+    device: AtomicUsize,
+    /// Its green context is gone.
+    detached: AtomicBool,
+}
+
+/// How far a stream is.
+#[derive(Default)]
+struct Progress {
     /// Operations ever put into the queue, and those done.
     submitted: AtomicU64,
     completed: AtomicU64,
     /// Operations that have left the queue.
     started: AtomicU64,
+    /// Waiters want to hear when so many operations are done, or nobody owns the stream; 0 = no waiter.
+    wake_at: AtomicU64,
+    gate: Mutex<()>,
+    changed: Condvar,
+}
+
+/// A stream. Objects are used again after destruction; counters go on.
+#[derive(Default)]
+pub struct Stream {
+    /// Set when the object is first used.
+    driver: OnceLock<&'static State>,
+    identity: Identity,
+    queue: Mutex<Queue>,
+    /// Captures that operations given to this stream belong to or would disturb; 0 nearly always.
+    captures: AtomicU32,
+    progress: Progress,
     /// The hardware queue, 0 before the first operation.
     connection: AtomicU32,
     /// Somebody is executing operations.
@@ -106,70 +171,79 @@ pub struct Stream {
     listed: AtomicBool,
     /// Destroyed, but not drained yet.
     dying: AtomicBool,
-    /// Its green context is gone.
-    detached: AtomicBool,
-    /// Index of its device.
-    device: AtomicUsize,
     /// A copy is being executed, which ends soon.
     copying: AtomicBool,
-    /// Waiters want to hear when so many operations are done, or nobody owns the stream; 0 = no waiter.
-    wake_at: AtomicU64,
-    gate: Mutex<()>,
-    progress: Condvar,
     worker: Worker,
 }
 
 impl Stream {
-    /// `cuStreamCreateWithPriority`; the priority is clamped.
-    pub fn create(driver: &'static Driver, context: &'static Context, flags: u32, priority: i32) -> Outcome<u64> {
+    /// `cuStreamCreateWithPriority`, in a context; the priority is clamped.
+    pub fn create(driver: &'static State, siblings: &'static ContextStreams, flags: u32, priority: i32) -> Outcome<u64> {
         if flags & !NON_BLOCKING != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
         let role = if flags & NON_BLOCKING != 0 { Role::NonBlocking } else { Role::Blocking };
         let made = driver.streams.insert(|stream, handle| {
-            stream.prepare(driver, context, handle, role);
-            stream.priority.store(priority.clamp(PRIORITIES.1, PRIORITIES.0), Ordering::Relaxed);
+            stream.prepare(driver, siblings, handle, role);
+            stream.identity.priority.store(priority.clamp(PRIORITIES.1, PRIORITIES.0), Ordering::Relaxed);
+            stream.queue.lock().siblings = Some(siblings);
         });
         let (handle, stream) = made.ok_or(CudaError::OUT_OF_MEMORY)?;
-        context.add_stream(stream);
+        siblings.add(stream);
         Ok(handle)
     }
 
     /// A default stream, which has no handle of its own.
-    pub fn make_default(context: &'static Context, role: Role) -> &'static Stream {
+    fn make_default(driver: &'static State, siblings: &'static ContextStreams, role: Role) -> &'static Stream {
         let stream: &'static Stream = Box::leak(Box::default());
-        stream.prepare(driver(), context, 0, role);
-        context.add_stream(stream);
+        stream.prepare(driver, siblings, 0, role);
+        stream.queue.lock().siblings = Some(siblings);
+        siblings.add(stream);
         stream
     }
 
     /// A default stream of a context whose life begins anew, in which nothing is left to do: another stream.
-    pub fn renew(&self, driver: &Driver, context: &Context) {
-        self.prepare(driver, context, 0, self.role());
+    fn renew(&self, driver: &'static State, siblings: &ContextStreams) {
+        self.prepare(driver, siblings, 0, self.role());
         self.disconnect();
     }
 
     /// A stream for a part of a graph. It belongs to no context and is never freed.
-    pub fn make_lane() -> &'static Stream {
+    pub fn make_lane(driver: &'static State) -> &'static Stream {
         let stream: &'static Stream = Box::leak(Box::default());
-        stream.role.store(Role::Lane as u8, Ordering::Relaxed);
+        stream.driver.get_or_init(|| driver);
+        stream.identity.role.store(Role::Lane as u8, Ordering::Relaxed);
         stream
+    }
+
+    #[inline]
+    fn driver(&self) -> &'static State {
+        self.driver.get().expect("every stream that is used was prepared")
+    }
+
+    /// The streams of its context, which is valid.
+    fn siblings(&self) -> Option<&'static ContextStreams> {
+        self.siblings_in(&self.queue.lock())
+    }
+
+    fn siblings_in(&self, queue: &Queue) -> Option<&'static ContextStreams> {
+        queue.siblings.filter(|siblings| siblings.is_of(self.context_handle()))
     }
 
     /// Index of its device.
     pub fn device(&self) -> usize {
-        self.device.load(Ordering::Relaxed)
+        self.identity.device.load(Ordering::Relaxed)
     }
 
     /// The device whose work a lane does from now on.
     pub fn set_device(&self, device: usize) {
-        self.device.store(device, Ordering::Relaxed);
+        self.identity.device.store(device, Ordering::Relaxed);
     }
 
     /// Error: its device is lost.
     #[inline]
     pub fn check(&self) -> Outcome {
-        driver().check(self.device())
+        self.driver().check(self.device())
     }
 
     /// Its device is lost: nobody need wait for it, except for a copy that has begun.
@@ -179,26 +253,26 @@ impl Stream {
         self.check().is_err() && !self.copying.load(Ordering::SeqCst)
     }
 
-    fn prepare(&self, driver: &Driver, context: &Context, handle: u64, role: Role) {
-        self.handle.store(handle, Ordering::Relaxed);
-        self.id.store(driver.unique(), Ordering::Relaxed);
-        self.context.store(context.handle(), Ordering::Relaxed);
-        self.home.store(context.home(), Ordering::Relaxed);
-        self.set_device(context.device());
-        self.detached.store(false, Ordering::Relaxed);
-        self.role.store(role as u8, Ordering::Relaxed);
-        self.priority.store(0, Ordering::Relaxed);
+    fn prepare(&self, driver: &'static State, siblings: &ContextStreams, handle: u64, role: Role) {
+        self.driver.get_or_init(|| driver);
+        self.identity.handle.store(handle, Ordering::Relaxed);
+        self.identity.id.store(driver.unique(), Ordering::Relaxed);
+        self.identity.context.store(siblings.handle(), Ordering::Relaxed);
+        self.identity.home.store(siblings.home(), Ordering::Relaxed);
+        self.set_device(siblings.device());
+        self.identity.detached.store(false, Ordering::Relaxed);
+        self.identity.role.store(role as u8, Ordering::Relaxed);
+        self.identity.priority.store(0, Ordering::Relaxed);
         self.queue.lock().legacy_waited = 0;
         self.captures.store(0, Ordering::Relaxed);
         self.dying.store(false, Ordering::SeqCst);
     }
 
     /// `cuStreamDestroy`: the handle is gone at once, the work goes on.
-    pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
+    pub fn destroy(driver: &'static State, handle: u64) -> Outcome {
         let stream = driver.streams.remove(handle).ok_or(CudaError::INVALID_HANDLE)?;
-        if stream.is_captured() {
-            driver.graphs.captures.stream_destroyed(stream);
-        }
+        let recorder = if stream.is_captured() { stream.queue.lock().recorder } else { None };
+        recorder.into_iter().for_each(|recorder| recorder.destroyed(stream));
         stream.dying.store(true, Ordering::SeqCst);
         stream.worker.retire();
         if stream.is_idle() {
@@ -215,43 +289,43 @@ impl Stream {
         if !drained || self.dying.compare_exchange(true, false, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return;
         }
-        let driver = driver();
-        if let Some(context) = driver.contexts.get(self.context_handle()) {
-            context.remove_stream(self);
+        if let Some(siblings) = self.siblings() {
+            siblings.remove(self);
         }
         self.disconnect();
-        driver.streams.recycle(self.handle.load(Ordering::Relaxed));
+        self.driver().streams.recycle(self.identity.handle.load(Ordering::Relaxed));
     }
 
     /// `cuStreamGetId`
     pub fn id(&self) -> u64 {
-        self.id.load(Ordering::Relaxed)
+        self.identity.id.load(Ordering::Relaxed)
     }
 
     /// Handle of its context.
     pub fn context_handle(&self) -> u64 {
-        self.context.load(Ordering::Relaxed)
+        self.identity.context.load(Ordering::Relaxed)
     }
 
     /// Handle of the context whose functions and events it takes.
     #[inline]
     pub fn home(&self) -> u64 {
-        self.home.load(Ordering::Relaxed)
+        self.identity.home.load(Ordering::Relaxed)
     }
 
     /// Its green context is gone: it can only be destroyed.
     pub fn detach(&self) {
-        self.detached.store(true, Ordering::Release);
+        self.identity.detached.store(true, Ordering::Release);
     }
 
-    /// Its context.
-    pub fn context(&self) -> Outcome<&'static Context> {
-        driver().contexts.get(self.context_handle()).ok_or(CudaError::CONTEXT_IS_DESTROYED)
+    /// Its green context is gone.
+    #[inline]
+    pub fn is_detached(&self) -> bool {
+        self.identity.detached.load(Ordering::Relaxed)
     }
 
     /// How it stands to the legacy stream.
     pub fn role(&self) -> Role {
-        match self.role.load(Ordering::Relaxed) {
+        match self.identity.role.load(Ordering::Relaxed) {
             0 => Role::Blocking,
             1 => Role::NonBlocking,
             3 => Role::Lane,
@@ -261,7 +335,7 @@ impl Stream {
 
     /// `cuStreamGetPriority`
     pub fn priority(&self) -> i32 {
-        self.priority.load(Ordering::Relaxed)
+        self.identity.priority.load(Ordering::Relaxed)
     }
 
     /// `cuStreamGetFlags`
@@ -275,13 +349,20 @@ impl Stream {
         self.captures.load(Ordering::Relaxed) != 0
     }
 
-    /// One capture more or less that concerns this stream.
-    pub fn count_capture(&self, more: bool) {
-        if more {
-            self.captures.fetch_add(1, Ordering::SeqCst)
-        } else {
-            self.captures.fetch_sub(1, Ordering::SeqCst)
-        };
+    /// One capture more that concerns this stream: `recorder` gets what it is given.
+    pub fn begin_capture(&self, recorder: &'static dyn Recorder) {
+        self.queue.lock().recorder = Some(recorder);
+        self.captures.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// One less.
+    pub fn end_capture(&self) {
+        self.captures.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The legacy stream that waits for this one, if it is one of those.
+    pub fn legacy(&self) -> Option<&'static Stream> {
+        if self.role() == Role::Blocking { self.siblings().map(ContextStreams::legacy) } else { None }
     }
 
     /// Somebody is executing one of its operations.
@@ -291,7 +372,7 @@ impl Stream {
 
     /// Everything that it was given is done.
     pub fn is_idle(&self) -> bool {
-        self.completed.load(Ordering::SeqCst) >= self.submitted.load(Ordering::SeqCst)
+        self.progress.completed.load(Ordering::SeqCst) >= self.progress.submitted.load(Ordering::SeqCst)
     }
 
     /// Has work that nobody is doing, or about to do.
@@ -306,7 +387,7 @@ impl Stream {
 
     /// The place after all that was submitted so far.
     pub fn end(&'static self) -> Target {
-        Target { stream: self, number: self.submitted.load(Ordering::SeqCst) }
+        Target { stream: self, number: self.progress.submitted.load(Ordering::SeqCst) }
     }
 
     /// Adds an operation. In a stream that captures it becomes a node of the graph, which nobody has to wait for.
@@ -344,14 +425,17 @@ impl Stream {
             }
             number
         };
-        driver().scheduler.submitted(self);
+        self.driver().scheduler.submitted(self);
         Ok(Target { stream: self, number })
     }
 
     #[cold]
     fn capture(&'static self, make: impl FnOnce(&mut Queue) -> Op) -> Outcome<Target> {
-        let operation = make(&mut self.queue.lock());
-        driver().graphs.captures.submit(self, operation)?;
+        let (operation, recorder) = {
+            let mut queue = self.queue.lock();
+            (make(&mut queue), queue.recorder)
+        };
+        recorder.ok_or(CudaError::ILLEGAL_STATE)?.submit(self, operation)?;
         Ok(Target { stream: self, number: 0 })
     }
 
@@ -376,7 +460,7 @@ impl Stream {
             }
             self.push(&mut queue, Op::Wait(end))
         };
-        driver().scheduler.submitted(self);
+        self.driver().scheduler.submitted(self);
         Target { stream: self, number }
     }
 
@@ -384,29 +468,29 @@ impl Stream {
     pub fn mark(&'static self) -> Target {
         let (number, added) = {
             let mut queue = self.queue.lock();
-            let before = self.submitted.load(Ordering::Relaxed);
+            let before = self.progress.submitted.load(Ordering::Relaxed);
             self.order(&mut queue);
-            let number = self.submitted.load(Ordering::Relaxed);
+            let number = self.progress.submitted.load(Ordering::Relaxed);
             (number, number != before)
         };
         if added {
-            driver().scheduler.submitted(self);
+            self.driver().scheduler.submitted(self);
         }
         Target { stream: self, number }
     }
 
     fn push(&self, queue: &mut Queue, operation: Op) -> u64 {
         queue.operations.push_back(operation);
-        let number = self.submitted.load(Ordering::Relaxed) + 1;
+        let number = self.progress.submitted.load(Ordering::Relaxed) + 1;
         // SeqCst: pairs with the scheduler, which announces its rest before it looks for work.
-        self.submitted.store(number, Ordering::SeqCst);
+        self.progress.submitted.store(number, Ordering::SeqCst);
         number
     }
 
     #[inline]
     fn pending(&self) -> u64 {
         // Others may submit and complete between the two looks.
-        self.submitted.load(Ordering::Relaxed).saturating_sub(self.completed.load(Ordering::Relaxed))
+        self.progress.submitted.load(Ordering::Relaxed).saturating_sub(self.progress.completed.load(Ordering::Relaxed))
     }
 
     /// Where much is pending, starts the worker; where too much is, waits for it.
@@ -417,7 +501,7 @@ impl Stream {
             self.nudge();
         }
         if pending >= MAX_PENDING {
-            let number = self.submitted.load(Ordering::Relaxed) - MAX_PENDING / 2;
+            let number = self.progress.submitted.load(Ordering::Relaxed) - MAX_PENDING / 2;
             run::wait_for_others(Target { stream: self, number });
         }
     }
@@ -427,7 +511,7 @@ impl Stream {
         match self.role() {
             Role::NonBlocking | Role::Lane => {}
             Role::Blocking => {
-                let legacy = self.context().ok().and_then(Context::legacy_if_used);
+                let legacy = self.siblings_in(queue).and_then(ContextStreams::legacy_if_used);
                 let Some(end) = legacy.map(Stream::end) else {
                     return;
                 };
@@ -437,8 +521,8 @@ impl Stream {
                 }
             }
             Role::Legacy => {
-                let Ok(context) = self.context() else { return };
-                context.for_each_blocking(|stream| {
+                let Some(siblings) = self.siblings_in(queue) else { return };
+                siblings.for_each_blocking(|stream| {
                     let end = stream.end();
                     if !end.is_reached() {
                         self.push(queue, Op::Wait(end));
@@ -456,89 +540,14 @@ impl Stream {
     }
 }
 
-fn driver() -> &'static Driver {
-    Driver::running().expect("streams exist only after cuInit")
-}
-
-/// Per-thread default streams of this thread, by context id.
-#[derive(Default)]
-struct ThreadStreams(Vec<(u64, u64)>);
-
-impl Drop for ThreadStreams {
-    fn drop(&mut self) {
-        let Some(driver) = Driver::running() else {
-            return;
-        };
-        for (_, handle) in &self.0 {
-            let _ = Stream::destroy(driver, *handle);
-        }
-    }
-}
-
-thread_local! {
-    static THREAD_STREAMS: RefCell<ThreadStreams> = RefCell::default();
-    /// Set during a call that means the per-thread default stream by 0.
-    static OWN_DEFAULT: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a call for which stream 0 is the per-thread default stream.
-pub fn with_own_default<T>(call: impl FnOnce() -> T) -> T {
-    let before = OWN_DEFAULT.replace(true);
-    let answer = call();
-    OWN_DEFAULT.set(before);
-    answer
-}
-
-/// A green context has none.
-fn per_thread(driver: &'static Driver, context: &'static Context) -> Outcome<&'static Stream> {
-    if context.green() != 0 {
-        return Err(CudaError::INVALID_HANDLE);
-    }
-    THREAD_STREAMS.with_borrow_mut(|streams| {
-        let known = streams.0.iter().find(|(id, _)| *id == context.id());
-        let handle = match known.filter(|(_, handle)| driver.streams.get(*handle).is_some()) {
-            Some((_, handle)) => *handle,
-            None => {
-                let handle = Stream::create(driver, context, 0, 0)?;
-                // Those of contexts that are gone went with them.
-                streams.0.retain(|(_, handle)| driver.streams.get(*handle).is_some());
-                streams.0.push((context.id(), handle));
-                handle
-            }
-        };
-        driver.streams.get(handle).ok_or(CudaError::INVALID_HANDLE)
-    })
-}
-
-/// Whether this means the legacy default stream.
-pub fn is_legacy(handle: u64) -> bool {
-    handle == LEGACY_HANDLE || handle == 0 && !OWN_DEFAULT.get()
-}
-
-/// The stream that a client means: a handle, or one of the default streams of its current context. Error: none, or one of
-/// a device that is lost.
-#[inline]
-pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Stream> {
-    match handle {
-        0 if OWN_DEFAULT.get() => per_thread(driver, context::current(driver)?),
-        0 | LEGACY_HANDLE => Ok(context::current(driver)?.legacy()),
-        PER_THREAD_HANDLE => per_thread(driver, context::current(driver)?),
-        _ => match driver.streams.get(handle) {
-            Some(stream) if !stream.detached.load(Ordering::Relaxed) => driver.check(stream.device()).map(|()| stream),
-            Some(_) => Err(CudaError::STREAM_DETACHED),
-            None => Err(CudaError::INVALID_HANDLE),
-        },
-    }
-}
-
 /// What a wait for the stream waits for: the legacy stream stands for all blocking streams of its context as well.
 pub fn ends(stream: &'static Stream) -> Vec<Target> {
     let mut ends = Vec::new();
     ends.push(stream.end());
     if stream.role() == Role::Legacy
-        && let Ok(context) = stream.context()
+        && let Some(siblings) = stream.siblings()
     {
-        context.for_each_blocking(|other| ends.push(other.end()));
+        siblings.for_each_blocking(|other| ends.push(other.end()));
     }
     ends.retain(|end| !end.is_reached());
     ends

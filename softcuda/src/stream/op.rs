@@ -1,15 +1,36 @@
 //! What a stream can be told to do.
 
-use super::{Stream, Target};
-use crate::abi::callout::{Callback, HostCall};
-use crate::driver::Driver;
-use crate::error::CudaError;
-use crate::event::Event;
-use crate::graph::{Held, Step};
+use super::{State, Stream, Target};
+use crate::callout::{Callback, HostCall};
+use crate::error::{CudaError, Outcome};
 use crate::launch::{self, Launch};
 use crate::memory::access::{Fill, Staged, Transfer, ValueWait, ValueWrite};
 use crate::memory::shared::SharedEvent;
 use std::sync::Arc;
+
+/// Gets what a stream is given that captures, or may not be used because of a capture.
+pub trait Recorder: Sync {
+    /// An operation given to it. Error: the capture cannot have it.
+    fn submit(&'static self, stream: &'static Stream, operation: Op) -> Outcome;
+
+    /// Its handle is gone.
+    fn destroyed(&'static self, stream: &'static Stream);
+}
+
+/// Wants to know when a place in a stream is reached.
+pub trait Mark: Sync {
+    /// It is: the one with this number, at this time.
+    fn reached(&self, number: u64, time: u64);
+}
+
+/// What others have a stream do.
+pub trait Task: Send + Sync {
+    /// See [`Op::is_copy`].
+    fn is_copy(&self) -> bool;
+
+    /// Does it, or stops waiting when `stop` says so.
+    fn run(&self, driver: &'static State, stop: &dyn Fn() -> bool);
+}
 
 /// A copy of `depth` planes; the first is given.
 pub struct Transfer3d {
@@ -34,7 +55,7 @@ pub enum Op {
     /// `cuStreamAddCallback`
     Callback(Box<Callback>),
     /// A timed event's record with its number.
-    Record(&'static Event, u64),
+    Record(&'static dyn Mark, u64),
     /// Goes on when the place is reached.
     Wait(Target),
     /// Goes on when the place's last operation has started: it is ahead in a queue that streams share.
@@ -50,9 +71,16 @@ pub enum Op {
     /// `cuMemFreeAsync` of the allocation that begins there.
     Free(usize),
     /// A node of a graph.
-    Node(Arc<Step>),
+    Node(Arc<dyn Task>),
     /// The end of a graph's launch, which lets go of what the graph kept alive.
-    Retire(Arc<Vec<Held>>),
+    Retire(Arc<dyn Send + Sync>),
+}
+
+impl State {
+    /// Runs a launch to its end. The record comes back for use again.
+    pub fn launch(&'static self, launch: Box<Launch>) -> Option<Box<Launch>> {
+        launch::execute(self, &self.threads, launch)
+    }
 }
 
 impl Op {
@@ -61,7 +89,7 @@ impl Op {
     pub fn is_copy(&self) -> bool {
         match self {
             Op::Copy(_) | Op::Copy3d(_) | Op::CopyStaged(_) | Op::Fill(_) => true,
-            Op::Node(step) => step.is_copy(),
+            Op::Node(node) => node.is_copy(),
             _ => false,
         }
     }
@@ -74,10 +102,10 @@ impl Op {
     }
 
     /// Does it. A launch's record comes back for use again. What only waits ends when the device is lost.
-    pub fn execute(self, driver: &'static Driver, stream: &Stream) -> Option<Box<Launch>> {
+    pub fn execute(self, driver: &'static State, stream: &Stream) -> Option<Box<Launch>> {
         let lost = || stream.check().is_err();
         match self {
-            Op::Launch(launch) => return launch::execute(driver, launch),
+            Op::Launch(launch) => return driver.launch(launch),
             Op::Copy(transfer) => transfer.run(),
             Op::Copy3d(copy) => copy.planes.iter().for_each(Transfer::run),
             Op::CopyStaged(staged) => staged.run(),
@@ -92,7 +120,7 @@ impl Op {
             Op::Write(write) => write.run(),
             Op::WaitValue(wait) => wait.run(lost),
             Op::Free(base) => driver.memory.forget(driver, base),
-            Op::Node(step) => step.run(driver, lost),
+            Op::Node(node) => node.run(driver, &lost),
             Op::Retire(held) => drop(held),
         }
         None

@@ -1,7 +1,6 @@
 //! Executing and waiting.
 
-use super::{MAX_SPARE, Op, Role, Stream, Target, driver};
-use crate::driver::Driver;
+use super::{MAX_SPARE, Op, Role, State, Stream, Target};
 use crate::error::Outcome;
 use crate::launch::Launch;
 use std::sync::atomic::Ordering;
@@ -49,7 +48,7 @@ impl Stream {
 
     /// Sleeps until `number` operations are done or nobody owns the stream.
     fn wait_progress(&self, number: u64) {
-        let settled = || self.completed.load(Ordering::SeqCst) >= number || !self.owned.load(Ordering::SeqCst);
+        let settled = || self.progress.completed.load(Ordering::SeqCst) >= number || !self.owned.load(Ordering::SeqCst);
         for _ in 0..SPINS {
             if settled() {
                 return;
@@ -62,14 +61,14 @@ impl Stream {
             }
             std::thread::yield_now();
         }
-        let mut gate = self.gate.lock();
-        let wanted = match self.wake_at.load(Ordering::SeqCst) {
+        let mut gate = self.progress.gate.lock();
+        let wanted = match self.progress.wake_at.load(Ordering::SeqCst) {
             0 => number,
             other => other.min(number),
         };
-        self.wake_at.store(wanted, Ordering::SeqCst);
+        self.progress.wake_at.store(wanted, Ordering::SeqCst);
         if !settled() {
-            self.progress.wait_for(&mut gate, RECHECK);
+            self.progress.changed.wait_for(&mut gate, RECHECK);
         }
     }
 
@@ -88,19 +87,19 @@ impl Stream {
     }
 
     fn tell_waiters(&self) {
-        let _gate = self.gate.lock();
-        self.wake_at.store(0, Ordering::SeqCst);
-        self.progress.notify_all();
+        let _gate = self.progress.gate.lock();
+        self.progress.wake_at.store(0, Ordering::SeqCst);
+        self.progress.changed.notify_all();
     }
 }
 
 impl Owned {
     /// Executes until `number` operations of the stream's life are done.
     pub(super) fn run_to(&mut self, number: u64) -> Halt {
-        let driver = driver();
         let stream = self.stream;
+        let driver = stream.driver();
         loop {
-            let done = stream.completed.load(Ordering::Relaxed);
+            let done = stream.progress.completed.load(Ordering::Relaxed);
             if done >= number {
                 return Halt::Reached;
             }
@@ -112,17 +111,17 @@ impl Owned {
                 Err(halt) => return halt,
             };
             // SeqCst as for `completed`: streams that stand behind this operation look at it without a lock.
-            stream.started.store(done + 1, Ordering::SeqCst);
+            stream.progress.started.store(done + 1, Ordering::SeqCst);
             self.spare = self.execute(driver, operation);
-            stream.completed.store(done + 1, Ordering::SeqCst);
-            let wanted = stream.wake_at.load(Ordering::SeqCst);
+            stream.progress.completed.store(done + 1, Ordering::SeqCst);
+            let wanted = stream.progress.wake_at.load(Ordering::SeqCst);
             if wanted != 0 && done + 1 >= wanted {
                 stream.tell_waiters();
             }
         }
     }
 
-    fn execute(&self, driver: &'static Driver, operation: Op) -> Option<Box<Launch>> {
+    fn execute(&self, driver: &'static State, operation: Op) -> Option<Box<Launch>> {
         delay(driver, &operation);
         let stream = self.stream;
         let copy = driver.may_lose && operation.is_copy();
@@ -166,13 +165,13 @@ impl Drop for Owned {
             }
         }
         stream.owned.store(false, Ordering::SeqCst);
-        if stream.wake_at.load(Ordering::SeqCst) != 0 {
+        if stream.progress.wake_at.load(Ordering::SeqCst) != 0 {
             stream.tell_waiters();
         }
     }
 }
 
-fn delay(driver: &Driver, operation: &Op) {
+fn delay(driver: &State, operation: &Op) {
     if let Some(time) = driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_) | Op::Behind(_) | Op::Retire(_))) {
         std::thread::sleep(time);
     }
@@ -215,7 +214,7 @@ struct TakeOver(&'static Stream);
 impl TakeOver {
     /// None where work lies beyond `target`: the worker would have to be woken for it.
     fn of(target: Target) -> Option<TakeOver> {
-        let all = target.number >= target.stream.submitted.load(Ordering::SeqCst);
+        let all = target.number >= target.stream.progress.submitted.load(Ordering::SeqCst);
         all.then(|| {
             target.stream.takers.fetch_add(1, Ordering::SeqCst);
             TakeOver(target.stream)
@@ -236,10 +235,11 @@ pub fn synchronize(target: Target) {
     if target.is_reached() {
         return;
     }
-    if driver().may_lose {
+    let driver = target.stream.driver();
+    if driver.may_lose {
         return wait_for_others(target);
     }
-    driver().scheduler.wake_others(target.stream);
+    driver.scheduler.wake_others(target.stream);
     let take_over = TakeOver::of(target);
     while !target.is_reached() {
         advance(target);

@@ -5,7 +5,7 @@
 //! itself), and rests without a time limit when no stream has had work for a while.
 
 use super::Stream;
-use crate::abi::os;
+use crate::os;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Thread;
@@ -165,8 +165,8 @@ enum Seen {
 impl Entry {
     /// What the stream is like, and whether it has waited since the last look.
     fn look(&mut self) -> (Seen, bool) {
-        let submitted = self.stream.submitted.load(Ordering::SeqCst);
-        let completed = self.stream.completed.load(Ordering::SeqCst);
+        let submitted = self.stream.progress.submitted.load(Ordering::SeqCst);
+        let completed = self.stream.progress.completed.load(Ordering::SeqCst);
         let waiting = self.stream.is_waiting();
         let again = waiting && self.waited && completed == self.completed;
         let news = submitted != self.submitted || completed != self.completed;

@@ -2,7 +2,7 @@
 
 use super::run::{Halt, advance, wait_for_others};
 use super::{Stream, Target};
-use crate::abi::os;
+use crate::os;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::Thread;
@@ -136,7 +136,7 @@ fn drain(stream: &'static Stream) {
 }
 
 fn wait_for(target: Target) {
-    if super::driver().may_lose {
+    if target.stream.driver().may_lose {
         // What others' devices do, their own workers do: it may never end.
         return wait_for_others(target);
     }

@@ -1,8 +1,27 @@
 //! Calls out to the client's code: kernels of a host image, host functions, stream callbacks.
+#![allow(unsafe_code)]
 
-use crate::driver::as_host_function;
 use crate::memory::access::Arguments;
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+
+thread_local! {
+    /// Set while a host function runs: it may not call CUDA.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread runs a host function.
+#[inline]
+pub fn in_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
+/// Runs a client's host function: driver calls made by it are refused.
+fn as_host_function(run: impl FnOnce()) {
+    let before = IN_HOST_FUNCTION.replace(true);
+    run();
+    IN_HOST_FUNCTION.set(before);
+}
 
 /// What one thread of one block is told (`softcudaBlock` in `softcuda.h`).
 #[repr(C)]

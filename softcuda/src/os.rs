@@ -1,10 +1,12 @@
 //! What is needed of the operating system beside memory: threads of ours, timer slack, fork.
+#![allow(unsafe_code)]
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, Thread};
 use std::time::Duration;
 
@@ -59,10 +61,23 @@ pub fn set_timer_slack(slack: Duration) {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack.as_nanos() as libc::c_ulong, 0, 0, 0) };
 }
 
-/// Calls `function` in each child that this process forks.
-pub fn on_fork_child(function: extern "C" fn()) {
+/// This is a child of `fork` whose parent had called [`watch_forks`].
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn after_fork() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// From now on [`is_forked`] knows a child that this process forks.
+pub fn watch_forks() {
     // SAFETY: a function that stays loaded (the library is never unloaded) and does one store.
-    unsafe { libc::pthread_atfork(None, None, Some(function)) };
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+}
+
+/// Whether this is such a child: our threads are gone, and their locks may be held for good.
+#[inline]
+pub fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
 }
 
 /// Prints a line on stderr. One that nobody reads, or that is closed, is no reason to fail, nor to raise SIGPIPE.

@@ -1,9 +1,8 @@
 //! Green contexts: a part of a device's SMs with streams of its own, over the memory, modules and events of the primary
 //! context.
 
-use crate::context::Context;
-use crate::device::Span;
-use crate::driver::Driver;
+use super::{Context, State};
+use crate::device::{self, Span};
 use crate::error::{CudaError, Outcome};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -76,7 +75,7 @@ fn take(spans: &mut Vec<Span>, mut count: u32) -> Vec<Span> {
 
 impl Resource {
     /// All SMs of a device.
-    pub fn of_device(driver: &Driver, device: usize) -> Resource {
+    pub fn of_device(driver: &device::State, device: usize) -> Resource {
         Resource::whole(device, vec![(0, driver.devices[device].sms.count())])
     }
 
@@ -89,7 +88,7 @@ impl Resource {
     }
 
     /// What a context may use.
-    pub fn of_context(driver: &Driver, context: &Context) -> Resource {
+    pub fn of_context(driver: &State, context: &Context) -> Resource {
         let green = driver.greens.get(context.green());
         green.map_or_else(|| Resource::of_device(driver, context.device()), Green::resource)
     }
@@ -102,7 +101,7 @@ impl Resource {
     /// `cuDevSmResourceSplitByCount`: groups of at least `least` SMs, no more than `most`, and what is left.
     /// `INVALID_VALUE` for more SMs than there are and unknown flags, `INVALID_RESOURCE_CONFIGURATION` for a group of
     /// another split and where not one group can be made.
-    pub fn split(&self, driver: &Driver, most: usize, flags: u32, least: u32) -> Outcome<(Vec<Resource>, Resource)> {
+    pub fn split(&self, driver: &device::State, most: usize, flags: u32, least: u32) -> Outcome<(Vec<Resource>, Resource)> {
         if flags & !SPLIT_FLAGS != 0 || least > self.count() {
             return Err(CudaError::INVALID_VALUE);
         }
@@ -146,7 +145,7 @@ pub struct Descriptor {
 }
 
 /// `cuDevResourceGenerateDesc`
-pub fn describe(driver: &'static Driver, parts: &[Resource]) -> Outcome<u64> {
+pub fn describe(driver: &'static State, parts: &[Resource]) -> Outcome<u64> {
     let resource = Resource::join(parts)?;
     let made = driver.descriptors.insert(|descriptor, _| *descriptor.resource.lock() = Some(resource));
     Ok(made.ok_or(CudaError::OUT_OF_MEMORY)?.0)
@@ -163,22 +162,22 @@ pub struct Green {
 
 impl Green {
     /// `cuGreenCtxCreate`: retains the primary context.
-    pub fn create(driver: &'static Driver, descriptor: u64, device: usize, flags: u32) -> Outcome<u64> {
+    pub fn create(driver: &'static State, descriptor: u64, device: usize, flags: u32) -> Outcome<u64> {
         let descriptor = driver.descriptors.get(descriptor).ok_or(CudaError::INVALID_VALUE)?;
         let resource = descriptor.resource.lock().clone().ok_or(CudaError::INVALID_VALUE)?;
         if flags != DEFAULT_STREAM || resource.device != device {
             return Err(CudaError::INVALID_VALUE);
         }
         let device = &driver.devices[device];
-        let home = device.primary.retain(driver, device.index)?;
+        let home = driver.primary(device).retain(driver, device.index)?;
         let made = Green::insert(driver, home, resource.spans);
         if made.is_err() {
-            device.primary.release(driver)?;
+            driver.primary(device).release(driver)?;
         }
         made
     }
 
-    fn insert(driver: &'static Driver, home: &'static Context, spans: Vec<Span>) -> Outcome<u64> {
+    fn insert(driver: &'static State, home: &'static Context, spans: Vec<Span>) -> Outcome<u64> {
         let group = driver.devices[home.device()].sms.group(&spans);
         let made = driver.greens.insert(|green, _| {
             green.device.store(home.device(), Ordering::Relaxed);
@@ -197,14 +196,14 @@ impl Green {
     }
 
     /// `cuGreenCtxDestroy`: releases the primary context; streams stay until they are destroyed, and can do nothing.
-    pub fn destroy(driver: &'static Driver, handle: u64) -> Outcome {
+    pub fn destroy(driver: &'static State, handle: u64) -> Outcome {
         let green = lookup(driver, handle)?;
         let device = &driver.devices[green.device.load(Ordering::Relaxed)];
         driver.check(device.index)?;
         driver.greens.remove(handle).ok_or(CudaError::INVALID_CONTEXT)?;
         Context::destroy_green(driver, green.context())?;
         driver.greens.recycle(handle);
-        device.primary.release(driver)
+        driver.primary(device).release(driver)
     }
 
     /// Handle of its `CUcontext`.
@@ -219,7 +218,7 @@ impl Green {
 }
 
 /// The valid green context with this handle.
-pub fn lookup(driver: &'static Driver, handle: u64) -> Outcome<&'static Green> {
+pub fn lookup(driver: &'static State, handle: u64) -> Outcome<&'static Green> {
     driver.greens.get(handle).ok_or(CudaError::INVALID_CONTEXT)
 }
 
