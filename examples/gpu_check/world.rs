@@ -13,6 +13,7 @@ use nccl::plan::operator::Operator;
 use nccl::plan::schedule::Schedule;
 use nccl::plan::work::{Geometry, Request};
 use nccl::plan::{LinkId, ring};
+use nccl::topology::Order;
 use zerocopy::IntoBytes;
 
 use crate::oracle::{Pattern, Reduction};
@@ -86,8 +87,9 @@ struct LinkPlace {
 
 impl World {
     pub fn new(context: &Arc<Context>, nranks: u32, proto: Proto) -> Result<World, Error> {
-        let order: Vec<u32> = (0..nranks).collect();
-        let schedules: Vec<Schedule> = order.iter().map(|rank| ring::all_reduce(&order, *rank)).collect::<Result<_, _>>()?;
+        let order = Order::of_numbers(nranks);
+        let schedules: Vec<Schedule> =
+            order.ranks().iter().map(|rank| ring::all_reduce(&order, *rank)).collect::<Result<_, _>>()?;
         let mut layout = Layout::default();
         let mut links: HashMap<LinkId, LinkPlace> = HashMap::new();
         for id in schedules.iter().flat_map(|schedule| &schedule.links) {
