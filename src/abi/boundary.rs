@@ -1,13 +1,13 @@
 //! What every entry point does: catch panics, turn results into codes, check handles and pointers.
 
-use super::types::{ResultCode, Team};
+use super::types::{CommHandle, ResultCode, Team};
 use crate::comm::{self, Comm, Outcome};
 use crate::error::{Code, Error};
 use crate::log::{self, Place};
 use crate::{group, params};
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::{c_char, c_int};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 
 /// What the C result is after a panic.
@@ -93,27 +93,34 @@ impl Answer<ResultCode> for EndOfGroup {
     }
 }
 
-/// Runs the body of an entry point, after what the calling thread still has to do for earlier calls.
-pub(super) fn guard<T: AfterPanic, R: Answer<T>>(call: &Place<'_>, body: impl FnOnce() -> R) -> T {
+/// Runs the body of an entry point, after what the calling thread still has to do for earlier calls. The body is given
+/// the function's name, for its messages.
+#[track_caller]
+pub(super) fn guard<T: AfterPanic, R: Answer<T>>(function: &'static str, body: impl FnOnce(&'static str) -> R) -> T {
+    let call = place(function);
     log::install();
     let body = || {
         comm::handover::take_up();
-        body().answer(call)
+        body(function).answer(&call)
     };
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        log::failure(call, &Error::Internal(format!("{} panicked: {text}", call.function)));
+        log::failure(&call, &Error::Internal(format!("{function} panicked: {text}")));
         T::after_panic()
     })
 }
 
+/// Where the caller is, as log lines say it.
+#[track_caller]
+pub(super) fn place(function: &str) -> Place<'_> {
+    let here = Location::caller();
+    Place { file: source(here.file()), line: here.line(), function }
+}
+
 /// A source file as log lines name it.
-pub(super) const fn source(path: &'static str) -> &'static str {
-    match path.as_bytes() {
-        [b's', b'r', b'c', b'/', ..] => path.split_at(4).1,
-        _ => path,
-    }
+pub(super) fn source(path: &str) -> &str {
+    path.rsplit_once("src/").map_or(path, |(_, file)| file)
 }
 
 /// The first call that initialises something reads the configuration files (spec §8.1).
@@ -132,7 +139,7 @@ pub(super) fn unsupported(function: &str) -> Error {
 }
 
 /// The communicator of a handle; `name` is how messages call the operation (spec §3.0).
-pub(super) fn comm_of(name: &str, handle: *mut c_void) -> Result<Arc<Comm>, Error> {
+pub(super) fn comm_of(name: &str, handle: CommHandle) -> Result<Arc<Comm>, Error> {
     if handle.is_null() {
         return Err(null(name, "comm"));
     }
@@ -143,7 +150,7 @@ pub(super) fn comm_of(name: &str, handle: *mut c_void) -> Result<Arc<Comm>, Erro
 }
 
 /// The same, and the communicator can be used now.
-pub(super) fn ready(name: &str, handle: *mut c_void) -> Result<Arc<Comm>, Error> {
+pub(super) fn ready(name: &str, handle: CommHandle) -> Result<Arc<Comm>, Error> {
     let comm = comm_of(name, handle)?;
     comm.check_ready()?;
     Ok(comm)
@@ -173,9 +180,7 @@ pub(super) unsafe fn store<T>(name: &str, argument: &str, to: *mut T, value: T) 
 /// stderr is told why there is no communicator, or no id for one, whatever NCCL_DEBUG says.
 #[track_caller]
 pub(super) fn never_made(function: &str, error: &Error) {
-    let here = std::panic::Location::caller();
-    let file = here.file().rsplit_once("src/").map_or(here.file(), |(_, file)| file);
-    log::tell_stderr(&Place { file, line: here.line(), function }, error);
+    log::tell_stderr(&place(function), error);
 }
 
 /// Passes a result on; an error is remembered by the thread's open group (spec §4.2).

@@ -1,13 +1,12 @@
 //! The collectives, with and without a per-call configuration, and point to point (spec §3.6, §3.7, delta §3.1).
 //!
 //! # Safety
-//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
-//! is documented to do with them.
+//! As the C interface says ([`super`]).
 
-use super::boundary::{comm_of, invalid, noted};
-use super::exports;
+use super::boundary::{comm_of, guard, invalid, noted};
 use super::read;
-use super::types::{CollConfig, Handle, ResultCode};
+use super::types::{CollConfig, CommHandle, DataTypeCode, RedOpCode, ResultCode, StreamHandle};
+use super::weak_aliases;
 use crate::comm::{Comm, Outcome};
 use crate::error::Error;
 use crate::group;
@@ -15,45 +14,10 @@ use crate::plan::call::{DataType, Func};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-exports! {
-    /// Reduces to every rank.
-    fn ncclAllReduce = pncclAllReduce(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle) -> ResultCode = all_reduce;
-    /// Reduces to one rank.
-    fn ncclReduce = pncclReduce(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, op: c_int, root: c_int, comm: Handle, stream: Handle) -> ResultCode = reduce;
-    /// Broadcasts in place.
-    fn ncclBcast = pncclBcast(buffer: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) -> ResultCode = bcast;
-    /// Broadcasts from one rank.
-    fn ncclBroadcast = pncclBroadcast(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) -> ResultCode = broadcast;
-    /// Reduces, each rank gets a block.
-    fn ncclReduceScatter = pncclReduceScatter(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle) -> ResultCode = reduce_scatter;
-    /// Every rank gets the blocks of all.
-    fn ncclAllGather = pncclAllGather(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, comm: Handle, stream: Handle) -> ResultCode = all_gather;
-    /// Every rank gives a block to every rank.
-    fn ncclAlltoAll = pncclAlltoAll(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, comm: Handle, stream: Handle) -> ResultCode = all_to_all;
-    /// One rank gets the blocks of all.
-    fn ncclGather = pncclGather(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) -> ResultCode = gather;
-    /// One rank gives a block to each.
-    fn ncclScatter = pncclScatter(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) -> ResultCode = scatter;
-    /// Sends to one rank.
-    fn ncclSend = pncclSend(send: *const c_void, count: usize, datatype: c_int, peer: c_int, comm: Handle, stream: Handle) -> ResultCode = send_to;
-    /// Receives from one rank.
-    fn ncclRecv = pncclRecv(recv: *mut c_void, count: usize, datatype: c_int, peer: c_int, comm: Handle, stream: Handle) -> ResultCode = receive;
-    /// ncclAllReduce with a configuration.
-    fn ncclAllReduceConfig = pncclAllReduceConfig(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle, config: *const CollConfig) -> ResultCode = all_reduce_config;
-    /// ncclBroadcast with a configuration.
-    fn ncclBroadcastConfig = pncclBroadcastConfig(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle, config: *const CollConfig) -> ResultCode = broadcast_config;
-    /// ncclReduce with a configuration.
-    fn ncclReduceConfig = pncclReduceConfig(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, op: c_int, root: c_int, comm: Handle, stream: Handle, config: *const CollConfig) -> ResultCode = reduce_config;
-    /// ncclAllGather with a configuration.
-    fn ncclAllGatherConfig = pncclAllGatherConfig(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, comm: Handle, stream: Handle, config: *const CollConfig) -> ResultCode = all_gather_config;
-    /// ncclReduceScatter with a configuration.
-    fn ncclReduceScatterConfig = pncclReduceScatterConfig(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle, config: *const CollConfig) -> ResultCode = reduce_scatter_config;
-    /// ncclAlltoAll with a configuration.
-    fn ncclAlltoAllConfig = pncclAlltoAllConfig(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, comm: Handle, stream: Handle, config: *const CollConfig) -> ResultCode = all_to_all_config;
-    /// ncclGather with a configuration.
-    fn ncclGatherConfig = pncclGatherConfig(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle, config: *const CollConfig) -> ResultCode = gather_config;
-    /// ncclScatter with a configuration.
-    fn ncclScatterConfig = pncclScatterConfig(send: *const c_void, recv: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle, config: *const CollConfig) -> ResultCode = scatter_config;
+weak_aliases! {
+    ncclAllReduce, ncclReduce, ncclBcast, ncclBroadcast, ncclReduceScatter, ncclAllGather, ncclAlltoAll,
+    ncclGather, ncclScatter, ncclSend, ncclRecv, ncclAllReduceConfig, ncclBroadcastConfig, ncclReduceConfig,
+    ncclAllGatherConfig, ncclReduceScatterConfig, ncclAlltoAllConfig, ncclGatherConfig, ncclScatterConfig,
 }
 
 /// The arguments of a data call as C gave them.
@@ -65,27 +29,19 @@ struct Call {
     send: *const c_void,
     recv: *mut c_void,
     count: usize,
-    datatype: c_int,
-    op: c_int,
+    datatype: DataTypeCode,
+    op: RedOpCode,
     /// Root or peer; 0 where there is none.
     root: c_int,
-    comm: Handle,
-    stream: Handle,
+    comm: CommHandle,
+    stream: StreamHandle,
 }
 
-/// Buffers, count and datatype, and where the call goes.
-type Data = (*const c_void, *mut c_void, usize, c_int);
-type Target = (Handle, Handle);
 /// `ncclSum` and no root, for operations that have none.
 const SUM: c_int = 0;
 const NO_ROOT: c_int = 0;
 
 impl Call {
-    fn new(function: &'static str, func: Func, data: Data, op: c_int, root: c_int, target: Target) -> Call {
-        let (send, recv, count, datatype) = data;
-        Call { function, func, send, recv, count, datatype, op, root, comm: target.0, stream: target.1 }
-    }
-
     /// The plain call. Whatever goes wrong is remembered by an open group.
     fn run(self) -> Result<Outcome, Error> {
         self.trace();
@@ -153,219 +109,327 @@ pub(super) fn check_root(name: &str, root: c_int, nranks: i32) -> Result<(), Err
     Err(invalid(format!("{name} : invalid root {root} (root should be in the 0..{nranks} range)")))
 }
 
-type Buffer = *const c_void;
-type Room = *mut c_void;
-
-fn all_reduce(
-    send: Buffer,
-    recv: Room,
+/// Reduces to every rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclAllReduce(
+    send: *const c_void,
+    recv: *mut c_void,
     count: usize,
-    dt: c_int,
-    op: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new("ncclAllReduce", Func::AllReduce, (send, recv, count, dt), op, NO_ROOT, (comm, stream)).run()
+    datatype: DataTypeCode,
+    op: RedOpCode,
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclAllReduce", |function| {
+        Call { function, func: Func::AllReduce, send, recv, count, datatype, op, root: NO_ROOT, comm, stream }.run()
+    })
 }
 
-fn reduce(
-    send: Buffer,
-    recv: Room,
+/// Reduces to one rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclReduce(
+    send: *const c_void,
+    recv: *mut c_void,
     count: usize,
-    dt: c_int,
-    op: c_int,
+    datatype: DataTypeCode,
+    op: RedOpCode,
     root: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new("ncclReduce", Func::Reduce, (send, recv, count, dt), op, root, (comm, stream)).run()
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclReduce", |function| {
+        Call { function, func: Func::Reduce, send, recv, count, datatype, op, root, comm, stream }.run()
+    })
 }
 
-fn bcast(buffer: Room, count: usize, dt: c_int, root: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
-    Call::new("ncclBcast", Func::Broadcast, (buffer, buffer, count, dt), SUM, root, (comm, stream)).run()
-}
-
-fn broadcast(
-    send: Buffer,
-    recv: Room,
+/// Broadcasts in place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclBcast(
+    buffer: *mut c_void,
     count: usize,
-    dt: c_int,
+    datatype: DataTypeCode,
     root: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new("ncclBroadcast", Func::Broadcast, (send, recv, count, dt), SUM, root, (comm, stream)).run()
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclBcast", |function| {
+        Call { function, func: Func::Broadcast, send: buffer, recv: buffer, count, datatype, op: SUM, root, comm, stream }.run()
+    })
 }
 
-fn reduce_scatter(
-    send: Buffer,
-    recv: Room,
+/// Broadcasts from one rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclBroadcast(
+    send: *const c_void,
+    recv: *mut c_void,
     count: usize,
-    dt: c_int,
-    op: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new("ncclReduceScatter", Func::ReduceScatter, (send, recv, count, dt), op, NO_ROOT, (comm, stream)).run()
-}
-
-fn all_gather(send: Buffer, recv: Room, count: usize, dt: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
-    Call::new("ncclAllGather", Func::AllGather, (send, recv, count, dt), SUM, NO_ROOT, (comm, stream)).run()
-}
-
-fn all_to_all(send: Buffer, recv: Room, count: usize, dt: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
-    Call::new("ncclAlltoAll", Func::AlltoAll, (send, recv, count, dt), SUM, NO_ROOT, (comm, stream)).run()
-}
-
-fn gather(
-    send: Buffer,
-    recv: Room,
-    count: usize,
-    dt: c_int,
+    datatype: DataTypeCode,
     root: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new("ncclGather", Func::Gather, (send, recv, count, dt), SUM, root, (comm, stream)).run()
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclBroadcast", |function| {
+        Call { function, func: Func::Broadcast, send, recv, count, datatype, op: SUM, root, comm, stream }.run()
+    })
 }
 
-fn scatter(
-    send: Buffer,
-    recv: Room,
+/// Reduces, each rank gets a block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclReduceScatter(
+    send: *const c_void,
+    recv: *mut c_void,
     count: usize,
-    dt: c_int,
+    datatype: DataTypeCode,
+    op: RedOpCode,
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclReduceScatter", |function| {
+        Call { function, func: Func::ReduceScatter, send, recv, count, datatype, op, root: NO_ROOT, comm, stream }.run()
+    })
+}
+
+/// Every rank gets the blocks of all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclAllGather(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclAllGather", |function| {
+        Call { function, func: Func::AllGather, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream }.run()
+    })
+}
+
+/// Every rank gives a block to every rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclAlltoAll(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclAlltoAll", |function| {
+        Call { function, func: Func::AlltoAll, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream }.run()
+    })
+}
+
+/// One rank gets the blocks of all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGather(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
     root: c_int,
-    comm: Handle,
-    stream: Handle,
-) -> Result<Outcome, Error> {
-    Call::new("ncclScatter", Func::Scatter, (send, recv, count, dt), SUM, root, (comm, stream)).run()
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclGather", |function| {
+        Call { function, func: Func::Gather, send, recv, count, datatype, op: SUM, root, comm, stream }.run()
+    })
 }
 
-fn send_to(send: Buffer, count: usize, dt: c_int, peer: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
-    let data = (send, std::ptr::null_mut(), count, dt);
-    Call::new("ncclSend", Func::Send, data, SUM, peer, (comm, stream)).run()
-}
-
-fn receive(recv: Room, count: usize, dt: c_int, peer: c_int, comm: Handle, stream: Handle) -> Result<Outcome, Error> {
-    let data = (std::ptr::null(), recv, count, dt);
-    Call::new("ncclRecv", Func::Recv, data, SUM, peer, (comm, stream)).run()
-}
-
-unsafe fn all_reduce_config(
-    send: Buffer,
-    recv: Room,
+/// One rank gives a block to each.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclScatter(
+    send: *const c_void,
+    recv: *mut c_void,
     count: usize,
-    dt: c_int,
-    op: c_int,
-    comm: Handle,
-    stream: Handle,
-    config: *const CollConfig,
-) -> Result<Outcome, Error> {
-    let call = Call::new("ncclAllReduceConfig", Func::AllReduce, (send, recv, count, dt), op, NO_ROOT, (comm, stream));
-    // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
-    unsafe { call.run_with(config) }
-}
-
-unsafe fn broadcast_config(
-    send: Buffer,
-    recv: Room,
-    count: usize,
-    dt: c_int,
+    datatype: DataTypeCode,
     root: c_int,
-    comm: Handle,
-    stream: Handle,
-    config: *const CollConfig,
-) -> Result<Outcome, Error> {
-    let call = Call::new("ncclBroadcastConfig", Func::Broadcast, (send, recv, count, dt), SUM, root, (comm, stream));
-    // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
-    unsafe { call.run_with(config) }
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclScatter", |function| {
+        Call { function, func: Func::Scatter, send, recv, count, datatype, op: SUM, root, comm, stream }.run()
+    })
 }
 
-unsafe fn reduce_config(
-    send: Buffer,
-    recv: Room,
+/// Sends to one rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclSend(
+    send: *const c_void,
     count: usize,
-    dt: c_int,
-    op: c_int,
+    datatype: DataTypeCode,
+    peer: c_int,
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclSend", |function| {
+        Call { function, func: Func::Send, send, recv: std::ptr::null_mut(), count, datatype, op: SUM, root: peer, comm, stream }
+            .run()
+    })
+}
+
+/// Receives from one rank.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclRecv(
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    peer: c_int,
+    comm: CommHandle,
+    stream: StreamHandle,
+) -> ResultCode {
+    guard("ncclRecv", |function| {
+        Call { function, func: Func::Recv, send: std::ptr::null(), recv, count, datatype, op: SUM, root: peer, comm, stream }
+            .run()
+    })
+}
+
+/// ncclAllReduce with a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclAllReduceConfig(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    op: RedOpCode,
+    comm: CommHandle,
+    stream: StreamHandle,
+    config: *const CollConfig,
+) -> ResultCode {
+    guard("ncclAllReduceConfig", |function| {
+        let call = Call { function, func: Func::AllReduce, send, recv, count, datatype, op, root: NO_ROOT, comm, stream };
+        // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
+        unsafe { call.run_with(config) }
+    })
+}
+
+/// ncclBroadcast with a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclBroadcastConfig(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
     root: c_int,
-    comm: Handle,
-    stream: Handle,
+    comm: CommHandle,
+    stream: StreamHandle,
     config: *const CollConfig,
-) -> Result<Outcome, Error> {
-    let call = Call::new("ncclReduceConfig", Func::Reduce, (send, recv, count, dt), op, root, (comm, stream));
-    // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
-    unsafe { call.run_with(config) }
+) -> ResultCode {
+    guard("ncclBroadcastConfig", |function| {
+        let call = Call { function, func: Func::Broadcast, send, recv, count, datatype, op: SUM, root, comm, stream };
+        // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
+        unsafe { call.run_with(config) }
+    })
 }
 
-unsafe fn all_gather_config(
-    send: Buffer,
-    recv: Room,
+/// ncclReduce with a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclReduceConfig(
+    send: *const c_void,
+    recv: *mut c_void,
     count: usize,
-    dt: c_int,
-    comm: Handle,
-    stream: Handle,
-    config: *const CollConfig,
-) -> Result<Outcome, Error> {
-    let call = Call::new("ncclAllGatherConfig", Func::AllGather, (send, recv, count, dt), SUM, NO_ROOT, (comm, stream));
-    // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
-    unsafe { call.run_with(config) }
-}
-
-unsafe fn reduce_scatter_config(
-    send: Buffer,
-    recv: Room,
-    count: usize,
-    dt: c_int,
-    op: c_int,
-    comm: Handle,
-    stream: Handle,
-    config: *const CollConfig,
-) -> Result<Outcome, Error> {
-    let call = Call::new("ncclReduceScatterConfig", Func::ReduceScatter, (send, recv, count, dt), op, NO_ROOT, (comm, stream));
-    // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
-    unsafe { call.run_with(config) }
-}
-
-unsafe fn all_to_all_config(
-    send: Buffer,
-    recv: Room,
-    count: usize,
-    dt: c_int,
-    comm: Handle,
-    stream: Handle,
-    config: *const CollConfig,
-) -> Result<Outcome, Error> {
-    let call = Call::new("ncclAlltoAllConfig", Func::AlltoAll, (send, recv, count, dt), SUM, NO_ROOT, (comm, stream));
-    // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
-    unsafe { call.run_with(config) }
-}
-
-unsafe fn gather_config(
-    send: Buffer,
-    recv: Room,
-    count: usize,
-    dt: c_int,
+    datatype: DataTypeCode,
+    op: RedOpCode,
     root: c_int,
-    comm: Handle,
-    stream: Handle,
+    comm: CommHandle,
+    stream: StreamHandle,
     config: *const CollConfig,
-) -> Result<Outcome, Error> {
-    let call = Call::new("ncclGatherConfig", Func::Gather, (send, recv, count, dt), SUM, root, (comm, stream));
-    // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
-    unsafe { call.run_with(config) }
+) -> ResultCode {
+    guard("ncclReduceConfig", |function| {
+        let call = Call { function, func: Func::Reduce, send, recv, count, datatype, op, root, comm, stream };
+        // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
+        unsafe { call.run_with(config) }
+    })
 }
 
-unsafe fn scatter_config(
-    send: Buffer,
-    recv: Room,
+/// ncclAllGather with a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclAllGatherConfig(
+    send: *const c_void,
+    recv: *mut c_void,
     count: usize,
-    dt: c_int,
-    root: c_int,
-    comm: Handle,
-    stream: Handle,
+    datatype: DataTypeCode,
+    comm: CommHandle,
+    stream: StreamHandle,
     config: *const CollConfig,
-) -> Result<Outcome, Error> {
-    let call = Call::new("ncclScatterConfig", Func::Scatter, (send, recv, count, dt), SUM, root, (comm, stream));
-    // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
-    unsafe { call.run_with(config) }
+) -> ResultCode {
+    guard("ncclAllGatherConfig", |function| {
+        let call = Call { function, func: Func::AllGather, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream };
+        // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
+        unsafe { call.run_with(config) }
+    })
+}
+
+/// ncclReduceScatter with a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclReduceScatterConfig(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    op: RedOpCode,
+    comm: CommHandle,
+    stream: StreamHandle,
+    config: *const CollConfig,
+) -> ResultCode {
+    guard("ncclReduceScatterConfig", |function| {
+        let call = Call { function, func: Func::ReduceScatter, send, recv, count, datatype, op, root: NO_ROOT, comm, stream };
+        // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
+        unsafe { call.run_with(config) }
+    })
+}
+
+/// ncclAlltoAll with a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclAlltoAllConfig(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    comm: CommHandle,
+    stream: StreamHandle,
+    config: *const CollConfig,
+) -> ResultCode {
+    guard("ncclAlltoAllConfig", |function| {
+        let call = Call { function, func: Func::AlltoAll, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream };
+        // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
+        unsafe { call.run_with(config) }
+    })
+}
+
+/// ncclGather with a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGatherConfig(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    root: c_int,
+    comm: CommHandle,
+    stream: StreamHandle,
+    config: *const CollConfig,
+) -> ResultCode {
+    guard("ncclGatherConfig", |function| {
+        let call = Call { function, func: Func::Gather, send, recv, count, datatype, op: SUM, root, comm, stream };
+        // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
+        unsafe { call.run_with(config) }
+    })
+}
+
+/// ncclScatter with a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclScatterConfig(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: usize,
+    datatype: DataTypeCode,
+    root: c_int,
+    comm: CommHandle,
+    stream: StreamHandle,
+    config: *const CollConfig,
+) -> ResultCode {
+    guard("ncclScatterConfig", |function| {
+        let call = Call { function, func: Func::Scatter, send, recv, count, datatype, op: SUM, root, comm, stream };
+        // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
+        unsafe { call.run_with(config) }
+    })
 }

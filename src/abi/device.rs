@@ -2,52 +2,24 @@
 //! say so; teams and requirements are arithmetic.
 //!
 //! # Safety
-//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
-//! is documented to do with them.
+//! As the C interface says ([`super`]).
 
-use super::boundary::{comm_of, invalid, not_null, ready, unsupported};
-use super::exports;
+use super::boundary::{comm_of, guard, invalid, not_null, place, ready, unsupported};
 use super::types::{
-    GinBarrierHandle, Handle, Head, LlA2aHandle, LsaBarrierHandle, Properties, ResourceRequirements, ResultCode, Team,
+    CftTeamMode, CommHandle, DevComm, DevCommRequirements, GinBarrierHandle, GinInboxHandle, GinOutboxHandle, Head, LlA2aHandle,
+    LsaBarrierHandle, Properties, ResourceRequirements, ResultCode, Team,
 };
+use super::weak_aliases;
 use crate::comm::Comm;
 use crate::comm::config::{MAGIC, VERSION};
 use crate::error::Error;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
-exports! {
-    /// What a communicator can do.
-    fn ncclCommQueryProperties = pncclCommQueryProperties(comm: Handle, properties: *mut Properties) -> ResultCode = query_properties;
-    /// Makes a device communicator.
-    fn ncclDevCommCreate = pncclDevCommCreate(comm: Handle, requirements: *const Head, out: *mut c_void) -> ResultCode = dev_comm_create;
-    /// Frees it.
-    fn ncclDevCommDestroy = pncclDevCommDestroy(comm: Handle, dev_comm: *const c_void) -> ResultCode = dev_comm_destroy;
-    /// All ranks.
-    fn ncclTeamWorld = pncclTeamWorld(comm: Handle) -> Team = team_world;
-    /// The ranks whose memory this one can load and store.
-    fn ncclTeamLsa = pncclTeamLsa(comm: Handle) -> Team = team_lsa;
-    /// One rank of each load/store team.
-    fn ncclTeamRail = pncclTeamRail(comm: Handle) -> Team = team_rail;
-    /// The ranks of the compute fabric.
-    fn ncclTeamCft = pncclTeamCft(comm: Handle, mode: c_int) -> Team = team_cft;
-    /// The ranks of its multicast.
-    fn ncclTeamCftMultimem = pncclTeamCftMultimem(comm: Handle) -> Team = team_cft_multimem;
-    /// A team's rank as a rank of the communicator.
-    fn ncclTeamRankToWorld = pncclTeamRankToWorld(comm: Handle, team: Team, rank: c_int) -> c_int = rank_to_world;
-    /// A team's rank as a rank of the load/store team.
-    fn ncclTeamRankToLsa = pncclTeamRankToLsa(comm: Handle, team: Team, rank: c_int) -> c_int = rank_to_lsa;
-    /// What barriers of a load/store team need.
-    fn ncclLsaBarrierCreateRequirement = pncclLsaBarrierCreateRequirement(team: Team, barriers: c_int, handle: *mut LsaBarrierHandle, requirement: *mut ResourceRequirements) -> ResultCode = lsa_barrier;
-    /// What barriers over the network need.
-    fn ncclGinBarrierCreateRequirement = pncclGinBarrierCreateRequirement(comm: Handle, team: Team, barriers: c_int, handle: *mut GinBarrierHandle, requirement: *mut ResourceRequirements) -> ResultCode = gin_barrier;
-    /// Slots for a low-latency all-to-all.
-    fn ncclLLA2ACalcSlots = pncclLLA2ACalcSlots(elements: c_int, element_size: c_int) -> c_int = calc_slots;
-    /// What it needs.
-    fn ncclLLA2ACreateRequirement = pncclLLA2ACreateRequirement(blocks: c_int, slots: c_int, handle: *mut LlA2aHandle, requirement: *mut ResourceRequirements) -> ResultCode = ll_a2a;
-    /// Scratch of NCCL's own network kernels.
-    fn ncclGinOutboxCreateRequirement = pncclGinOutboxCreateRequirement(blocks: c_int, size_log2: c_int, handle: *mut c_void, requirement: *mut ResourceRequirements) -> ResultCode = gin_outbox;
-    /// Scratch of NCCL's own network kernels.
-    fn ncclGinInboxA2ACreateRequirement = pncclGinInboxA2ACreateRequirement(peers: Team, blocks: c_int, size_log2: c_int, handle: *mut c_void, requirement: *mut ResourceRequirements) -> ResultCode = gin_inbox;
+weak_aliases! {
+    ncclCommQueryProperties, ncclDevCommCreate, ncclDevCommDestroy, ncclTeamWorld, ncclTeamLsa, ncclTeamRail,
+    ncclTeamCft, ncclTeamCftMultimem, ncclTeamRankToWorld, ncclTeamRankToLsa,
+    ncclLsaBarrierCreateRequirement, ncclGinBarrierCreateRequirement, ncclLLA2ACalcSlots,
+    ncclLLA2ACreateRequirement, ncclGinOutboxCreateRequirement, ncclGinInboxA2ACreateRequirement,
 }
 
 /// Bytes of an ncclDevComm of this version (delta §4.4).
@@ -73,16 +45,19 @@ unsafe fn check_head(name: &str, head: *const Head) -> Result<c_uint, Error> {
     }
 }
 
-unsafe fn query_properties(comm: Handle, properties: *mut Properties) -> Result<(), Error> {
-    const NAME: &str = "ncclCommQueryProperties";
-    let comm = comm_of(NAME, comm)?;
-    not_null(NAME, "props", properties)?;
-    comm.check_ready()?;
-    // SAFETY: not NULL, so it has the head of the struct by the C contract.
-    let version = unsafe { check_head(NAME, properties.cast::<Head>()) }?;
-    // SAFETY: not NULL, and as long as the struct of this version by the C contract.
-    unsafe { write_properties(&comm, version, properties) };
-    Ok(())
+/// What a communicator can do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommQueryProperties(comm: CommHandle, properties: *mut Properties) -> ResultCode {
+    guard("ncclCommQueryProperties", |name| -> Result<(), Error> {
+        let comm = comm_of(name, comm)?;
+        not_null(name, "props", properties)?;
+        comm.check_ready()?;
+        // SAFETY: not NULL, so it has the head of the struct by the C contract.
+        let version = unsafe { check_head(name, properties.cast::<Head>()) }?;
+        // SAFETY: not NULL, and as long as the struct of this version by the C contract.
+        unsafe { write_properties(&comm, version, properties) };
+        Ok(())
+    })
 }
 
 /// Writes the fields that the caller's version has, whatever its size says (delta §4.2), and no padding.
@@ -122,29 +97,38 @@ unsafe fn write_properties(comm: &Comm, version: c_uint, p: *mut Properties) {
     }
 }
 
-unsafe fn dev_comm_create(comm: Handle, requirements: *const Head, _out: *mut c_void) -> Result<(), Error> {
-    const NAME: &str = "ncclDevCommCreate";
-    comm_of(NAME, comm)?;
-    not_null(NAME, "reqs", requirements)?;
-    // SAFETY: not NULL, so it has the head of the struct by the C contract.
-    unsafe { check_head(NAME, requirements) }?;
-    Err(Error::InvalidUsage(format!("{NAME} : symmetric memory is not supported on this communicator")))
+/// Makes a device communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclDevCommCreate(
+    comm: CommHandle,
+    requirements: *const DevCommRequirements,
+    _out: *mut DevComm,
+) -> ResultCode {
+    guard("ncclDevCommCreate", |name| -> Result<(), Error> {
+        comm_of(name, comm)?;
+        not_null(name, "reqs", requirements)?;
+        // SAFETY: not NULL, so it has the head of the struct by the C contract.
+        unsafe { check_head(name, requirements) }?;
+        Err(Error::InvalidUsage(format!("{name} : symmetric memory is not supported on this communicator")))
+    })
 }
 
-fn dev_comm_destroy(comm: Handle, dev_comm: *const c_void) -> Result<(), Error> {
-    const NAME: &str = "ncclDevCommDestroy";
-    comm_of(NAME, comm)?;
-    not_null(NAME, "devComm", dev_comm)?;
-    Err(invalid(format!("{NAME} : devComm {dev_comm:p} was not made by this communicator")))
+/// Frees it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclDevCommDestroy(comm: CommHandle, dev_comm: *const DevComm) -> ResultCode {
+    guard("ncclDevCommDestroy", |name| -> Result<(), Error> {
+        comm_of(name, comm)?;
+        not_null(name, "devComm", dev_comm)?;
+        Err(invalid(format!("{name} : devComm {dev_comm:p} was not made by this communicator")))
+    })
 }
 
 /// A team of a communicator; `{0,0,0}` for what is none, where NCCL crashes.
-fn team(name: &str, comm: Handle, make: fn(&Comm) -> Team) -> Team {
+fn team(name: &str, comm: CommHandle, make: fn(&Comm) -> Team) -> Team {
     match ready(name, comm) {
         Ok(comm) => make(&comm),
         Err(error) => {
-            let place = crate::log::Place { file: "abi/device.rs", line: line!(), function: name };
-            crate::log::failure(&place, &error);
+            crate::log::failure(&place(name), &error);
             Team::NONE
         }
     }
@@ -154,29 +138,43 @@ fn world(comm: &Comm) -> Team {
     Team { nranks: comm.nranks(), rank: comm.rank(), stride: 1 }
 }
 
-fn team_world(comm: Handle) -> Team {
-    team("ncclTeamWorld", comm, world)
+/// All ranks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclTeamWorld(comm: CommHandle) -> Team {
+    guard("ncclTeamWorld", |name| team(name, comm, world))
 }
 
+/// The ranks whose memory this one can load and store.
+///
 /// No rank maps another's symmetric memory, so the team is the rank itself.
-fn team_lsa(comm: Handle) -> Team {
-    team("ncclTeamLsa", comm, |_| Team::SELF)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclTeamLsa(comm: CommHandle) -> Team {
+    guard("ncclTeamLsa", |name| team(name, comm, |_| Team::SELF))
 }
 
+/// One rank of each load/store team.
+///
 /// With load/store teams of one rank, every rank has the same place in its team.
-fn team_rail(comm: Handle) -> Team {
-    team("ncclTeamRail", comm, world)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclTeamRail(comm: CommHandle) -> Team {
+    guard("ncclTeamRail", |name| team(name, comm, world))
 }
 
-fn team_cft(comm: Handle, mode: c_int) -> Team {
-    match mode {
-        0..=2 => team("ncclTeamCft", comm, |_| Team::SELF),
-        _ => Team::NONE,
-    }
+/// The ranks of the compute fabric.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclTeamCft(comm: CommHandle, mode: CftTeamMode) -> Team {
+    guard("ncclTeamCft", |name| -> Team {
+        match mode {
+            0..=2 => team(name, comm, |_| Team::SELF),
+            _ => Team::NONE,
+        }
+    })
 }
 
-fn team_cft_multimem(comm: Handle) -> Team {
-    team("ncclTeamCftMultimem", comm, |_| Team::SELF)
+/// The ranks of its multicast.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclTeamCftMultimem(comm: CommHandle) -> Team {
+    guard("ncclTeamCftMultimem", |name| team(name, comm, |_| Team::SELF))
 }
 
 /// `own` is this rank in the numbering that is wanted.
@@ -184,18 +182,26 @@ fn translate(own: c_int, team: Team, rank: c_int) -> c_int {
     own.wrapping_add(rank.wrapping_sub(team.rank).wrapping_mul(team.stride))
 }
 
-fn rank_to_world(comm: Handle, own_team: Team, rank: c_int) -> c_int {
-    match team("ncclTeamRankToWorld", comm, world) {
-        Team::NONE => -1,
-        world => translate(world.rank, own_team, rank),
-    }
+/// A team's rank as a rank of the communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclTeamRankToWorld(comm: CommHandle, own_team: Team, rank: c_int) -> c_int {
+    guard("ncclTeamRankToWorld", |name| -> c_int {
+        match team(name, comm, world) {
+            Team::NONE => -1,
+            world => translate(world.rank, own_team, rank),
+        }
+    })
 }
 
-fn rank_to_lsa(comm: Handle, own_team: Team, rank: c_int) -> c_int {
-    match team("ncclTeamRankToLsa", comm, |_| Team::SELF) {
-        Team::NONE => -1,
-        lsa => translate(lsa.rank, own_team, rank),
-    }
+/// A team's rank as a rank of the load/store team.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclTeamRankToLsa(comm: CommHandle, own_team: Team, rank: c_int) -> c_int {
+    guard("ncclTeamRankToLsa", |name| -> c_int {
+        match team(name, comm, |_| Team::SELF) {
+            Team::NONE => -1,
+            lsa => translate(lsa.rank, own_team, rank),
+        }
+    })
 }
 
 const NO_REQUIREMENT: ResourceRequirements = ResourceRequirements {
@@ -214,88 +220,118 @@ fn count(name: &str, argument: &str, value: c_int) -> Result<usize, Error> {
     usize::try_from(value).map_err(|_| invalid(format!("{name} : invalid {argument} {value}")))
 }
 
+/// What barriers of a load/store team need.
+///
 /// (3·n + n·ranks) words of 4 bytes.
-unsafe fn lsa_barrier(
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclLsaBarrierCreateRequirement(
     team: Team,
     barriers: c_int,
     handle: *mut LsaBarrierHandle,
     requirement: *mut ResourceRequirements,
-) -> Result<(), Error> {
-    const NAME: &str = "ncclLsaBarrierCreateRequirement";
-    not_null(NAME, "outHandle", handle)?;
-    not_null(NAME, "outReq", requirement)?;
-    let (n, ranks) = (count(NAME, "nBarriers", barriers)?, count(NAME, "team", team.nranks)?);
-    // SAFETY: both are not NULL, so valid for writing by the C contract.
-    unsafe {
-        (&raw mut (*handle).barriers).write(barriers);
-        requirement.write(ResourceRequirements {
-            buffer_size: (3 * n + n * ranks) * 4,
-            buffer_align: 4,
-            out_buffer_handle: &raw mut (*handle).buffer,
-            ..NO_REQUIREMENT
-        });
-    }
-    Ok(())
+) -> ResultCode {
+    guard("ncclLsaBarrierCreateRequirement", |name| -> Result<(), Error> {
+        not_null(name, "outHandle", handle)?;
+        not_null(name, "outReq", requirement)?;
+        let (n, ranks) = (count(name, "nBarriers", barriers)?, count(name, "team", team.nranks)?);
+        // SAFETY: both are not NULL, so valid for writing by the C contract.
+        unsafe {
+            (&raw mut (*handle).barriers).write(barriers);
+            requirement.write(ResourceRequirements {
+                buffer_size: (3 * n + n * ranks) * 4,
+                buffer_align: 4,
+                out_buffer_handle: &raw mut (*handle).buffer,
+                ..NO_REQUIREMENT
+            });
+        }
+        Ok(())
+    })
 }
 
+/// What barriers over the network need.
+///
 /// n·ranks signals.
-unsafe fn gin_barrier(
-    comm: Handle,
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGinBarrierCreateRequirement(
+    comm: CommHandle,
     team: Team,
     barriers: c_int,
     handle: *mut GinBarrierHandle,
     requirement: *mut ResourceRequirements,
-) -> Result<(), Error> {
-    const NAME: &str = "ncclGinBarrierCreateRequirement";
-    comm_of(NAME, comm)?;
-    not_null(NAME, "outHandle", handle)?;
-    not_null(NAME, "outReq", requirement)?;
-    let signals = count(NAME, "nBarriers", barriers)? * count(NAME, "team", team.nranks)?;
-    let signals = c_int::try_from(signals).map_err(|_| invalid(format!("{NAME} : too many signals: {signals}")))?;
-    // SAFETY: both are not NULL, so valid for writing by the C contract.
-    unsafe {
-        requirement.write(ResourceRequirements {
-            gin_signal_count: signals,
-            out_gin_signal_start: &raw mut (*handle).signal0,
-            ..NO_REQUIREMENT
-        });
-    }
-    Ok(())
+) -> ResultCode {
+    guard("ncclGinBarrierCreateRequirement", |name| -> Result<(), Error> {
+        comm_of(name, comm)?;
+        not_null(name, "outHandle", handle)?;
+        not_null(name, "outReq", requirement)?;
+        let signals = count(name, "nBarriers", barriers)? * count(name, "team", team.nranks)?;
+        let signals = c_int::try_from(signals).map_err(|_| invalid(format!("{name} : too many signals: {signals}")))?;
+        // SAFETY: both are not NULL, so valid for writing by the C contract.
+        unsafe {
+            requirement.write(ResourceRequirements {
+                gin_signal_count: signals,
+                out_gin_signal_start: &raw mut (*handle).signal0,
+                ..NO_REQUIREMENT
+            });
+        }
+        Ok(())
+    })
 }
 
+/// Slots for a low-latency all-to-all.
+///
 /// Elements · ⌈bytes of one / 8⌉.
-fn calc_slots(elements: c_int, element_size: c_int) -> c_int {
-    elements.wrapping_mul(element_size.wrapping_add(7) / 8)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclLLA2ACalcSlots(elements: c_int, element_size: c_int) -> c_int {
+    guard("ncclLLA2ACalcSlots", |_| elements.wrapping_mul(element_size.wrapping_add(7) / 8))
 }
 
+/// What it needs.
+///
 /// blocks · (1 + 2·slots) lines of 16 bytes.
-unsafe fn ll_a2a(
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclLLA2ACreateRequirement(
     blocks: c_int,
     slots: c_int,
     handle: *mut LlA2aHandle,
     requirement: *mut ResourceRequirements,
-) -> Result<(), Error> {
-    const NAME: &str = "ncclLLA2ACreateRequirement";
-    not_null(NAME, "outHandle", handle)?;
-    not_null(NAME, "outReq", requirement)?;
-    let size = count(NAME, "nBlocks", blocks)? * (1 + 2 * count(NAME, "nSlots", slots)?) * 16;
-    // SAFETY: both are not NULL, so valid for writing by the C contract.
-    unsafe {
-        (&raw mut (*handle).slots).write(slots as u32);
-        requirement.write(ResourceRequirements {
-            buffer_size: size,
-            buffer_align: 16,
-            out_buffer_handle: &raw mut (*handle).buffer,
-            ..NO_REQUIREMENT
-        });
-    }
-    Ok(())
+) -> ResultCode {
+    guard("ncclLLA2ACreateRequirement", |name| -> Result<(), Error> {
+        not_null(name, "outHandle", handle)?;
+        not_null(name, "outReq", requirement)?;
+        let size = count(name, "nBlocks", blocks)? * (1 + 2 * count(name, "nSlots", slots)?) * 16;
+        // SAFETY: both are not NULL, so valid for writing by the C contract.
+        unsafe {
+            (&raw mut (*handle).slots).write(slots as u32);
+            requirement.write(ResourceRequirements {
+                buffer_size: size,
+                buffer_align: 16,
+                out_buffer_handle: &raw mut (*handle).buffer,
+                ..NO_REQUIREMENT
+            });
+        }
+        Ok(())
+    })
 }
 
-fn gin_outbox(_: c_int, _: c_int, _: *mut c_void, _: *mut ResourceRequirements) -> Result<(), Error> {
-    Err(unsupported("ncclGinOutboxCreateRequirement"))
+/// Scratch of NCCL's own network kernels.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGinOutboxCreateRequirement(
+    _blocks: c_int,
+    _size_log2: c_int,
+    _handle: *mut GinOutboxHandle,
+    _requirement: *mut ResourceRequirements,
+) -> ResultCode {
+    guard("ncclGinOutboxCreateRequirement", |name| -> Result<(), Error> { Err(unsupported(name)) })
 }
 
-fn gin_inbox(_: Team, _: c_int, _: c_int, _: *mut c_void, _: *mut ResourceRequirements) -> Result<(), Error> {
-    Err(unsupported("ncclGinInboxA2ACreateRequirement"))
+/// Scratch of NCCL's own network kernels.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGinInboxA2ACreateRequirement(
+    _peers: Team,
+    _blocks: c_int,
+    _size_log2: c_int,
+    _handle: *mut GinInboxHandle,
+    _requirement: *mut ResourceRequirements,
+) -> ResultCode {
+    guard("ncclGinInboxA2ACreateRequirement", |name| -> Result<(), Error> { Err(unsupported(name)) })
 }

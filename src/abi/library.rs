@@ -1,36 +1,26 @@
 //! The library itself: version, error texts, memory, ids, encryption (spec §3.1, delta §3.7).
 //!
 //! # Safety
-//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
-//! is documented to do with them.
+//! As the C interface says ([`super`]).
 
-use super::boundary::{invalid, never_made, not_null, prepare, store};
-use super::exports;
+use super::boundary::{guard, invalid, never_made, not_null, prepare, store};
 use super::read::{text, versioned};
-use super::types::{EncryptionConfig, Handle, ResultCode, UniqueId};
+use super::types::{CommHandle, EncryptionConfig, ResultCode, UniqueId};
+use super::weak_aliases;
 use crate::comm::config::{MAGIC, VERSION};
 use crate::error::Error;
 use crate::log;
 use crate::{comm, device};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-exports! {
-    /// Writes the version of the interface.
-    fn ncclGetVersion = pncclGetVersion(version: *mut c_int) -> ResultCode = get_version;
-    /// The text of a result code.
-    fn ncclGetErrorString = pncclGetErrorString(result: c_int) -> *const c_char = get_error_string;
-    /// The text of the process's last warning; the argument does not matter.
-    fn ncclGetLastError = pncclGetLastError(comm: Handle) -> *const c_char = get_last_error;
-    /// Makes the next log line read the environment again.
-    fn ncclResetDebugInit = pncclResetDebugInit() -> () = log::reset;
-    /// Makes an id for a new communicator.
-    fn ncclGetUniqueId = pncclGetUniqueId(id: *mut UniqueId) -> ResultCode = get_unique_id;
-    /// Allocates device memory that peers can map.
-    fn ncclMemAlloc = pncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ResultCode = mem_alloc;
-    /// Frees what ncclMemAlloc gave.
-    fn ncclMemFree = pncclMemFree(ptr: *mut c_void) -> ResultCode = mem_free;
-    /// Sets the key that sockets are encrypted with.
-    fn ncclSetEncryption = pncclSetEncryption(config: *const EncryptionConfig) -> ResultCode = set_encryption;
+weak_aliases! {
+    ncclGetVersion, ncclGetErrorString, ncclGetLastError, ncclResetDebugInit, ncclGetUniqueId, ncclMemAlloc, ncclMemFree, ncclSetEncryption,
+}
+
+/// Makes the next log line read the environment again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclResetDebugInit() {
+    guard("ncclResetDebugInit", |_| log::reset())
 }
 
 /// As `ncclResetDebugInit`; the one exported name without a twin.
@@ -42,9 +32,13 @@ pub unsafe extern "C" fn ncclResetDebugInitInternal() {
     log::reset();
 }
 
-unsafe fn get_version(version: *mut c_int) -> Result<(), Error> {
-    // SAFETY: NULL or valid for writing, by the C contract.
-    unsafe { store("GetVersion", "version", version, VERSION as c_int) }
+/// Writes the version of the interface.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGetVersion(version: *mut c_int) -> ResultCode {
+    guard("ncclGetVersion", |_| -> Result<(), Error> {
+        // SAFETY: NULL or valid for writing, by the C contract.
+        unsafe { store("GetVersion", "version", version, VERSION as c_int) }
+    })
 }
 
 /// NCCL's words, which programs print and match (spec §2.2).
@@ -63,72 +57,93 @@ pub(super) fn error_string(result: c_int) -> &'static CStr {
     }
 }
 
-fn get_error_string(result: c_int) -> *const c_char {
-    error_string(result).as_ptr()
+/// The text of a result code.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGetErrorString(result: ResultCode) -> *const c_char {
+    guard("ncclGetErrorString", |_| error_string(result.0).as_ptr())
 }
 
-fn get_last_error(_comm: Handle) -> *const c_char {
-    log::last_error()
+/// The text of the process's last warning; the argument does not matter.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGetLastError(_comm: CommHandle) -> *const c_char {
+    guard("ncclGetLastError", |_| log::last_error())
 }
 
-unsafe fn get_unique_id(id: *mut UniqueId) -> Result<(), Error> {
-    prepare();
-    not_null("GetUniqueId", "out", id)?;
-    let internal = comm::unique_id().inspect_err(|error| never_made("ncclGetUniqueId", error))?.0;
-    // SAFETY: NULL or valid for writing, by the C contract.
-    unsafe { store("GetUniqueId", "out", id, UniqueId { internal }) }
+/// Makes an id for a new communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclGetUniqueId(id: *mut UniqueId) -> ResultCode {
+    guard("ncclGetUniqueId", |name| -> Result<(), Error> {
+        prepare();
+        not_null("GetUniqueId", "out", id)?;
+        let internal = comm::unique_id().inspect_err(|error| never_made(name, error))?.0;
+        // SAFETY: NULL or valid for writing, by the C contract.
+        unsafe { store("GetUniqueId", "out", id, UniqueId { internal }) }
+    })
 }
 
-unsafe fn mem_alloc(ptr: *mut *mut c_void, size: usize) -> Result<(), Error> {
-    prepare();
-    if ptr.is_null() {
-        comm::check_cuda()?;
-        return Err(Error::Cuda { call: "ncclMemAlloc", code: 1, text: "invalid argument: ptr is NULL".to_string() });
-    }
-    let address = device::allocate(size)? as *mut c_void;
-    // SAFETY: NULL or valid for writing, by the C contract.
-    unsafe { store("MemAlloc", "ptr", ptr, address) }
+/// Allocates device memory that peers can map.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> ResultCode {
+    guard("ncclMemAlloc", |name| -> Result<(), Error> {
+        prepare();
+        if ptr.is_null() {
+            comm::check_cuda()?;
+            return Err(Error::Cuda { call: name, code: 1, text: "invalid argument: ptr is NULL".to_string() });
+        }
+        let address = device::allocate(size)? as *mut c_void;
+        // SAFETY: NULL or valid for writing, by the C contract.
+        unsafe { store("MemAlloc", "ptr", ptr, address) }
+    })
 }
 
-unsafe fn mem_free(ptr: *mut c_void) -> Result<(), Error> {
-    device::free(ptr as u64)?;
-    // Not before: a peer may be using it until then, and unlike the memory its registration would not wait for that.
-    comm::memory_freed(ptr as u64);
-    Ok(())
+/// Frees what ncclMemAlloc gave.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclMemFree(ptr: *mut c_void) -> ResultCode {
+    guard("ncclMemFree", |_| -> Result<(), Error> {
+        device::free(ptr as u64)?;
+        // Not before: a peer may be using it until then, and unlike the memory its registration would not wait for that.
+        comm::memory_freed(ptr as u64);
+        Ok(())
+    })
 }
 
 /// Shortest key, in bytes.
 const SHORTEST_KEY: usize = 32;
 
+/// Sets the key that sockets are encrypted with.
+///
 /// Checks as NCCL does, and refuses a good key at once: this version has no TLS, and going on in plaintext
 /// would be the one wrong answer.
-unsafe fn set_encryption(config: *const EncryptionConfig) -> Result<(), Error> {
-    if config.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the magic lies in the first 16 bytes, which every version has.
-    let magic = unsafe { (&raw const (*config).magic).read() };
-    if magic != MAGIC {
-        return Err(invalid(format!(
-            "ncclEncryptionConfig_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"
-        )));
-    }
-    let plain = EncryptionConfig { size: 0, magic, version: VERSION, mode: 0, psk: std::ptr::null() };
-    // SAFETY: an ncclEncryptionConfig_t begins with its size and is C integers and a pointer.
-    let config = unsafe { versioned(config, plain) };
-    // SAFETY: the key is NULL or NUL-terminated, and only looked at in the mode that has one.
-    match (config.mode, (config.mode == 1).then(|| unsafe { text(config.psk) }).flatten()) {
-        (0, _) => Ok(()),
-        (1, None) => Err(invalid("ncclSetEncryption : the pre-shared key is NULL")),
-        (1, Some(key)) if key.len() < SHORTEST_KEY => {
-            let length = key.len();
-            Err(invalid(format!(
-                "ncclSetEncryption : the pre-shared key has {length} bytes, it must be at least {SHORTEST_KEY} bytes"
-            )))
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclSetEncryption(config: *const EncryptionConfig) -> ResultCode {
+    guard("ncclSetEncryption", |_| -> Result<(), Error> {
+        if config.is_null() {
+            return Ok(());
         }
-        (1, Some(_)) => Err(Error::InvalidUsage(
-            "ncclSetEncryption : a pre-shared key was given, but this version of oxccl has no TLS support".to_string(),
-        )),
-        (mode, _) => Err(invalid(format!("ncclSetEncryption : unknown encryption mode {mode}"))),
-    }
+        // SAFETY: the magic lies in the first 16 bytes, which every version has.
+        let magic = unsafe { (&raw const (*config).magic).read() };
+        if magic != MAGIC {
+            return Err(invalid(format!(
+                "ncclEncryptionConfig_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"
+            )));
+        }
+        let plain = EncryptionConfig { size: 0, magic, version: VERSION, mode: 0, psk: std::ptr::null() };
+        // SAFETY: an ncclEncryptionConfig_t begins with its size and is C integers and a pointer.
+        let config = unsafe { versioned(config, plain) };
+        // SAFETY: the key is NULL or NUL-terminated, and only looked at in the mode that has one.
+        match (config.mode, (config.mode == 1).then(|| unsafe { text(config.psk) }).flatten()) {
+            (0, _) => Ok(()),
+            (1, None) => Err(invalid("ncclSetEncryption : the pre-shared key is NULL")),
+            (1, Some(key)) if key.len() < SHORTEST_KEY => {
+                let length = key.len();
+                Err(invalid(format!(
+                    "ncclSetEncryption : the pre-shared key has {length} bytes, it must be at least {SHORTEST_KEY} bytes"
+                )))
+            }
+            (1, Some(_)) => Err(Error::InvalidUsage(
+                "ncclSetEncryption : a pre-shared key was given, but this version of oxccl has no TLS support".to_string(),
+            )),
+            (mode, _) => Err(invalid(format!("ncclSetEncryption : unknown encryption mode {mode}"))),
+        }
+    })
 }

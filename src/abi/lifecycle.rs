@@ -1,14 +1,13 @@
 //! Making and ending communicators (spec §3.2, §6).
 //!
 //! # Safety
-//! The bodies get the arguments of the C functions as they are: pointers are NULL or valid for what the function
-//! is documented to do with them.
+//! As the C interface says ([`super`]).
 
-use super::boundary::{comm_of, invalid, never_made, not_null, noted, null, prepare, ready, store};
+use super::boundary::{comm_of, guard, invalid, never_made, not_null, noted, null, prepare, ready, store};
 use super::environment::library_path;
-use super::exports;
 use super::read;
-use super::types::{Config, Handle, ResultCode, UniqueId};
+use super::types::{CommHandle, Config, ResultCode, UniqueId};
+use super::weak_aliases;
 use crate::bootstrap;
 use crate::comm::family::{Plan, Publish};
 use crate::comm::{self, InitRequest, Outcome};
@@ -18,76 +17,76 @@ use crate::{log, params};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-exports! {
-    /// Makes a communicator with the default configuration.
-    fn ncclCommInitRank = pncclCommInitRank(newcomm: *mut Handle, nranks: c_int, id: UniqueId, rank: c_int) -> ResultCode = init_rank;
-    /// Makes a communicator.
-    fn ncclCommInitRankConfig = pncclCommInitRankConfig(newcomm: *mut Handle, nranks: c_int, id: UniqueId, rank: c_int, config: *mut Config) -> ResultCode = init_rank_config;
-    /// Makes a communicator; several ids share the work of meeting.
-    fn ncclCommInitRankScalable = pncclCommInitRankScalable(newcomm: *mut Handle, nranks: c_int, rank: c_int, nids: c_int, ids: *mut UniqueId, config: *mut Config) -> ResultCode = init_rank_scalable;
-    /// Makes the communicators of all ranks in one process.
-    fn ncclCommInitAll = pncclCommInitAll(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> ResultCode = init_all;
-    /// Makes communicators of the ranks that say the same colour.
-    fn ncclCommSplit = pncclCommSplit(comm: Handle, color: c_int, key: c_int, newcomm: *mut Handle, config: *mut Config) -> ResultCode = split;
-    /// Makes a communicator without some ranks.
-    fn ncclCommShrink = pncclCommShrink(comm: Handle, excluded: *mut c_int, count: c_int, newcomm: *mut Handle, config: *mut Config, flags: c_int) -> ResultCode = shrink;
-    /// Makes an id by which new ranks join a communicator.
-    fn ncclCommGetUniqueId = pncclCommGetUniqueId(comm: Handle, id: *mut UniqueId) -> ResultCode = comm_unique_id;
-    /// Makes a communicator with more ranks.
-    fn ncclCommGrow = pncclCommGrow(comm: Handle, nranks: c_int, id: *const UniqueId, rank: c_int, newcomm: *mut Handle, config: *mut Config) -> ResultCode = grow;
-    /// Flushes a communicator before it is destroyed.
-    fn ncclCommFinalize = pncclCommFinalize(comm: Handle) -> ResultCode = finalize;
-    /// Frees a communicator.
-    fn ncclCommDestroy = pncclCommDestroy(comm: Handle) -> ResultCode = destroy;
-    /// Stops what runs and frees a communicator.
-    fn ncclCommAbort = pncclCommAbort(comm: Handle) -> ResultCode = abort;
-    /// Stops what runs and keeps a communicator.
-    fn ncclCommRevoke = pncclCommRevoke(comm: Handle, flags: c_int) -> ResultCode = revoke;
-    /// Gives memory back for a while.
-    fn ncclCommSuspend = pncclCommSuspend(comm: Handle, flags: c_int) -> ResultCode = suspend;
-    /// Takes the memory again.
-    fn ncclCommResume = pncclCommResume(comm: Handle) -> ResultCode = resume;
+weak_aliases! {
+    ncclCommInitRank, ncclCommInitRankConfig, ncclCommInitRankScalable, ncclCommInitAll, ncclCommSplit,
+    ncclCommShrink, ncclCommGetUniqueId, ncclCommGrow, ncclCommFinalize, ncclCommDestroy, ncclCommAbort,
+    ncclCommRevoke, ncclCommSuspend, ncclCommResume,
 }
 
-unsafe fn init_rank(newcomm: *mut Handle, nranks: c_int, id: UniqueId, rank: c_int) -> Result<Outcome, Error> {
-    // SAFETY: the caller keeps the C contract.
-    unsafe { init("ncclCommInitRank", newcomm, nranks, || Ok((id, None)), rank, std::ptr::null()) }
+/// Makes a communicator with the default configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommInitRank(newcomm: *mut CommHandle, nranks: c_int, id: UniqueId, rank: c_int) -> ResultCode {
+    guard("ncclCommInitRank", |name| -> Result<Outcome, Error> {
+        // SAFETY: the caller keeps the C contract.
+        unsafe {
+            init(Rank { function: name, always_blocking: true, newcomm, nranks, rank }, || Ok((id, None)), std::ptr::null())
+        }
+    })
 }
 
-unsafe fn init_rank_config(
-    newcomm: *mut Handle,
+/// Makes a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommInitRankConfig(
+    newcomm: *mut CommHandle,
     nranks: c_int,
     id: UniqueId,
     rank: c_int,
     config: *mut Config,
-) -> Result<Outcome, Error> {
-    // SAFETY: the caller keeps the C contract.
-    unsafe { init("ncclCommInitRankConfig", newcomm, nranks, || Ok((id, None)), rank, config) }
+) -> ResultCode {
+    guard("ncclCommInitRankConfig", |name| -> Result<Outcome, Error> {
+        // SAFETY: the caller keeps the C contract.
+        unsafe { init(Rank { function: name, always_blocking: false, newcomm, nranks, rank }, || Ok((id, None)), config) }
+    })
 }
 
+/// Makes a communicator; several ids share the work of meeting.
+///
 /// The first id alone is used: it names the communicator (spec §3.2), and one root serves thousands of ranks. The roots of
 /// the others hear from the ranks of their place in the list that nobody will come.
-unsafe fn init_rank_scalable(
-    newcomm: *mut Handle,
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommInitRankScalable(
+    newcomm: *mut CommHandle,
     nranks: c_int,
     rank: c_int,
     nids: c_int,
     ids: *mut UniqueId,
     config: *mut Config,
-) -> Result<Outcome, Error> {
-    const NAME: &str = "ncclCommInitRankScalable";
-    let id = || {
-        if nids <= 0 || nids > nranks {
-            return Err(invalid(format!("{NAME} : invalid nId {nids} (it should be in the 1..{nranks} range)")));
-        }
-        not_null(NAME, "commIds", ids)?;
-        // SAFETY: it is not NULL and has `nids` ids by the C contract; at least one.
-        let ids = unsafe { std::slice::from_raw_parts(ids, nids as usize) };
-        let mine = usize::try_from(rank).ok().and_then(|rank| ids.get(rank)).copied();
-        Ok((ids[0], mine.filter(|mine| mine.internal != ids[0].internal)))
-    };
-    // SAFETY: the caller keeps the C contract.
-    unsafe { init(NAME, newcomm, nranks, id, rank, config) }
+) -> ResultCode {
+    guard("ncclCommInitRankScalable", |name| -> Result<Outcome, Error> {
+        let id = || {
+            if nids <= 0 || nids > nranks {
+                return Err(invalid(format!("{name} : invalid nId {nids} (it should be in the 1..{nranks} range)")));
+            }
+            not_null(name, "commIds", ids)?;
+            // SAFETY: it is not NULL and has `nids` ids by the C contract; at least one.
+            let ids = unsafe { std::slice::from_raw_parts(ids, nids as usize) };
+            let mine = usize::try_from(rank).ok().and_then(|rank| ids.get(rank)).copied();
+            Ok((ids[0], mine.filter(|mine| mine.internal != ids[0].internal)))
+        };
+        // SAFETY: the caller keeps the C contract.
+        unsafe { init(Rank { function: name, always_blocking: false, newcomm, nranks, rank }, id, config) }
+    })
+}
+
+/// What the three ways of making one rank's communicator are told alike.
+struct Rank {
+    /// The C function.
+    function: &'static str,
+    /// Neither a configuration nor the environment can make the communicator one that does not block.
+    always_blocking: bool,
+    newcomm: *mut CommHandle,
+    nranks: c_int,
+    rank: c_int,
 }
 
 /// What the three ways of making one rank's communicator have in common. A missing driver is told before
@@ -95,16 +94,14 @@ unsafe fn init_rank_scalable(
 /// root is not needed.
 ///
 /// # Safety
-/// `newcomm` is NULL or valid for writing until the call (in a group: the group, without blocking: the
+/// `rank.newcomm` is NULL or valid for writing until the call (in a group: the group, without blocking: the
 /// initialisation) is over; `config` is NULL or an `ncclConfig_t`.
 unsafe fn init(
-    function: &'static str,
-    newcomm: *mut Handle,
-    nranks: c_int,
+    rank: Rank,
     id: impl FnOnce() -> Result<(UniqueId, Option<UniqueId>), Error>,
-    rank: c_int,
     config: *const Config,
 ) -> Result<Outcome, Error> {
+    let Rank { function, always_blocking, newcomm, nranks, rank } = rank;
     prepare();
     let of = |id: UniqueId| bootstrap::UniqueId(id.internal);
     let id = id().map(|(id, unused)| (of(id), unused.map(of)));
@@ -123,7 +120,6 @@ unsafe fn init(
         };
         let ((id, unused), config) = admit().inspect_err(excuse)?;
         ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.0[..8]);
-        let always_blocking = function == "ncclCommInitRank";
         let request = InitRequest { always_blocking, ..InitRequest::new(function, (nranks, rank), id, config) };
         // SAFETY: `newcomm` is not NULL and stays valid by the contract.
         let publish = unsafe { publish_to(newcomm) };
@@ -132,13 +128,17 @@ unsafe fn init(
     .inspect_err(|error| never_made(function, error))
 }
 
-unsafe fn init_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Result<(), Error> {
-    prepare();
-    // SAFETY: the contract is the same.
-    unsafe { make_all(comms, ndev, devlist) }.inspect_err(|error| never_made("ncclCommInitAll", error))
+/// Makes the communicators of all ranks in one process.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommInitAll(comms: *mut CommHandle, ndev: c_int, devlist: *const c_int) -> ResultCode {
+    guard("ncclCommInitAll", |name| -> Result<(), Error> {
+        prepare();
+        // SAFETY: the contract is the same.
+        unsafe { make_all(comms, ndev, devlist) }.inspect_err(|error| never_made(name, error))
+    })
 }
 
-unsafe fn make_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Result<(), Error> {
+unsafe fn make_all(comms: *mut CommHandle, ndev: c_int, devlist: *const c_int) -> Result<(), Error> {
     comm::check_cuda()?;
     not_null("CommInitAll", "comms", comms)?;
     let count = usize::try_from(ndev).map_err(|_| invalid(format!("Invalid device count requested : {ndev}")))?;
@@ -152,7 +152,7 @@ unsafe fn make_all(comms: *mut Handle, ndev: c_int, devlist: *const c_int) -> Re
     };
     for (i, handle) in group::init_all(&devices, config)?.into_iter().take(count).enumerate() {
         // SAFETY: `comms` has room for `ndev` handles by the C contract.
-        unsafe { comms.add(i).write(handle as Handle) };
+        unsafe { comms.add(i).write(handle as CommHandle) };
     }
     Ok(())
 }
@@ -166,10 +166,10 @@ const SHRINK_ABORT: c_int = 1;
 ///
 /// # Safety
 /// `to` is not NULL and stays valid for writing until the creation of the communicator is over.
-unsafe fn publish_to(to: *mut Handle) -> Publish {
+unsafe fn publish_to(to: *mut CommHandle) -> Publish {
     let to = to as usize;
     // SAFETY: it stays valid by the contract.
-    Box::new(move |handle| unsafe { (to as *mut Handle).write(handle as Handle) })
+    Box::new(move |handle| unsafe { (to as *mut CommHandle).write(handle as CommHandle) })
 }
 
 /// What split and shrink check: where the new communicator goes, that the parent is ready, the configuration, which it gives.
@@ -179,7 +179,7 @@ unsafe fn publish_to(to: *mut Handle) -> Publish {
 unsafe fn admit_child(
     parent: &comm::Comm,
     plan: &Plan,
-    newcomm: *mut Handle,
+    newcomm: *mut CommHandle,
     config: *const Config,
 ) -> Result<comm::Config, Error> {
     // SAFETY: the contract is the same.
@@ -190,104 +190,123 @@ unsafe fn admit_child(
     plan.check_config(parent, &config).map(|()| config)
 }
 
-unsafe fn split(comm: Handle, color: c_int, key: c_int, newcomm: *mut Handle, config: *mut Config) -> Result<(), Error> {
-    const NAME: &str = "ncclCommSplit";
-    ::log::trace!(target: "CALL", "{NAME}({comm:p},{color},{key},{newcomm:p})");
-    noted((|| {
-        let parent = comm_of(NAME, comm)?;
-        let plan = Plan::Split { color: Some(color).filter(|color| *color != NO_COLOR), key };
-        // SAFETY: NULL or valid by the C contract.
-        let config = unsafe { admit_child(&parent, &plan, newcomm, config) };
-        let config = config.inspect_err(|error| parent.refuse_call(&plan, error))?;
-        // SAFETY: it is not NULL, and valid until the call (in a group: the group, else the polling) is over.
-        let publish = unsafe { publish_to(newcomm) };
-        group::derive(parent, plan, config, publish).map(drop)
-    })())
+/// Makes communicators of the ranks that say the same colour.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommSplit(
+    comm: CommHandle,
+    color: c_int,
+    key: c_int,
+    newcomm: *mut CommHandle,
+    config: *mut Config,
+) -> ResultCode {
+    guard("ncclCommSplit", |name| -> Result<(), Error> {
+        ::log::trace!(target: "CALL", "{name}({comm:p},{color},{key},{newcomm:p})");
+        noted((|| {
+            let parent = comm_of(name, comm)?;
+            let plan = Plan::Split { color: Some(color).filter(|color| *color != NO_COLOR), key };
+            // SAFETY: NULL or valid by the C contract.
+            let config = unsafe { admit_child(&parent, &plan, newcomm, config) };
+            let config = config.inspect_err(|error| parent.refuse_call(&plan, error))?;
+            // SAFETY: it is not NULL, and valid until the call (in a group: the group, else the polling) is over.
+            let publish = unsafe { publish_to(newcomm) };
+            group::derive(parent, plan, config, publish).map(drop)
+        })())
+    })
 }
 
-unsafe fn shrink(
-    comm: Handle,
+/// Makes a communicator without some ranks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommShrink(
+    comm: CommHandle,
     excluded: *mut c_int,
     count: c_int,
-    newcomm: *mut Handle,
+    newcomm: *mut CommHandle,
     config: *mut Config,
     flags: c_int,
-) -> Result<(), Error> {
-    const NAME: &str = "ncclCommShrink";
-    ::log::trace!(target: "CALL", "{NAME}({comm:p},{excluded:p},{count},{newcomm:p},{flags})");
-    noted((|| {
-        let parent = comm_of(NAME, comm)?;
-        let ranks = (|| {
-            not_null(NAME, "excludeRanksList", excluded)?;
-            if count <= 0 {
-                return Err(invalid(format!("{NAME} : invalid excludeRanksCount {count}")));
-            }
-            // SAFETY: not NULL, so a list of `count` ints by the C contract.
-            staying(unsafe { std::slice::from_raw_parts_mut(excluded, count as usize) }, &parent)
-        })();
-        let plan = ranks.map(|ranks| Plan::Shrink { ranks, abort: flags & SHRINK_ABORT != 0 });
-        let plan = plan.inspect_err(|_| {
-            // SAFETY: NULL or valid for writing by the C contract.
-            let _ = unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) };
-        })?;
-        // SAFETY: NULL or valid by the C contract.
-        let config = unsafe { admit_child(&parent, &plan, newcomm, config) };
-        let config = config.inspect_err(|error| parent.refuse_call(&plan, error))?;
-        // SAFETY: as for a split.
-        let publish = unsafe { publish_to(newcomm) };
-        group::derive(parent, plan, config, publish).map(drop)
-    })())
+) -> ResultCode {
+    guard("ncclCommShrink", |name| -> Result<(), Error> {
+        ::log::trace!(target: "CALL", "{name}({comm:p},{excluded:p},{count},{newcomm:p},{flags})");
+        noted((|| {
+            let parent = comm_of(name, comm)?;
+            // SAFETY: NULL or a list of `count` ints by the C contract.
+            let ranks = unsafe { staying(name, excluded, count, &parent) }.inspect_err(|_| {
+                // SAFETY: NULL or valid for writing by the C contract.
+                let _ = unsafe { store(name, "newcomm", newcomm, std::ptr::null_mut()) };
+            })?;
+            let plan = Plan::Shrink { ranks, abort: flags & SHRINK_ABORT != 0 };
+            // SAFETY: NULL or valid by the C contract.
+            let config = unsafe { admit_child(&parent, &plan, newcomm, config) };
+            let config = config.inspect_err(|error| parent.refuse_call(&plan, error))?;
+            // SAFETY: as for a split.
+            let publish = unsafe { publish_to(newcomm) };
+            group::derive(parent, plan, config, publish).map(drop)
+        })())
+    })
 }
 
 /// The ranks that a shrink keeps. The list is sorted in place, as by NCCL (spec §3.2).
-fn staying(excluded: &mut [c_int], parent: &comm::Comm) -> Result<Vec<u32>, Error> {
-    const NAME: &str = "ncclCommShrink";
+///
+/// # Safety
+/// `excluded` is NULL or a list of `count` ints.
+unsafe fn staying(name: &str, excluded: *mut c_int, count: c_int, parent: &comm::Comm) -> Result<Vec<u32>, Error> {
+    not_null(name, "excludeRanksList", excluded)?;
+    if count <= 0 {
+        return Err(invalid(format!("{name} : invalid excludeRanksCount {count}")));
+    }
+    // SAFETY: not NULL, so a list of `count` ints by the contract.
+    let excluded = unsafe { std::slice::from_raw_parts_mut(excluded, count as usize) };
     excluded.sort_unstable();
     if excluded.contains(&parent.rank()) {
-        return Err(invalid(format!("{NAME} : rank {} is in its own excludeRanksList", parent.rank())));
+        return Err(invalid(format!("{name} : rank {} is in its own excludeRanksList", parent.rank())));
     }
     let ranks = 0..parent.nranks();
     if let Some(wrong) = excluded.iter().find(|rank| !ranks.contains(rank)) {
         let last = parent.nranks() - 1;
-        return Err(invalid(format!("{NAME} : excludeRanksList names rank {wrong} (it should be in the 0..{last} range)")));
+        return Err(invalid(format!("{name} : excludeRanksList names rank {wrong} (it should be in the 0..{last} range)")));
     }
     if let Some(twice) = excluded.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(invalid(format!("{NAME} : excludeRanksList names rank {} twice", twice[0])));
+        return Err(invalid(format!("{name} : excludeRanksList names rank {} twice", twice[0])));
     }
     Ok(ranks.filter(|rank| excluded.binary_search(rank).is_err()).map(i32::cast_unsigned).collect())
 }
 
-unsafe fn comm_unique_id(comm: Handle, id: *mut UniqueId) -> Result<(), Error> {
-    const NAME: &str = "ncclCommGetUniqueId";
-    let comm = ready(NAME, comm)?;
-    not_null(NAME, "uniqueId", id)?;
-    if params::snapshot().text(params::COMM_ID).is_some() {
-        return Err(Error::InvalidUsage(format!("{NAME} : not possible while NCCL_COMM_ID is set")));
-    }
-    let bootstrap::UniqueId(internal) = comm.growth_id()?;
-    // SAFETY: it is not NULL, so valid for writing by the C contract.
-    unsafe { id.write(UniqueId { internal }) };
-    Ok(())
+/// Makes an id by which new ranks join a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommGetUniqueId(comm: CommHandle, id: *mut UniqueId) -> ResultCode {
+    guard("ncclCommGetUniqueId", |name| -> Result<(), Error> {
+        let comm = ready(name, comm)?;
+        not_null(name, "uniqueId", id)?;
+        if params::snapshot().text(params::COMM_ID).is_some() {
+            return Err(Error::InvalidUsage(format!("{name} : not possible while NCCL_COMM_ID is set")));
+        }
+        let bootstrap::UniqueId(internal) = comm.growth_id()?;
+        // SAFETY: it is not NULL, so valid for writing by the C contract.
+        unsafe { id.write(UniqueId { internal }) };
+        Ok(())
+    })
 }
 
-unsafe fn grow(
-    comm: Handle,
+/// Makes a communicator with more ranks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommGrow(
+    comm: CommHandle,
     nranks: c_int,
     id: *const UniqueId,
     rank: c_int,
-    newcomm: *mut Handle,
+    newcomm: *mut CommHandle,
     config: *mut Config,
-) -> Result<(), Error> {
-    const NAME: &str = "ncclCommGrow";
-    ::log::trace!(target: "CALL", "{NAME}({comm:p},{nranks},{id:p},{rank},{newcomm:p})");
-    // SAFETY: not NULL, so an id by the C contract.
-    let given = (!id.is_null()).then(|| bootstrap::UniqueId(unsafe { id.read() }.internal));
-    match comm.is_null() {
-        // SAFETY: the caller keeps the C contract.
-        true => unsafe { grow_new(nranks, given, rank, newcomm, config) },
-        // SAFETY: as above.
-        false => unsafe { grow_old(&comm_of(NAME, comm)?, nranks, given, rank, newcomm, config) },
-    }
+) -> ResultCode {
+    guard("ncclCommGrow", |name| -> Result<(), Error> {
+        ::log::trace!(target: "CALL", "{name}({comm:p},{nranks},{id:p},{rank},{newcomm:p})");
+        // SAFETY: not NULL, so an id by the C contract.
+        let given = (!id.is_null()).then(|| bootstrap::UniqueId(unsafe { id.read() }.internal));
+        match comm.is_null() {
+            // SAFETY: the caller keeps the C contract.
+            true => unsafe { grow_new(nranks, given, rank, newcomm, config) },
+            // SAFETY: as above.
+            false => unsafe { grow_old(&comm_of(name, comm)?, nranks, given, rank, newcomm, config) },
+        }
+    })
 }
 
 /// The part of a rank that joins. As by NCCL, a group does not remember that an argument was wrong.
@@ -295,7 +314,7 @@ unsafe fn grow_new(
     nranks: c_int,
     id: Option<bootstrap::UniqueId>,
     rank: c_int,
-    newcomm: *mut Handle,
+    newcomm: *mut CommHandle,
     config: *const Config,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommGrow";
@@ -326,7 +345,7 @@ unsafe fn grow_old(
     nranks: c_int,
     id: Option<bootstrap::UniqueId>,
     rank: c_int,
-    newcomm: *mut Handle,
+    newcomm: *mut CommHandle,
     config: *const Config,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommGrow";
@@ -359,58 +378,79 @@ fn check_grown(comm: &comm::Comm, nranks: c_int, rank: c_int) -> Result<(), Erro
     comm.check_ready()
 }
 
-fn finalize(comm: Handle) -> Result<Outcome, Error> {
-    if comm.is_null() {
-        return Ok(Outcome::Done);
-    }
-    noted(comm_of("ncclCommFinalize", comm).and_then(|comm| {
-        comm.check_unfinalized()?;
-        // In a forked child there is nothing of its own to wait for.
-        if !comm.is_inherited() {
-            comm.check_ready()?;
+/// Flushes a communicator before it is destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommFinalize(comm: CommHandle) -> ResultCode {
+    guard("ncclCommFinalize", |name| -> Result<Outcome, Error> {
+        if comm.is_null() {
+            return Ok(Outcome::Done);
         }
-        group::finalize(comm)
-    }))
+        noted(comm_of(name, comm).and_then(|comm| {
+            comm.check_unfinalized()?;
+            // In a forked child there is nothing of its own to wait for.
+            if !comm.is_inherited() {
+                comm.check_ready()?;
+            }
+            group::finalize(comm)
+        }))
+    })
 }
 
-fn destroy(comm: Handle) -> Result<Outcome, Error> {
-    if comm.is_null() {
-        return Ok(Outcome::Done);
-    }
-    noted(comm_of("ncclCommDestroy", comm).and_then(group::destroy))
+/// Frees a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommDestroy(comm: CommHandle) -> ResultCode {
+    guard("ncclCommDestroy", |name| -> Result<Outcome, Error> {
+        if comm.is_null() {
+            return Ok(Outcome::Done);
+        }
+        noted(comm_of(name, comm).and_then(group::destroy))
+    })
 }
 
-fn abort(comm: Handle) -> Result<Outcome, Error> {
-    if comm.is_null() {
-        return Ok(Outcome::Done);
-    }
-    noted(comm_of("ncclCommAbort", comm).and_then(group::abort))
+/// Stops what runs and frees a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommAbort(comm: CommHandle) -> ResultCode {
+    guard("ncclCommAbort", |name| -> Result<Outcome, Error> {
+        if comm.is_null() {
+            return Ok(Outcome::Done);
+        }
+        noted(comm_of(name, comm).and_then(group::abort))
+    })
 }
 
-fn revoke(comm: Handle, flags: c_int) -> Result<Outcome, Error> {
-    const NAME: &str = "ncclCommRevoke";
-    if comm.is_null() {
-        return Ok(Outcome::Done);
-    }
-    noted(comm_of(NAME, comm).and_then(|comm| match flags {
-        0 => group::revoke(comm),
-        _ => Err(invalid(format!("{NAME} : invalid flags {flags:#x}"))),
-    }))
+/// Stops what runs and keeps a communicator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommRevoke(comm: CommHandle, flags: c_int) -> ResultCode {
+    guard("ncclCommRevoke", |name| -> Result<Outcome, Error> {
+        if comm.is_null() {
+            return Ok(Outcome::Done);
+        }
+        noted(comm_of(name, comm).and_then(|comm| match flags {
+            0 => group::revoke(comm),
+            _ => Err(invalid(format!("{name} : invalid flags {flags:#x}"))),
+        }))
+    })
 }
 
 /// `NCCL_SUSPEND_MEM`: other bits of the flags say nothing (spec §3.4).
 const SUSPEND_MEMORY: c_int = 1;
 
-fn suspend(comm: Handle, flags: c_int) -> Result<Outcome, Error> {
-    const NAME: &str = "ncclCommSuspend";
-    let comm = ready(NAME, comm)?;
-    comm::check_managed(NAME)?;
-    if flags & SUSPEND_MEMORY == 0 { Ok(Outcome::Done) } else { group::suspend(comm) }
+/// Gives memory back for a while.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommSuspend(comm: CommHandle, flags: c_int) -> ResultCode {
+    guard("ncclCommSuspend", |name| -> Result<Outcome, Error> {
+        let comm = ready(name, comm)?;
+        comm::check_managed(name)?;
+        if flags & SUSPEND_MEMORY == 0 { Ok(Outcome::Done) } else { group::suspend(comm) }
+    })
 }
 
-fn resume(comm: Handle) -> Result<Outcome, Error> {
-    const NAME: &str = "ncclCommResume";
-    let comm = ready(NAME, comm)?;
-    comm::check_managed(NAME)?;
-    group::resume(comm)
+/// Takes the memory again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pncclCommResume(comm: CommHandle) -> ResultCode {
+    guard("ncclCommResume", |name| -> Result<Outcome, Error> {
+        let comm = ready(name, comm)?;
+        comm::check_managed(name)?;
+        group::resume(comm)
+    })
 }

@@ -1,11 +1,15 @@
 //! The C boundary: all 193 exported names (spec §1.2, delta §5). Pointers and C integers end here.
 //!
-//! Each function has an entry in a table (`exports!`), which emits it twice at one address: weak as `nccl…`
-//! and strong as `pnccl…`, so that a tool can put itself in front of the first and call the second. The
-//! body is an ordinary Rust function beside the table; nothing in this library calls an exported name.
+//! Each function is a plain `extern "C"` function, strong as `pnccl…`, and a list in its file (`weak_aliases!`) gives it
+//! its second name, weak as `nccl…`, at the same address, so that a tool can put itself in front of the first and call
+//! the second. Nothing in this library calls an exported name. cbindgen makes prototypes of the functions, which a test
+//! compiles together with `include/nccl.h`.
 //!
 //! `boundary` has what every entry does: a panic becomes `ncclInternalError`, an error its code, a WARN
 //! line and the text of `ncclGetLastError`.
+//!
+//! # Safety
+//! Every function's contract is the C interface's: pointers are NULL or valid for what it is documented to do with them.
 
 #![allow(clippy::too_many_arguments)] // the signatures are C's
 
@@ -25,40 +29,32 @@ mod tests;
 pub mod types;
 mod window;
 
-/// Emits functions of the C interface. An entry names the function, its twin, the C signature and the body;
-/// the body is called with the same arguments and gives what `boundary::Answer` can turn into the C result.
-macro_rules! exports {
-    ($( $(#[$meta:meta])* fn $name:ident = $twin:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty = $body:path; )*) => { $(
-        $(#[$meta])*
-        ///
-        /// # Safety
-        /// The C interface's: pointers are NULL or valid for what the function does with them.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $twin($($arg: $type),*) -> $ret {
-            let call = crate::log::Place { file: crate::abi::boundary::source(file!()), line: line!(), function: stringify!($name) };
-            // SAFETY: the caller keeps the contract above, which is the body's.
-            #[allow(unused_unsafe)]
-            crate::abi::boundary::guard(&call, || unsafe { $body($($arg),*) })
-        }
-        // Where the linker cannot export a weak alias, the name is a function of its own.
-        $(#[$meta])*
-        ///
-        /// # Safety
-        /// The C interface's: pointers are NULL or valid for what the function does with them.
-        #[cfg(not(weak_names))]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
-            let call = crate::log::Place { file: crate::abi::boundary::source(file!()), line: line!(), function: stringify!($name) };
-            // SAFETY: the caller keeps the contract above, which is the body's.
-            #[allow(unused_unsafe)]
-            crate::abi::boundary::guard(&call, || unsafe { $body($($arg),*) })
-        }
-        #[cfg(weak_names)]
+/// The weak names of a file's functions: for each `ncclX` an alias of its `pncclX`. An alias and what it stands for must
+/// come to lie in one object, so each file has a list of its own.
+#[cfg(weak_names)]
+macro_rules! weak_aliases {
+    ($($name:ident),* $(,)?) => { $(
         core::arch::global_asm!(
             concat!(".weak ", stringify!($name)),
             concat!(".type ", stringify!($name), ",@function"),
-            concat!(".set ", stringify!($name), ", ", stringify!($twin)),
+            concat!(".set ", stringify!($name), ", p", stringify!($name)),
         );
     )* };
 }
-pub(crate) use exports;
+
+/// The same where the linker cannot export a weak alias: each `ncclX` is a function that jumps to its `pncclX`, so that
+/// arguments and result stay where the C interface has them.
+#[cfg(not(weak_names))]
+macro_rules! weak_aliases {
+    ($($name:ident),* $(,)?) => { $(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(concat!("jmp p", stringify!($name)));
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(concat!("b p", stringify!($name)));
+        }
+    )* };
+}
+use weak_aliases;

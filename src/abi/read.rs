@@ -50,36 +50,6 @@ pub(super) unsafe fn text(text: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// `NCCL_CONFIG_INITIALIZER`.
-const CONFIG: types::Config = types::Config {
-    size: size_of::<types::Config>(),
-    magic: MAGIC,
-    version: VERSION,
-    blocking: UNDEF,
-    cga_cluster_size: UNDEF,
-    min_ctas: UNDEF,
-    max_ctas: UNDEF,
-    net_name: std::ptr::null(),
-    split_share: UNDEF,
-    traffic_class: UNDEF,
-    comm_name: std::ptr::null(),
-    collnet_enable: UNDEF,
-    cta_policy: UNDEF,
-    shrink_share: UNDEF,
-    nvls_ctas: UNDEF,
-    channels_per_net_peer: UNDEF,
-    nvlink_centric_sched: UNDEF,
-    graph_usage_mode: UNDEF,
-    num_rma_ctx: UNDEF,
-    max_p2p_peers: UNDEF,
-    graph_stream_ordering: UNDEF,
-    launch_order_implicit: UNDEF,
-    num_rma_sig: UNDEF,
-    rma_eager_init: UNDEF,
-    host_cft_mode: UNDEF,
-    nvls_host_mode: UNDEF,
-};
-
 /// The configuration of a new communicator; NULL means the defaults.
 ///
 /// # Safety
@@ -111,40 +81,13 @@ unsafe fn request(config: *const types::Config) -> Result<Request, Error> {
     // SAFETY: it is not NULL, so it begins with its size by the contract.
     unsafe { check_size("ncclConfig_t", config) }?;
     // SAFETY: an ncclConfig_t begins with its size and is C integers and pointers.
-    let c = unsafe { versioned(config, CONFIG) };
+    let c = unsafe { versioned(config, types::Config::default()) };
     // The strings are not looked at in a struct that is none, or that is older than the field.
-    let string = |field, exists: bool| match exists && c.magic == MAGIC {
+    Ok(c.with_texts(|string, exists| match exists && c.magic == MAGIC {
         // SAFETY: the field exists in this struct, so it is NULL or NUL-terminated.
-        true => unsafe { text(field) },
+        true => unsafe { text(string) },
         false => None,
-    };
-    Ok(Request {
-        magic: c.magic,
-        version: c.version,
-        blocking: c.blocking,
-        cga_cluster_size: c.cga_cluster_size,
-        min_ctas: c.min_ctas,
-        max_ctas: c.max_ctas,
-        net_name: string(c.net_name, Request::has_net_name(c.version)),
-        split_share: c.split_share,
-        traffic_class: c.traffic_class,
-        comm_name: string(c.comm_name, true),
-        collnet_enable: c.collnet_enable,
-        cta_policy: c.cta_policy,
-        shrink_share: c.shrink_share,
-        nvls_ctas: c.nvls_ctas,
-        channels_per_net_peer: c.channels_per_net_peer,
-        nvlink_centric_sched: c.nvlink_centric_sched,
-        graph_usage_mode: c.graph_usage_mode,
-        num_rma_ctx: c.num_rma_ctx,
-        max_p2p_peers: c.max_p2p_peers,
-        graph_stream_ordering: c.graph_stream_ordering,
-        launch_order_implicit: c.launch_order_implicit,
-        num_rma_sig: c.num_rma_sig,
-        rma_eager_init: c.rma_eager_init,
-        host_cft_mode: c.host_cft_mode,
-        nvls_host_mode: c.nvls_host_mode,
-    })
+    }))
 }
 
 /// The configuration of one call; None for NULL.

@@ -2,7 +2,9 @@
 //! against NVIDIA's header.
 #![allow(missing_docs)] // the fields have the names and meaning of the C structs
 
+use crate::comm::config::{Given, Request};
 use crate::error::Code;
+use crate::params::Param;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `ncclResult_t`.
@@ -16,8 +18,30 @@ impl From<Code> for ResultCode {
     }
 }
 
-/// `ncclComm_t`, `cudaStream_t`, `ncclWindow_t`: a handle, never followed.
-pub type Handle = *mut c_void;
+// Handles are never followed. cbindgen.toml gives these names their C types, so that the C compiler tells apart what are
+// plain pointers and integers here.
+
+/// `ncclComm_t`.
+pub type CommHandle = *mut c_void;
+/// `cudaStream_t`.
+pub type StreamHandle = *mut c_void;
+/// `ncclWindow_t`.
+pub type WindowHandle = *mut c_void;
+/// `ncclParamHandle_t`: points into the table of variables.
+pub type ParamHandle = *const Param;
+
+// C enums are integers, of which any may come.
+
+/// `ncclDataType_t`.
+pub type DataTypeCode = c_int;
+/// `ncclRedOp_t`.
+pub type RedOpCode = c_int;
+/// `ncclScalarResidence_t`.
+pub type ScalarResidence = c_int;
+/// `ncclCommMemStat_t`.
+pub type MemStat = c_int;
+/// `ncclCftTeamMode_t`.
+pub type CftTeamMode = c_int;
 
 /// `ncclUniqueId`, which C passes by value.
 #[derive(Clone, Copy)]
@@ -27,35 +51,10 @@ pub struct UniqueId {
 }
 
 /// `ncclConfig_t`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Config {
-    pub size: usize,
-    pub magic: c_uint,
-    pub version: c_uint,
-    pub blocking: c_int,
-    pub cga_cluster_size: c_int,
-    pub min_ctas: c_int,
-    pub max_ctas: c_int,
-    pub net_name: *const c_char,
-    pub split_share: c_int,
-    pub traffic_class: c_int,
-    pub comm_name: *const c_char,
-    pub collnet_enable: c_int,
-    pub cta_policy: c_int,
-    pub shrink_share: c_int,
-    pub nvls_ctas: c_int,
-    pub channels_per_net_peer: c_int,
-    pub nvlink_centric_sched: c_int,
-    pub graph_usage_mode: c_int,
-    pub num_rma_ctx: c_int,
-    pub max_p2p_peers: c_int,
-    pub graph_stream_ordering: c_int,
-    pub launch_order_implicit: c_int,
-    pub num_rma_sig: c_int,
-    pub rma_eager_init: c_int,
-    pub host_cft_mode: c_int,
-    pub nvls_host_mode: c_int,
+pub type Config = Request<*const c_char>;
+
+impl Given for *const c_char {
+    const UNSET: *const c_char = std::ptr::null();
 }
 
 /// `ncclCollConfig_t`.
@@ -124,6 +123,28 @@ impl Team {
     pub const SELF: Team = Team { nranks: 1, rank: 0, stride: 1 };
 }
 
+/// `ncclMultimemHandle_t`, which C passes by value.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct MultimemHandle {
+    pub base: *mut c_void,
+}
+
+/// `ncclDevComm_t`, of which nothing is read or written.
+pub struct DevComm {
+    _private: [u8; 0],
+}
+
+/// `ncclGinOutboxHandle`, likewise.
+pub struct GinOutboxHandle {
+    _private: [u8; 0],
+}
+
+/// `ncclGinInboxA2AHandle`, likewise.
+pub struct GinInboxHandle {
+    _private: [u8; 0],
+}
+
 /// `ncclLsaBarrierHandle_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -170,6 +191,9 @@ pub struct Head {
     pub magic: c_uint,
     pub version: c_uint,
 }
+
+/// `ncclDevCommRequirements_t`: only its head is read.
+pub type DevCommRequirements = Head;
 
 /// `ncclCommProperties_t`. Never written as a whole: the caller's may be shorter (delta §4.2).
 #[repr(C)]

@@ -64,11 +64,12 @@ pub enum Headers {
 }
 
 impl Headers {
-    fn folders(&self) -> [PathBuf; 2] {
+    fn folders(&self) -> [PathBuf; 3] {
+        let device = source("tests/abi/device");
         match self {
-            Headers::Ours => [source("include"), source("softcuda/include")],
-            Headers::OnNvidiasCuda(home) => [source("include"), home.join("include")],
-            Headers::Nvidia(home) => [home.join("include"), source("softcuda/include")],
+            Headers::Ours => [source("include"), source("softcuda/include"), device],
+            Headers::OnNvidiasCuda(home) => [source("include"), home.join("include"), device],
+            Headers::Nvidia(home) => [home.join("include"), source("softcuda/include"), device],
         }
     }
 }
