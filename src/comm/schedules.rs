@@ -260,7 +260,7 @@ pub fn kernel_number(proto: Proto, datatype: DataType) -> usize {
     proto as usize * DataType::ALL.len() + datatype as usize
 }
 
-/// The links of a communicator: a ring in the order of ranks with large slots, and small slots between any two.
+/// The links of a communicator: a ring in the order of ranks with large slots, and small slots between others.
 pub(super) fn wiring(nranks: u32, agreed: &Agreed, software: bool) -> Result<Wiring, Error> {
     let graph = Graph::of_host(nranks);
     let small = |bytes: u32| agreed.small_slot(bytes);
@@ -269,9 +269,7 @@ pub(super) fn wiring(nranks: u32, agreed: &Agreed, software: bool) -> Result<Wir
         let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
         let set = |class, slot_bytes: u32| LinkSet { class, proto, channels: agreed.channels, slot_bytes: slot_bytes.min(most) };
         sets.push(set(LinkClass::Ring, agreed.slot_bytes));
-        if graph.has_peers() {
-            sets.push(set(LinkClass::Mesh, small(wiring::mesh_slot_bytes(nranks))));
-        }
+        sets.push(set(LinkClass::Mesh, small(wiring::mesh_slot_bytes(nranks))));
     }
     let slot_bytes = small(wiring::pair_slot_bytes(nranks));
     sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes });

@@ -94,8 +94,8 @@ pub struct Kind {
 }
 
 /// Whether there is such an algorithm for a function and graph. One rank needs none, and messages between two ranks have
-/// none ([`super::point_to_point`]). Where not every rank is linked with every other one ([`Graph::has_peers`]), there is
-/// the ring alone, and AlltoAll, Gather and Scatter are sends and receives.
+/// none ([`super::point_to_point`]). Where not every rank is linked with every other one ([`Graph::has_peers`]), there are
+/// no direct ones, and AlltoAll, Gather and Scatter are sends and receives.
 pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
     let exists = match func {
         Func::AllReduce => algo != Algo::Pat,
@@ -104,7 +104,7 @@ pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
         Func::AlltoAll | Func::Gather | Func::Scatter => algo == Algo::Direct,
         Func::Send | Func::Recv => false,
     };
-    exists && graph.nranks() >= 2 && (algo == Algo::Ring || graph.has_peers())
+    exists && graph.nranks() >= 2 && (graph.has_peers() || !matches!(algo, Algo::Direct | Algo::TwoStep))
 }
 
 /// Makes a rank's schedule of a channel. All channels have the same number of chunks.

@@ -67,7 +67,8 @@ fn load(func: Func, algo: Algo, n: u32) -> (f64, f64) {
         (Func::Broadcast | Func::Reduce, Algo::Tree) => (log, 2.0),
         (Func::Broadcast | Func::Reduce, _) => (1.0, n - 1.0),
         (_, Algo::Ring) => (n - 1.0, part),
-        (_, Algo::Pat) => (log, part),
+        // By rounds within a block of offsets, and one block after the other.
+        (_, Algo::Pat) => (if n <= 16.0 { log } else { n / 4.0 }, part),
         _ => (1.0, part),
     }
 }

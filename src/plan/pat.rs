@@ -5,7 +5,8 @@
 //! Every rank is the root of a binomial tree for its own chunk, and all trees are the same but for where they begin.
 //! The rank o places before chunk c's own is at *offset* o of its tree. It is o's lowest set bit away from its parent, and its children
 //! are all smaller powers of two away. So a rank has to do with ranks at distances 1, 2, 4, … only, counted in the order
-//! of the ring. Data that goes far
+//! of the ring. With more than 256 ranks, distances end at 128, since a step has no more than [`MAX_FAN`] children: offsets
+//! that are multiples of 128 are a chain then, each the parent of the next. Data that goes far
 //! goes first, while there is little of it.
 //!
 //! *AllGather* sends chunks down their trees: a chunk that comes in is written to the output and passed on to all
@@ -17,25 +18,30 @@
 //! gives the fewest hops one after the other) it takes half as many as there are ranks. So ranks go through blocks of
 //! twice as many offsets as there are slots, and by rounds within a block.
 
-use super::layout::SLOTS;
+use std::collections::BTreeSet;
+
 use super::layout::step_flag::{IN, OUT, POST};
+use super::layout::{MAX_FAN, SLOTS};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
 use crate::topology::Order;
 
 /// Offsets of a block.
 const BLOCK: u32 = 2 * SLOTS as u32;
+/// The greatest distance between a rank and its parent: with all smaller powers of two a step has as many children as it can.
+const FARTHEST: u32 = 1 << (MAX_FAN - 1);
 /// Slots without which a step that receives and sends waits for itself.
 const MIN_SLOTS: u32 = 2;
 
-/// The distance between offset `o` of a tree and its parent. The root, at offset 0, is farther from all than that.
+/// The distance between offset `o` of a tree, where that is not 0, and its parent.
 fn distance(o: u32) -> u32 {
-    if o == 0 { 1 << 31 } else { o & o.wrapping_neg() }
+    (o & o.wrapping_neg()).min(FARTHEST)
 }
 
-/// Powers of two that are less than `limit`, from the greatest on.
+/// Powers of two that are less than `limit` and not above [`FARTHEST`], from the greatest on.
 fn powers_below(limit: u32) -> impl Iterator<Item = u32> {
-    (0..limit.saturating_sub(1).checked_ilog2().map_or(0, |log| log + 1)).rev().map(|log| 1 << log)
+    let greatest = limit.saturating_sub(1).min(FARTHEST);
+    (0..greatest.checked_ilog2().map_or(0, |log| log + 1)).rev().map(|log| 1 << log)
 }
 
 /// Offsets in the order in which all ranks go through them.
@@ -45,6 +51,11 @@ fn offsets(n: u32) -> Vec<u32> {
     // Within a block, with the lowest bit as the most significant: farthest first.
     offsets.sort_by_key(|o| (o / BLOCK, (o % BLOCK).reverse_bits() >> (u32::BITS - bits)));
     offsets
+}
+
+/// The distances, in the order and around its end, between a rank and its neighbours in all trees.
+pub(super) fn distances(n: u32) -> BTreeSet<u32> {
+    powers_below(n).flat_map(|distance| [distance, n - distance]).collect()
 }
 
 /// A rank among all.
@@ -79,9 +90,15 @@ impl<'a> Place<'a> {
         self.order.at(self.at + self.n - distance)
     }
 
+    /// The parent at offset `o`; at the root, whose parent nobody asks for, some rank.
+    fn parent(&self, o: u32) -> u32 {
+        self.ahead(distance(o))
+    }
+
     /// Distances to the children of offset `o`, the greatest first.
     fn children(&self, o: u32) -> Vec<u32> {
-        powers_below(distance(o).min(self.n)).filter(|d| o + d < self.n).collect()
+        let limit = if o.is_multiple_of(FARTHEST) { self.n } else { distance(o) };
+        powers_below(limit).filter(|d| o + d < self.n).collect()
     }
 }
 
@@ -94,7 +111,7 @@ pub fn all_gather(order: &Order, rank: u32) -> Result<Schedule, Error> {
     let mut s = me.schedule();
     for o in offsets(me.n) {
         let send: Vec<u32> = me.children(o).iter().map(|d| me.behind(*d)).collect();
-        let parent = [me.ahead(distance(o))];
+        let parent = [me.parent(o)];
         let draft = Draft { flags: OUT, send: &send, ..Draft::ONCE }.chunk(me.ahead(o));
         s.push(match o {
             0 => Draft { flags: IN | OUT, in_chunk: 0, ..draft },
@@ -114,7 +131,7 @@ pub fn reduce_scatter(order: &Order, rank: u32) -> Result<Schedule, Error> {
     let mut s = me.schedule();
     for o in offsets(me.n).into_iter().rev() {
         let recv: Vec<u32> = me.children(o).iter().map(|d| me.behind(*d)).collect();
-        let parent = [me.ahead(distance(o))];
+        let parent = [me.parent(o)];
         let draft = Draft { flags: IN, recv: &recv, place: recv.len() as u8, in_chunk: me.ahead(o), ..Draft::ONCE };
         s.push(match o {
             0 => Draft { flags: IN | OUT | POST, ..draft },
@@ -139,5 +156,9 @@ mod tests {
         assert_eq!(me.children(8), [4, 2, 1]);
         assert!(me.children(12).is_empty());
         assert_eq!(Place::find(&two, 0).unwrap().children(0), [1]);
+        let thousand = Order::of_numbers(1000);
+        let me = Place::find(&thousand, 0).unwrap();
+        assert_eq!([0, 512, 896].map(|o| me.children(o)[0]), [128, 128, 64]);
+        assert_eq!((me.children(768).len(), me.children(64).len(), distance(512)), (MAX_FAN, 6, 128));
     }
 }

@@ -26,7 +26,7 @@ pub struct LinkId {
 pub enum LinkClass {
     /// Collectives along the ring: from each rank to the next, with large slots.
     Ring,
-    /// Collectives between any two ranks, with small slots.
+    /// Collectives between other ranks, with small slots: trees, PAT and direct algorithms.
     Mesh,
     /// Sends and receives, between any two ranks.
     Peer,

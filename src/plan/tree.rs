@@ -1,6 +1,8 @@
 //! Tree algorithms: as many hops as the logarithm of the ranks. Two trees carry half of the data each; almost every
 //! rank that has children in one is a leaf in the other, so all send and receive about equally much.
 
+use std::collections::BTreeSet;
+
 use super::layout::step_flag::{FROM_OUT, IN, OUT, POST};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
@@ -158,6 +160,16 @@ impl Node {
         };
         s.push(Draft { send: &self.children, ..draft }.chunk(self.chunk))
     }
+}
+
+/// The distances, in the order and around its end, between a rank and its neighbours in all trees: those of an AllReduce
+/// and those of every root.
+pub(super) fn distances(n: u32) -> BTreeSet<u32> {
+    // From another root on, the trees are the same, and an AllReduce's second tree has the first one's distances.
+    let order = Order::of_numbers(n);
+    let trees = Tree::rooted(&order, 0).into_iter().flatten();
+    let edges = trees.flat_map(|tree| (1..n).filter_map(move |seat| Some((tree.rank(seat), tree.rank(parent(seat, n)?)))));
+    edges.flat_map(|(a, b)| [(a + n - b) % n, (b + n - a) % n]).collect()
 }
 
 /// A rank in both trees.

@@ -3,12 +3,15 @@
 //! Links are connected by *units*, when a call first needs one: a channel of a class and protocol, or, of messages, a
 //! pair of ranks.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::layout::{Proto, SLOTS};
+use super::pat;
 use super::schedule::{LinkClass, LinkId};
+use super::tree;
 use crate::error::Error;
 use crate::topology::Graph;
 
@@ -57,8 +60,8 @@ impl Unit {
 /// Links of one class and protocol, alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSet {
-    /// Whom they link: [`LinkClass::Ring`] each rank with the next one of its channel's ring, the others every rank with every
-    /// other one.
+    /// Whom they link: [`LinkClass::Ring`] each rank with the next one of its channel's ring, [`LinkClass::Mesh`] as trees,
+    /// PAT and direct algorithms need it, [`LinkClass::Peer`] every rank with every other one.
     pub class: LinkClass,
     /// How their slots carry data.
     pub proto: Proto,
@@ -89,6 +92,8 @@ impl LinkNeed {
 pub struct Wiring {
     graph: Arc<Graph>,
     sets: Vec<LinkSet>,
+    /// How far a rank's neighbours are from it in the order of trees, and in that of the ring for PAT.
+    distances: (BTreeSet<u32>, BTreeSet<u32>),
 }
 
 impl Wiring {
@@ -104,7 +109,8 @@ impl Wiring {
                 return Err(Error::Internal(format!("a set of links that cannot be: {set:?}")));
             }
         }
-        Ok(Wiring { graph: Arc::new(graph), sets })
+        let distances = (tree::distances(graph.nranks()), pat::distances(graph.nranks()));
+        Ok(Wiring { graph: Arc::new(graph), sets, distances })
     }
 
     /// The links of a communicator on one host: a ring in the order of ranks, and small slots between others.
@@ -114,11 +120,11 @@ impl Wiring {
     pub fn of_host(nranks: u32, proto: Proto, channels: u32, ring_slot_bytes: u32) -> Result<Wiring, Error> {
         let set = |class, channels, slot_bytes| LinkSet { class, proto, channels, slot_bytes };
         let graph = Graph::of_host(nranks);
-        let mut sets = vec![set(LinkClass::Ring, channels, ring_slot_bytes)];
-        if graph.has_peers() {
-            sets.push(set(LinkClass::Mesh, channels, mesh_slot_bytes(nranks)));
-        }
-        sets.push(set(LinkClass::Peer, 1, pair_slot_bytes(nranks)));
+        let sets = vec![
+            set(LinkClass::Ring, channels, ring_slot_bytes),
+            set(LinkClass::Mesh, channels, mesh_slot_bytes(nranks)),
+            set(LinkClass::Peer, 1, pair_slot_bytes(nranks)),
+        ];
         Wiring::new(graph, sets)
     }
 
@@ -157,14 +163,32 @@ impl Wiring {
         };
         let nranks = self.nranks();
         let others = (1..nranks).map(|distance| (rank + distance) % nranks);
+        let both = |peer| [need(rank, peer), need(peer, rank)];
         match set.class {
             LinkClass::Ring => {
                 let ring = &self.graph.channel(channel).ring;
                 let place = ring.place(rank).filter(|_| nranks > 1);
                 place.map_or_else(Vec::new, |at| vec![need(rank, ring.at(at + 1)), need(ring.at(at + nranks - 1), rank)])
             }
-            LinkClass::Mesh | LinkClass::Peer => others.flat_map(|peer| [need(rank, peer), need(peer, rank)]).collect(),
+            LinkClass::Mesh => self.neighbours(rank, channel).into_iter().flat_map(both).collect(),
+            LinkClass::Peer => others.flat_map(both).collect(),
         }
+    }
+
+    /// The ranks that schedules of [`LinkClass::Mesh`] link a rank with, whatever the function and root: all others where
+    /// there are direct algorithms, else its neighbours in trees and PAT. From the next one on, by number.
+    fn neighbours(&self, rank: u32, channel: u32) -> Vec<u32> {
+        let (nranks, channel) = (self.nranks(), self.graph.channel(channel));
+        let mut ahead: BTreeSet<u32> = BTreeSet::new();
+        if channel.peers.is_some() {
+            ahead.extend(1..nranks);
+        } else {
+            for (order, distances) in [(&channel.tree, &self.distances.0), (&channel.ring, &self.distances.1)] {
+                let places = order.place(rank).into_iter().flat_map(|at| distances.iter().map(move |distance| at + distance));
+                ahead.extend(places.map(|place| (order.at(place) + nranks - rank) % nranks));
+            }
+        }
+        ahead.into_iter().map(|distance| (rank + distance) % nranks).collect()
     }
 
     /// A rank's links of a unit, in the order of [`Wiring::links`]; none where it has none, or there is no such unit.

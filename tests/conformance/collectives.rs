@@ -105,3 +105,39 @@ fn with_7_ranks() {
 fn with_8_ranks() {
     with_ranks("collectives::with_8_ranks", 8);
 }
+
+/// More ranks than are linked with one another: trees and PAT have links of their own then, and the rest of the
+/// functions rings or messages.
+const MANY: usize = 66;
+/// Most elements of their calls: what is expected takes every rank's time.
+const MANY_COUNT: usize = 3000;
+
+/// Some calls of every function.
+fn every_function(member: &mut Member) {
+    let mut plan = dice("many ranks");
+    let mut own = dice(&format!("order of rank {}", member.rank));
+    for _ in 0..if long() { 20 } else { 1 } {
+        let mut kinds = kinds();
+        kinds.shuffle(&mut plan);
+        for func in built::FUNCS {
+            let kind = kinds.iter().find(|(of, ..)| of == func).expect("a kind");
+            let case = Case::random(&mut plan, *kind, member.nranks);
+            let case = Case { count: case.count.clamp(100, MANY_COUNT), ..case };
+            member.run(&[Item::Collective(case)], Way::Each, &mut own);
+        }
+    }
+}
+
+#[test]
+fn with_66_ranks() {
+    const TEST: &str = "collectives::with_66_ranks";
+    if let Some(me) = launch::child() {
+        return setup::each_rank(&me, every_function);
+    }
+    for algorithm in [None, Some("Tree"), Some("PAT")] {
+        let setup = Setup { transport: Transport::Threads, algorithm, small_slots: true, ..Setup::plain(MANY) };
+        // There are 64 devices at most, and the streams of two ranks of one must not wait for each other.
+        let job = setup.job(TEST).env("NCCL_MULTI_RANK_GPU_ENABLE", "1").env("SOFTCUDA_DEVICES", "64");
+        job.env("SOFTCUDA_CONNECTIONS", "32").run().assert_ok();
+    }
+}

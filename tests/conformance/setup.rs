@@ -133,12 +133,12 @@ pub fn each_rank_ending(me: &Place, work: impl Fn(&mut Member) + Sync, end: impl
         work(&mut member);
         return end(member);
     }
-    let id = api.nccl.unique_id().expect("an id");
+    let (id, devices) = (api.nccl.unique_id().expect("an id"), api.cuda.device_count().expect("devices"));
     thread::scope(|scope| {
         for rank in 0..threads {
             let (work, end) = (&work, &end);
             scope.spawn(move || {
-                api.cuda.use_device(rank).expect("a device");
+                api.cuda.use_device(rank % devices).expect("a device");
                 let mut member = Member::new(api, api.init(threads, id, rank), (rank, threads));
                 work(&mut member);
                 end(member);

@@ -3,6 +3,8 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::topology::{Channel, Order};
 
+const MESH: Unit = Unit::Channel { class: LinkClass::Mesh, proto: Proto::Simple, channel: 0 };
+
 fn ids(wiring: &Wiring, rank: u32) -> BTreeSet<LinkId> {
     let links = wiring.links(rank);
     let ids: BTreeSet<LinkId> = links.iter().map(|need| need.id).collect();
@@ -54,12 +56,53 @@ fn one_rank_has_no_links_and_two_have_both_directions() {
 }
 
 #[test]
-fn many_ranks_have_no_mesh() {
-    let wiring = |nranks| Wiring::of_host(nranks, Proto::Simple, 1, 4096).expect("wiring");
-    assert!(wiring(64).set(LinkClass::Mesh, Proto::Simple).is_some());
-    assert!(wiring(65).set(LinkClass::Mesh, Proto::Simple).is_none());
-    assert!(wiring(65).set(LinkClass::Peer, Proto::Simple).is_some());
-    assert_eq!((wiring(65).nranks(), wiring(65).sets().len()), (65, 2));
+fn many_ranks_have_few_links_each() {
+    let peers = |nranks: u32, rank| {
+        let wiring = Wiring::of_host(nranks, Proto::Simple, 1, 4096).expect("wiring");
+        wiring.unit_peers(rank, MESH).len()
+    };
+    assert_eq!(peers(64, 5), 63);
+    // At distances 1, 2, 4, … 64 in both directions; 128 is -2.
+    assert_eq!(peers(130, 5), 7 * 2);
+    // 1, 2, 4, … 512, and 513 between a root and its child in the second tree.
+    assert_eq!(peers(1000, 5), 11 * 2);
+    for nranks in [65, 66, 1000, 1001, 100_000] {
+        let wiring = Wiring::new(
+            Graph::shuffled(nranks, 5, 1, u64::from(nranks)),
+            vec![LinkSet { class: LinkClass::Mesh, proto: Proto::Simple, channels: 1, slot_bytes: 64 }],
+        );
+        let links = wiring.expect("wiring").unit_links(nranks / 3, MESH).len() as u32;
+        // Trees and PAT, two directions, two links; steps number links in a byte.
+        assert!(links <= (4 * nranks.ilog2() + 8) * 2 && links <= 256, "{nranks} ranks: {links}");
+    }
+}
+
+/// The links of a channel are those that schedules name, no more and no fewer, and they are alike at both ends.
+#[test]
+fn links_are_those_that_schedules_name() {
+    use super::super::algorithm::{Algo, Kind, available, compile};
+    use super::super::call::Func;
+    for (n, graph) in [65, 66, 97, 128, 129].into_iter().flat_map(|n| [(n, Graph::of_host(n)), (n, Graph::shuffled(n, 3, 2, 7))])
+    {
+        let set = |class| LinkSet { class, proto: Proto::Simple, channels: 2, slot_bytes: 64 };
+        let wiring = Wiring::new(graph.clone(), vec![set(LinkClass::Ring), set(LinkClass::Mesh)]).expect("wiring");
+        let kinds = Func::COLLECTIVES.into_iter().flat_map(|func| Algo::ALL.map(|algo| (func, algo)));
+        let kinds: Vec<_> = kinds.filter(|(func, algo)| available(*func, *algo, &graph)).collect();
+        for (channel, rank) in [(0, 0), (1, n / 2), (1, n - 1)] {
+            let mut named = BTreeSet::new();
+            for &(func, algo) in &kinds {
+                for root in 0..if func.has_root() { n } else { 1 } {
+                    let schedule = compile(Kind { func, algo, root }, &graph, channel, rank).expect("a schedule");
+                    named.extend(schedule.links.into_iter().map(|link| LinkId { channel, ..link }));
+                }
+            }
+            let wired = |rank| ids(&wiring, rank).into_iter().filter(|link| link.channel == channel).collect::<BTreeSet<_>>();
+            assert_eq!(wired(rank), named, "rank {rank} of {n}");
+            for link in named {
+                assert!(wired(link.from).contains(&link) && wired(link.to).contains(&link), "{link:?}");
+            }
+        }
+    }
 }
 
 #[test]
