@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { COUNT = 512, BYTES = COUNT * sizeof(float), PATIENCE = 60, POLLS = 200, AT_ONCE_MS = 1000, PAUSE_US = 1000 };
+enum { COUNT = 512, BYTES = COUNT * sizeof(float), PATIENCE = 60, POLLS = 200, AT_ONCE_MS = 5000, PAUSE_US = 1000 };
 
 static char kind;
 static pid_t peer;
