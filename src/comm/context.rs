@@ -27,11 +27,7 @@ impl Comm {
     /// # Errors
     /// What the driver gives where there is not.
     pub(super) fn check_device(&self) -> Result<(), Error> {
-        self.context.check_alive()?;
-        let Some(parts) = self.parts.get() else { return Ok(()) };
-        let _entered = self.context.enter()?;
-        // Held means that something is being launched, which tells itself.
-        parts.order.try_lock().map_or(Ok(()), |order| order.is_idle().map(drop))
+        self.ask_idle().map(drop)
     }
 
     fn fail_with_context(&self, error: Error) {

@@ -79,9 +79,7 @@ struct Owned(VecDeque<Arc<Handover>>);
 impl Drop for Owned {
     /// The thread ends, and with it the stream that was meant.
     fn drop(&mut self) {
-        let text = "the thread that made a call on its default stream has ended before the call was enqueued: it must ask \
-                    ncclCommGetAsyncError until that no longer says ncclInProgress";
-        let error = Error::InvalidUsage(text.to_string());
+        let error = thread_has_ended();
         for handover in self.0.drain(..) {
             if handover.forks != sys::forks() {
                 // Its lock may be held for ever in a forked child.
@@ -99,6 +97,12 @@ impl Drop for Owned {
     }
 }
 
+fn thread_has_ended() -> Error {
+    let text = "the thread that made a call on its default stream has ended before the call was enqueued: it must ask \
+                ncclCommGetAsyncError until that no longer says ncclInProgress";
+    Error::InvalidUsage(text.to_string())
+}
+
 thread_local! {
     /// How many there are: asked at every call of the library.
     static COUNT: Cell<usize> = const { Cell::new(0) };
@@ -106,17 +110,16 @@ thread_local! {
 }
 
 /// Announces something that the calling thread is to do for communicators.
-pub fn to_this_thread(comms: &[Arc<Comm>]) -> Giver {
+///
+/// # Errors
+/// [`Error::InvalidUsage`] in a thread that is ending: it will not come back for it.
+pub fn to_this_thread(comms: &[Arc<Comm>]) -> Result<Giver, Error> {
     let comms = comms.iter().map(Arc::downgrade).collect();
     let (stage, changed) = (Mutex::new(Stage::Awaited), Condvar::new());
     let handover = Arc::new(Handover { stage, changed, comms, forks: sys::forks() });
-    // A thread that is ending has no list any more; what it is given then is refused.
-    let listed = MINE.try_with(|mine| mine.borrow_mut().0.push_back(handover.clone()));
-    match listed {
-        Ok(()) => COUNT.set(COUNT.get() + 1),
-        Err(_) => *handover.stage.lock() = Stage::Over,
-    }
-    Giver(handover)
+    MINE.try_with(|mine| mine.borrow_mut().0.push_back(handover.clone())).map_err(|_| thread_has_ended())?;
+    COUNT.set(COUNT.get() + 1);
+    Ok(Giver(handover))
 }
 
 /// Does what was handed over to the calling thread, in the order of its calls, as far as it is there. The communicators know

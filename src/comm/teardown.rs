@@ -173,10 +173,21 @@ impl Comm {
 
     /// Whether no launch is under way; errors of the driver count as none.
     pub(super) fn is_idle(&self) -> bool {
-        let Some(parts) = self.parts.get().filter(|_| !self.is_inherited()) else { return true };
-        let Ok(_entered) = self.context.enter() else { return true };
+        self.ask_idle().unwrap_or(true)
+    }
+
+    /// Whether no launch is under way.
+    ///
+    /// # Errors
+    /// What the driver gives where the context or the device is lost.
+    pub(super) fn ask_idle(&self) -> Result<bool, Error> {
+        if self.is_inherited() {
+            return Ok(true);
+        }
+        let _entered = self.context.enter()?;
+        let Some(parts) = self.parts.get() else { return Ok(true) };
         // Held means that something is being launched; the driver may keep that waiting for room.
-        parts.order.try_lock().is_some_and(|order| order.is_idle().unwrap_or(true))
+        parts.order.try_lock().map_or(Ok(false), |order| order.is_idle())
     }
 
     /// The devices on which it has memory: its own, and those of ranks of this process, whose memory lives until the last

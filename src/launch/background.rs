@@ -16,7 +16,7 @@ const OWN_STREAM_WAIT: Duration = Duration::from_millis(200);
 /// Connects links and launches, in the background.
 ///
 /// # Errors
-/// [`Error::System`] when there is no thread.
+/// As [`begin`].
 pub(super) fn connect_and_launch(all: Vec<Prepared>) -> Result<Outcome, Error> {
     let own_thread = all.iter().any(Prepared::is_for_this_thread);
     let comms = all.iter().map(|prepared| prepared.comm.clone()).collect();
@@ -33,13 +33,13 @@ pub(super) fn connect_and_launch(all: Vec<Prepared>) -> Result<Outcome, Error> {
 /// it next calls the library. The communicators are busy until everything is enqueued, and fail all if something fails.
 ///
 /// # Errors
-/// [`Error::System`] when there is no thread; the communicators have then failed.
+/// [`Error::System`] when there is no thread; the communicators have then failed. As [`handover::to_this_thread`].
 pub(super) fn begin(
     comms: Vec<Arc<Comm>>,
     own_thread: bool,
     work: impl FnOnce() -> Result<Vec<Prepared>, Error> + Send + 'static,
 ) -> Result<(), Error> {
-    let giver = own_thread.then(|| handover::to_this_thread(&comms));
+    let giver = own_thread.then(|| handover::to_this_thread(&comms)).transpose()?;
     let ours = comms.clone();
     jobs::carry_on(comms, move || {
         let connected = work().and_then(|all| told(&ours, connect(&all, true)).map(|()| all));

@@ -57,9 +57,10 @@ pub fn run_group_after(
     mut others: Vec<Arc<Comm>>,
     first: impl FnOnce() -> Result<(), Error> + Send + 'static,
 ) -> Result<Outcome, Error> {
-    let captured = captured(&communicators(&calls), &calls)?;
+    let comms = communicators(&calls);
+    let captured = captured(&comms, &calls)?;
     let own_thread = calls.iter().any(|(_, call)| Stream(call.stream).is_per_thread());
-    let called: Vec<Arc<Comm>> = communicators(&calls).into_iter().cloned().collect();
+    let called: Vec<Arc<Comm>> = comms.into_iter().cloned().collect();
     others.extend(called.iter().cloned());
     background::begin(others, own_thread, move || {
         first()?;
