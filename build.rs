@@ -75,7 +75,8 @@ fn isa_build(table: &str) -> cc::Build {
 fn compiler() -> cc::Build {
     let mut cc = cc::Build::new();
     cc.cpp(true).std("c++17").opt_level(3).cpp_link_stdlib(None).pic(true).warnings(true).extra_warnings(true);
-    for flag in ["-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"] {
+    for flag in ["-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"]
+    {
         cc.flag(flag);
     }
     cc.flag_if_supported("-Wno-psabi").cargo_metadata(false);

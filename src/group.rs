@@ -171,7 +171,12 @@ fn submit_job(job: Job) -> Result<Outcome, Error> {
 ///
 /// # Errors
 /// Whatever the arguments or the creation give; a blocking creation outside a group returns its end.
-pub fn init_rank(request: InitRequest, id: UniqueId, unused: Vec<UniqueId>, publish: Publish) -> Result<Outcome, Error> {
+pub fn init_rank(
+    request: InitRequest,
+    id: UniqueId,
+    unused: Vec<UniqueId>,
+    publish: Publish,
+) -> Result<Outcome, Error> {
     let blocking = request.config.blocking || request.always_blocking;
     let (nranks, rank) = (request.nranks, request.rank);
     let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
@@ -179,7 +184,8 @@ pub fn init_rank(request: InitRequest, id: UniqueId, unused: Vec<UniqueId>, publ
         return submit_job(Job::new(comm, Task::Init { id, unused, publish: Some(publish), presence: None }, true));
     }
     publish(comm.handle());
-    let presence = if nranks > 1 { Presence::announce(&id, rank.cast_unsigned(), nranks.cast_unsigned()) } else { None };
+    let presence =
+        if nranks > 1 { Presence::announce(&id, rank.cast_unsigned(), nranks.cast_unsigned()) } else { None };
     submit_job(Job::new(comm, Task::Init { id, unused, publish: None, presence }, false))?;
     Ok(Outcome::InProgress)
 }

@@ -183,7 +183,9 @@ fn old_client(version: &str, code: u32, config_bytes: usize) {
     }
     let outcome = job.run();
     for rank in 0..2 {
-        let line = format!("rank {rank}: header {code}, {config_bytes} bytes of configuration, library 23203: 0 sums are wrong");
+        let line = format!(
+            "rank {rank}: header {code}, {config_bytes} bytes of configuration, library 23203: 0 sums are wrong"
+        );
         assert_says(&outcome, &line);
     }
 }
@@ -223,7 +225,8 @@ fn put(root: &Path, file: &Path, at: &str) {
 fn in_a_root_of_its_own_with_the_file_replaced() {
     let Some(unshare) = need::tool("unshare") else { return };
     let text = fs::read_to_string(common::root().join("examples/container/Dockerfile")).expect("the Dockerfile");
-    let target = text.lines().find_map(|line| line.strip_prefix("ARG TARGET=")).expect("where the Dockerfile puts the file");
+    let target =
+        text.lines().find_map(|line| line.strip_prefix("ARG TARGET=")).expect("where the Dockerfile puts the file");
     let folder = Folder::new("container");
     let Some(program) = build("c++", "devices.cc", &folder) else { return };
     let softcuda = common::profile_dir().join("softcuda");
@@ -232,8 +235,9 @@ fn in_a_root_of_its_own_with_the_file_replaced() {
     put(&root, &program, "/program");
     let place = root.join(target.trim_start_matches('/'));
     absent(&need::tool("cc").expect("a C compiler"), place.parent().expect("a folder"));
-    let needed =
-        needed_by(&program, &softcuda).into_iter().chain(needed_by(&common::profile_dir().join("libnccl.so.2"), &softcuda));
+    let needed = needed_by(&program, &softcuda)
+        .into_iter()
+        .chain(needed_by(&common::profile_dir().join("libnccl.so.2"), &softcuda));
     for file in needed.filter(|file| !file.to_string_lossy().contains("libnccl")) {
         put(&root, &file, &file.display().to_string());
     }

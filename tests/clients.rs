@@ -40,10 +40,13 @@ impl Torch {
     /// Where it is installed, or a skip.
     fn home(self) -> Option<PathBuf> {
         match self {
-            Torch::Newest => need::path_in("OXCCL_TORCH_HOME", "scripts/install-torch-cpu.sh DIR installs PyTorch and prints it"),
-            Torch::Cuda12 => {
-                need::path_in("OXCCL_TORCH12_HOME", "scripts/install-torch-cpu.sh DIR 2.8.0 installs PyTorch and prints it")
+            Torch::Newest => {
+                need::path_in("OXCCL_TORCH_HOME", "scripts/install-torch-cpu.sh DIR installs PyTorch and prints it")
             }
+            Torch::Cuda12 => need::path_in(
+                "OXCCL_TORCH12_HOME",
+                "scripts/install-torch-cpu.sh DIR 2.8.0 installs PyTorch and prints it",
+            ),
         }
     }
 }
@@ -73,7 +76,8 @@ fn interpreter(home: &Path) -> Job {
 fn judge(outcome: &Outcome, least: usize) {
     let stdout = &outcome.ranks[0].stdout;
     let last = stdout.lines().last().unwrap_or_default();
-    let (passed, failed) = counts(last).unwrap_or_else(|| panic!("its last line is not `N passed, N failed`\n{outcome}"));
+    let (passed, failed) =
+        counts(last).unwrap_or_else(|| panic!("its last line is not `N passed, N failed`\n{outcome}"));
     outcome.assert_ok();
     assert!(failed == 0 && passed >= least, "{passed} checks passed, {failed} failed, {least} should pass\n{outcome}");
     eprintln!("{last} in {:.1} s", outcome.ranks[0].elapsed.as_secs_f64());
@@ -138,7 +142,8 @@ impl Run {
         let Some(home) = self.torch.home() else { return };
         let mut job = interpreter(&home).env("LD_LIBRARY_PATH", libraries(&home));
         if self.ranks > 0 {
-            job = job.args(["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", &self.ranks.to_string()]);
+            job =
+                job.args(["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", &self.ranks.to_string()]);
         }
         job = job.args([&self.script]).args(&self.args).with(&self.env);
         eprintln!("{self:?}");
@@ -196,7 +201,8 @@ fn collectives_by_four() -> Vec<Run> {
 }
 
 fn collectives_legacy() -> Vec<Run> {
-    let nonblocking = [LEGACY, ("TORCH_NCCL_USE_COMM_NONBLOCKING", "1"), ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "1")];
+    let nonblocking =
+        [LEGACY, ("TORCH_NCCL_USE_COMM_NONBLOCKING", "1"), ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "1")];
     let by_two = collectives(2).env(&nonblocking).args(&["--device-id", "--quick"]);
     vec![collectives(4).env(&[LEGACY]).args(&["--quick"]), by_two]
 }
@@ -309,9 +315,16 @@ fn torch_for_cuda_12_has_more() {
 /// long form. `OXCCL_SEED` picks another sample.
 #[test]
 fn torch_on_a_strict_device() {
-    let mut rest =
-        [collectives_by_four(), collectives_legacy(), graph_runs(), shrinks(), training_runs(), cuda12(), cuda12_timeouts()]
-            .concat();
+    let mut rest = [
+        collectives_by_four(),
+        collectives_legacy(),
+        graph_runs(),
+        shrinks(),
+        training_runs(),
+        cuda12(),
+        cuda12_timeouts(),
+    ]
+    .concat();
     rest.extend([cuda12_more(), vec![timeouts(&[], 21), errors(), single(), maps(), cpu_operators()]].concat());
     let runs = if need::long() {
         [collectives_by_two(), rest].concat()
@@ -342,7 +355,10 @@ fn torch_with_preloaded_libraries() {
     let job = || stock(&["libnccl.so.2", "softcuda/libcudart.so.13", "softcuda/libcuda.so.1"]);
     let (Some(maps), Some(collectives)) = (job(), job()) else { return };
     let profile = common::profile_dir();
-    judge(&maps.args([script("torch_maps.py")]).args(["--beside"]).args([&profile, &profile.join("softcuda")]).run(), 11);
+    judge(
+        &maps.args([script("torch_maps.py")]).args(["--beside"]).args([&profile, &profile.join("softcuda")]).run(),
+        11,
+    );
     let torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"];
     judge(&collectives.args(torchrun).args([script("torch_collectives.py")]).args(["--quick"]).run(), 300);
 }

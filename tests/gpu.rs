@@ -24,9 +24,12 @@ fn the_gpu_check_passes_on_the_software_device() {
     println!("{text}");
     assert!(output.status.success(), "{:?}\n{text}", output.status);
     let table = text.split("== the GPU check on").nth(1).expect("a table");
-    for line in
-        ["kernels, blocks of one launch      ok", "1800 cases, 0 wrong", "4 ranks as threads, LL", "2 processes, 20 operations"]
-    {
+    for line in [
+        "kernels, blocks of one launch      ok",
+        "1800 cases, 0 wrong",
+        "4 ranks as threads, LL",
+        "2 processes, 20 operations",
+    ] {
         assert!(table.contains(line), "no \"{line}\" in\n{table}");
     }
 }

@@ -110,7 +110,8 @@ fn numbers(text: &mut String) {
 fn compile(name: &str, assertions: &str) -> Result<(), String> {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let header = format!("#include \"{}/kernels/work.h\"\n#include <stddef.h>\n", env!("CARGO_MANIFEST_DIR"));
-    std::fs::write(&file, format!("{header}using namespace oxccl;\n{assertions}")).expect("a file in the target folder");
+    std::fs::write(&file, format!("{header}using namespace oxccl;\n{assertions}"))
+        .expect("a file in the target folder");
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let output = Command::new(&compiler).args(["-std=c++17", "-fsyntax-only"]).arg(&file).output();
     let output = output.unwrap_or_else(|e| panic!("{compiler}, which the build needed too: {e}"));

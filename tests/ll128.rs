@@ -11,7 +11,16 @@ fn model(name: &str, options: &[String]) -> (String, Option<i32>) {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let mut command = Command::new(&compiler);
-    command.args(["-std=c++17", "-O1", "-fno-exceptions", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unused-function", "-o"]);
+    command.args([
+        "-std=c++17",
+        "-O1",
+        "-fno-exceptions",
+        "-Wall",
+        "-Wextra",
+        "-Wno-psabi",
+        "-Wno-unused-function",
+        "-o",
+    ]);
     command.arg(&program).args(options).arg(common::root().join("tests/ll128/model.cc"));
     let built = command.output().unwrap_or_else(|error| panic!("{compiler}, which the build needed too: {error}"));
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
@@ -36,8 +45,10 @@ fn a_wrong_place_is_found() {
     assert_ne!(source, broken);
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ll128_broken.cuh");
     std::fs::write(&file, broken).expect("a file in the target folder");
-    let (printed, code) =
-        model("ll128_broken", &[format!("-I{}", kernels.display()), format!("-DOXCCL_MODEL_OF=\"{}\"", file.display())]);
+    let (printed, code) = model(
+        "ll128_broken",
+        &[format!("-I{}", kernels.display()), format!("-DOXCCL_MODEL_OF=\"{}\"", file.display())],
+    );
     assert_eq!(code, Some(1), "{printed}");
     assert!(printed.contains("a byte has two places"), "{printed}");
 }

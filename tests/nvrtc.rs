@@ -14,7 +14,8 @@ use object::{Object, ObjectSymbol};
 fn compiler(major: u32) -> Option<Nvrtc> {
     let home = need::path_in("OXCCL_NVRTC_HOME", "scripts/install-nvrtc.sh FOLDER")?;
     let name = format!("libnvrtc.so.{major}");
-    let path = find(&home.join(major.to_string()), &name).unwrap_or_else(|| panic!("no {name} below {}", home.display()));
+    let path =
+        find(&home.join(major.to_string()), &name).unwrap_or_else(|| panic!("no {name} below {}", home.display()));
     Some(Nvrtc::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }
 

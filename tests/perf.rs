@@ -94,15 +94,23 @@ fn threads_and_groups_are_right() {
 
 #[test]
 fn every_collective_is_right() {
-    for how in ["all -n 3 -r 2 -b 8 -e 512K -f 256", "all -n 4 -t -b 4K -e 4K", "sendrecv -n 4 -g 2 -b 1K -e 1K", "alltoall -n 1"]
-    {
+    for how in [
+        "all -n 3 -r 2 -b 8 -e 512K -f 256",
+        "all -n 4 -t -b 4K -e 4K",
+        "sendrecv -n 4 -g 2 -b 1K -e 1K",
+        "alltoall -n 1",
+    ] {
         let Some(report) = report(&format!("{how} -i 2 -w 1 -d half")) else { return };
         assert_eq!(report["wrong"], 0, "{how}");
     }
     let Some(outcome) = run("all -n 2 -b 64 -e 64 -i 2 --device soft") else { return };
     outcome.assert_ok();
     for subject in subject::Subject::ALL {
-        assert!(outcome.ranks[0].stdout.contains(&format!("\n{:<14}", subject.word())), "{}: {outcome}", subject.word());
+        assert!(
+            outcome.ranks[0].stdout.contains(&format!("\n{:<14}", subject.word())),
+            "{}: {outcome}",
+            subject.word()
+        );
     }
 }
 
@@ -111,11 +119,14 @@ fn the_table_looks_like_that_of_nccl_tests() {
     let Some(outcome) = run("all_reduce -n 2 -b 8 -e 64 -f 8 -i 1 --device soft") else { return };
     outcome.assert_ok();
     let out = &outcome.ranks[0].stdout;
-    for part in ["size         count      type   redop    root     time   algbw   busbw", "# Out of bounds values : 0 OK"] {
+    for part in
+        ["size         count      type   redop    root     time   algbw   busbw", "# Out of bounds values : 0 OK"]
+    {
         assert!(out.contains(part), "`{part}` is missing\n{out}");
     }
     assert!(out.contains("using softcuda, 2 software devices on host memory"), "{out}");
-    let rows = out.lines().filter(|line| line.split_whitespace().next().is_some_and(|size| size.parse::<u64>().is_ok()));
+    let rows =
+        out.lines().filter(|line| line.split_whitespace().next().is_some_and(|size| size.parse::<u64>().is_ok()));
     assert_eq!(rows.count(), 2, "{out}");
 }
 

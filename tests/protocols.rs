@@ -13,7 +13,13 @@ fn perf(proto: &str, arguments: &str) -> Option<Outcome> {
     let path = common::profile_dir().join("examples/perf");
     let path = need::need("examples/perf (cargo test builds it)", path.exists().then_some(path))?;
     let job = Job::program(path, 1).args(arguments.split_whitespace()).args(["--device", "soft"]);
-    Some(job.env("NCCL_PROTO", proto).env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_SUBSYS", "TUNING").allow_any_warning().run())
+    Some(
+        job.env("NCCL_PROTO", proto)
+            .env("NCCL_DEBUG", "INFO")
+            .env("NCCL_DEBUG_SUBSYS", "TUNING")
+            .allow_any_warning()
+            .run(),
+    )
 }
 
 fn printed(outcome: &Outcome) -> String {
@@ -42,7 +48,8 @@ fn what_leaves_nothing_is_told_and_unknown_words_are_refused() {
     let Some(outcome) = perf("LL128", "all_reduce -n 2 -b 1K -e 1K -i 2 -w 1") else { return };
     outcome.assert_ok();
     assert!(
-        printed(&outcome).contains("NCCL_PROTO leaves only LL128, which the software device does not have; using Simple"),
+        printed(&outcome)
+            .contains("NCCL_PROTO leaves only LL128, which the software device does not have; using Simple"),
         "{outcome}"
     );
     let Some(outcome) = perf("LL,fast", "all_reduce -n 2 -b 1K -e 1K -i 2 -w 1") else { return };

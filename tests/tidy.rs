@@ -20,7 +20,8 @@ use rules::{Exception, Finding, Order, Purity};
 use tree::Source;
 
 /// The rooms of each crate, top to bottom. A room may import itself and what stands below it.
-const ORDERS: [Order; 2] = [Order { root: "src/", rooms: &OXCCL_ROOMS }, Order { root: "softcuda/src/", rooms: &SOFTCUDA_ROOMS }];
+const ORDERS: [Order; 2] =
+    [Order { root: "src/", rooms: &OXCCL_ROOMS }, Order { root: "softcuda/src/", rooms: &SOFTCUDA_ROOMS }];
 const OXCCL_ROOMS: [&str; 16] = [
     "abi",
     "group",
@@ -40,8 +41,8 @@ const OXCCL_ROOMS: [&str; 16] = [
     "error",
 ];
 const SOFTCUDA_ROOMS: [&str; 19] = [
-    "runtime", "nvml", "abi", "driver", "context", "module", "graph", "event", "stream", "launch", "callout", "memory", "device",
-    "config", "identity", "fault", "handles", "os", "error",
+    "runtime", "nvml", "abi", "driver", "context", "module", "graph", "event", "stream", "launch", "callout", "memory",
+    "device", "config", "identity", "fault", "handles", "os", "error",
 ];
 
 /// Files and folders (with a slash) that may contain `unsafe`.
@@ -130,7 +131,8 @@ const LONG_HEADERS: [&str; 2] = ["include/nccl.h", "softcuda/include/cuda"];
 /// Everything that is compiled into the product; the rules about functions and `unsafe` hold here.
 const PRODUCT: [&str; 3] = ["src", "softcuda", "kernels"];
 /// Everything that is written by hand; the rules about files hold here.
-const EVERYTHING: [&str; 9] = ["src", "softcuda", "kernels", "include", "tests", "examples", "benches", "scripts", ".ci"];
+const EVERYTHING: [&str; 9] =
+    ["src", "softcuda", "kernels", "include", "tests", "examples", "benches", "scripts", ".ci"];
 
 #[test]
 fn imports_point_downwards() {

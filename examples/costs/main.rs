@@ -46,7 +46,10 @@ fn main() -> ExitCode {
 /// Runs the ranks of a communicator; what each of them has printed, by name.
 fn measure(what: &str, n: usize, p2p_disable: &str) -> Vec<BTreeMap<String, f64>> {
     let program = std::env::current_exe().expect("the path of this program");
-    let job = Job::program(program, n).args([what]).env("SOFTCUDA_DEVICES", n.to_string()).env("NCCL_P2P_DISABLE", p2p_disable);
+    let job = Job::program(program, n)
+        .args([what])
+        .env("SOFTCUDA_DEVICES", n.to_string())
+        .env("NCCL_P2P_DISABLE", p2p_disable);
     let outcome = job.run();
     outcome.assert_ok();
     parse(&outcome)

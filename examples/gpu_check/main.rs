@@ -51,7 +51,8 @@ fn number(proto: Proto, datatype: DataType) -> usize {
 fn check(quick: bool) -> Result<usize, Error> {
     let context = Context::retain(0)?;
     let protocols = Proto::of_device(context.driver().is_software());
-    let names: Vec<String> = protocols.iter().flat_map(|proto| DataType::ALL.iter().map(|t| proto.kernel_name(*t))).collect();
+    let names: Vec<String> =
+        protocols.iter().flat_map(|proto| DataType::ALL.iter().map(|t| proto.kernel_name(*t))).collect();
     let kernels = Kernels::get(&context, &names)?;
     let facts = context.facts()?;
     let device = if context.driver().is_software() { "software device" } else { "GPU" };

@@ -46,7 +46,10 @@ pub struct Patterns {
 
 impl Patterns {
     pub fn new(reduction: &Reduction) -> Patterns {
-        Patterns { inputs: (0..reduction.nranks).map(|rank| reduction.input(rank)).collect(), expected: reduction.expected() }
+        Patterns {
+            inputs: (0..reduction.nranks).map(|rank| reduction.input(rank)).collect(),
+            expected: reduction.expected(),
+        }
     }
 }
 
@@ -121,7 +124,13 @@ impl World {
     }
 
     /// Runs a case; what is wrong with it, if something is.
-    pub fn run(&self, kernels: &Kernels, kernel: usize, case: &Case, patterns: &Patterns) -> Result<Option<String>, Error> {
+    pub fn run(
+        &self,
+        kernels: &Kernels,
+        kernel: usize,
+        case: &Case,
+        patterns: &Patterns,
+    ) -> Result<Option<String>, Error> {
         let size = case.datatype.size();
         let bytes = case.count * size;
         // For each rank: guard, input, guard, output, guard.
@@ -165,7 +174,8 @@ impl World {
             proto: self.proto,
             min_channel_bytes: 1,
         })?;
-        let op = Op::from_c(case.reduction.op as i32).ok_or_else(|| Error::Internal("an unknown operator".to_string()))?;
+        let op =
+            Op::from_c(case.reduction.op as i32).ok_or_else(|| Error::Internal("an unknown operator".to_string()))?;
         let operator = Operator::builtin(op, case.datatype, nranks);
         let mut arguments = LaunchArgs {
             nwork: nranks,

@@ -135,7 +135,10 @@ fn introduce(args: &Args, ready: &[Reply]) {
         Some(first) if names.len() > 1 && names.iter().all(|name| name == first) => {
             say(args, &format!("# ranks 0 to {}: device of the same number, {first}", names.len() - 1));
         }
-        _ => names.iter().enumerate().for_each(|(rank, name)| say(args, &format!("# rank {rank}: device {rank}, {name}"))),
+        _ => names
+            .iter()
+            .enumerate()
+            .for_each(|(rank, name)| say(args, &format!("# rank {rank}: device {rank}, {name}"))),
     }
 }
 

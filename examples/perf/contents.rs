@@ -113,7 +113,13 @@ impl Contents {
     ///
     /// # Errors
     /// What the driver returns.
-    pub fn compare(&mut self, cuda: &Cuda, side: &Side, phase: usize, total: &mut (usize, Option<String>)) -> Outcome<()> {
+    pub fn compare(
+        &mut self,
+        cuda: &Cuda,
+        side: &Side,
+        phase: usize,
+        total: &mut (usize, Option<String>),
+    ) -> Outcome<()> {
         let (content, (_, output)) = (side.case.content(side.nranks), side.roles());
         let mut start = side.arguments().1;
         let mut pieces = Vec::new();
@@ -128,7 +134,13 @@ impl Contents {
             if output.is_empty() {
                 // This rank gets nothing: its buffer stays as it was.
                 let pattern = Rc::new(Pattern::of(content.dtype.size(), 1, |_| u64::from_ne_bytes([POISON; 8])));
-                pieces.push(Piece { name: "unused output", start: side.buffers.1, bytes: side.block(), pattern, phase: 0 });
+                pieces.push(Piece {
+                    name: "unused output",
+                    start: side.buffers.1,
+                    bytes: side.block(),
+                    pattern,
+                    phase: 0,
+                });
             }
         }
         pieces.iter().try_for_each(|piece| compare_piece(cuda, side, piece, total))

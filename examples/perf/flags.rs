@@ -36,8 +36,9 @@ impl Lines {
 
     fn map(memory: impl AsFd) -> std::io::Result<Lines> {
         // SAFETY: a new mapping at an address that the system chooses; nothing of ours is replaced.
-        let start =
-            unsafe { mmap(std::ptr::null_mut(), Lines::BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, memory, 0)? };
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), Lines::BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, memory, 0)?
+        };
         Ok(Lines(start.cast()))
     }
 
@@ -132,8 +133,11 @@ pub fn exchange_ns() -> Option<f64> {
     let memory = File::from(memory);
     memory.set_len(Lines::BYTES as u64).ok()?;
     let lines = Lines::map(&memory).ok()?;
-    let peer =
-        Command::new(std::env::current_exe().ok()?).env(PEER, "1").stdin(Stdio::from(memory)).stdout(Stdio::null()).spawn();
+    let peer = Command::new(std::env::current_exe().ok()?)
+        .env(PEER, "1")
+        .stdin(Stdio::from(memory))
+        .stdout(Stdio::null())
+        .spawn();
     let _peer = Peer(peer.ok()?);
     let _pin = Pin::to(End::First);
     let until = Instant::now() + LIMIT;

@@ -188,7 +188,12 @@ impl Fleet {
 }
 
 impl Process {
-    fn start(config: &Config, args: &Args, device: &Device, replies: Sender<(usize, Reply)>) -> Result<Process, String> {
+    fn start(
+        config: &Config,
+        args: &Args,
+        device: &Device,
+        replies: Sender<(usize, Reply)>,
+    ) -> Result<Process, String> {
         let text = |error: std::io::Error| error.to_string();
         let (orders, theirs) = UnixStream::pair().map_err(text)?;
         let exe = std::env::current_exe().map_err(text)?;

@@ -122,9 +122,12 @@ mod tests {
     #[test]
     fn orders_survive_a_line() {
         let case = Case { subject: Subject::Reduce, count: 5, dtype: 9, op: 4, root: 1, in_place: true };
-        for order in
-            [Order::UniqueId, Order::Init("00ff".into()), Order::Run { case, calls: 7, blocking: false }, Order::Check(case, 1)]
-        {
+        for order in [
+            Order::UniqueId,
+            Order::Init("00ff".into()),
+            Order::Run { case, calls: 7, blocking: false },
+            Order::Check(case, 1),
+        ] {
             let line = serde_json::to_string(&order).expect("serialises");
             assert!(!line.contains('\n'));
             assert_eq!(serde_json::from_str::<Order>(&line).expect("parses"), order);

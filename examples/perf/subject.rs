@@ -88,7 +88,9 @@ impl Subject {
     /// Blocks of the call's count in the larger buffer: the column `size` is that buffer's.
     pub fn blocks(self, nranks: usize) -> usize {
         match self {
-            Subject::AllGather | Subject::ReduceScatter | Subject::AlltoAll | Subject::Gather | Subject::Scatter => nranks,
+            Subject::AllGather | Subject::ReduceScatter | Subject::AlltoAll | Subject::Gather | Subject::Scatter => {
+                nranks
+            }
             Subject::AllReduce | Subject::Broadcast | Subject::Reduce | Subject::SendRecv => 1,
         }
     }
@@ -104,7 +106,9 @@ impl Subject {
         let others = (nranks as f64 - 1.0) / nranks as f64;
         match self {
             Subject::AllReduce => 2.0 * others,
-            Subject::AllGather | Subject::ReduceScatter | Subject::AlltoAll | Subject::Gather | Subject::Scatter => others,
+            Subject::AllGather | Subject::ReduceScatter | Subject::AlltoAll | Subject::Gather | Subject::Scatter => {
+                others
+            }
             Subject::Broadcast | Subject::Reduce | Subject::SendRecv => 1.0,
         }
     }
@@ -134,7 +138,10 @@ mod tests {
 
     #[test]
     fn factors_and_counts_are_those_of_nccl_tests() {
-        assert_eq!(Subject::ALL.map(|subject| subject.bus_factor(4)), [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 1.0]);
+        assert_eq!(
+            Subject::ALL.map(|subject| subject.bus_factor(4)),
+            [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 1.0]
+        );
         assert_eq!(Subject::ALL.map(|subject| subject.bus_factor(1)), [0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
         assert_eq!(Subject::AllGather.count(1024, 4, 4), 64);
         assert_eq!(Subject::Broadcast.count(1024, 4, 4), 256);

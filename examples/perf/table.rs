@@ -138,7 +138,8 @@ pub fn header(named: bool) -> String {
 
 /// All timings, each with its row.
 fn timings(rows: &[Row]) -> impl Iterator<Item = (&Row, Timing)> {
-    rows.iter().flat_map(|row| [Some(row.out_of_place), row.in_place].into_iter().flatten().map(move |timing| (row, timing)))
+    rows.iter()
+        .flat_map(|row| [Some(row.out_of_place), row.in_place].into_iter().flatten().map(move |timing| (row, timing)))
 }
 
 /// Elements that were wrong in all rows.
@@ -188,7 +189,10 @@ mod tests {
     #[test]
     fn lines_stand_under_their_headings() {
         let line = row(1234.5e-6, Some(3)).line(false);
-        assert_eq!(line.split_whitespace().collect::<Vec<_>>()[..6], ["4194304", "1048576", "float", "sum", "-1", "1234.5"]);
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>()[..6],
+            ["4194304", "1048576", "float", "sum", "-1", "1234.5"]
+        );
         for heading in header(false).lines().skip(1) {
             assert!(heading.len() <= line.len() + 2, "{heading}\n{line}");
         }
@@ -196,17 +200,24 @@ mod tests {
         apart.case.subject = Subject::Scatter;
         apart.in_place = None;
         let line = apart.line(true);
-        assert_eq!(line.split_whitespace().collect::<Vec<_>>()[..6], ["scatter", "16777216", "1048576", "float", "none", "0"]);
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>()[..6],
+            ["scatter", "16777216", "1048576", "float", "none", "0"]
+        );
         assert!(line.ends_with("N/A"), "{line}");
         for heading in header(true).lines().skip(1) {
-            assert!(heading.len() <= line.len() + 2 && heading.contains("#wrong") == heading.contains("redop"), "{heading}");
+            assert!(
+                heading.len() <= line.len() + 2 && heading.contains("#wrong") == heading.contains("redop"),
+                "{heading}"
+            );
         }
         assert_eq!(wrong(&[row(1.0, Some(3)), row(1.0, None)]), 6);
     }
 
     #[test]
     fn times_keep_their_width() {
-        for (us, text) in [(0.1234, "0.12"), (99.99, "99.99"), (123.45, "123.5"), (123456.7, "123457"), (2e7, "20.0s")] {
+        for (us, text) in [(0.1234, "0.12"), (99.99, "99.99"), (123.45, "123.5"), (123456.7, "123457"), (2e7, "20.0s")]
+        {
             assert_eq!(time(us), text);
         }
     }

@@ -78,7 +78,14 @@ impl Entry {
     pub fn run(self, place: &Coordinates, memory: &BlockMemory, arguments: &Arguments) {
         let Some(entry) = self.0 else { return };
         let (barrier, shared) = memory.pointers();
-        let block = RawBlock { grid: place.grid, block: place.block, index: place.index, thread: place.thread, shared, barrier };
+        let block = RawBlock {
+            grid: place.grid,
+            block: place.block,
+            index: place.index,
+            thread: place.thread,
+            shared,
+            barrier,
+        };
         // SAFETY: an entry of a loaded image, which gets what the image's contract says.
         arguments.with_pointers(|pointers| unsafe { entry(&block, pointers.cast::<*mut c_void>()) });
     }

@@ -153,7 +153,10 @@ mod tests {
             };
             Config::read(&get).connections
         };
-        assert_eq!([connections("", "1"), connections("", "0"), connections("0", "4"), connections("99", "4")], [1, 1, 0, 32]);
+        assert_eq!(
+            [connections("", "1"), connections("", "0"), connections("0", "4"), connections("99", "4")],
+            [1, 1, 0, 32]
+        );
         assert_eq!(parse("4K"), Some(4096));
         assert_eq!(parse(""), None);
     }

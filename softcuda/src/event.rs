@@ -136,8 +136,12 @@ impl Event {
     /// The event now stands for a place in a graph that is being captured.
     pub fn record_captured(&self, captured: Captured) {
         let mut record = self.record.lock();
-        *record =
-            Record { number: record.number + 1, shared: record.shared.take(), captured: Some(captured), ..Record::default() };
+        *record = Record {
+            number: record.number + 1,
+            shared: record.shared.take(),
+            captured: Some(captured),
+            ..Record::default()
+        };
         self.in_capture.store(true, Ordering::Release);
     }
 

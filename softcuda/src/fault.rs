@@ -15,7 +15,8 @@ use std::time::Duration;
 /// Faults that one process may ask for.
 const MAX_FAULTS: usize = 4096;
 /// Functions whose name begins with one of these fail for want of memory.
-const ALLOCATIONS: [&str; 6] = ["cuMemAlloc", "cuMemHostAlloc", "cuMemCreate", "cuMemAddressReserve", "cuArray", "cuMipmapped"];
+const ALLOCATIONS: [&str; 6] =
+    ["cuMemAlloc", "cuMemHostAlloc", "cuMemCreate", "cuMemAddressReserve", "cuArray", "cuMipmapped"];
 
 /// What calls say of a lost device unless something else is asked for.
 const LOST: CudaError = CudaError::LAUNCH_FAILED;
@@ -128,7 +129,9 @@ fn read(text: &str) -> Plan {
     let mut plan = Plan::default();
     for part in text.split(',').filter(|part| !part.trim().is_empty()).take(MAX_FAULTS) {
         if plan.add(part).is_none() {
-            os::say(&format!("SOFTCUDA_FAULT: {part} is not NAME:k or NAME:k:code, nor loseDEVICE@ and one of these or Nms"));
+            os::say(&format!(
+                "SOFTCUDA_FAULT: {part} is not NAME:k or NAME:k:code, nor loseDEVICE@ and one of these or Nms"
+            ));
         }
     }
     plan
@@ -221,9 +224,11 @@ mod tests {
     #[test]
     fn losses() {
         let plan = read("lose1@cuLaunchKernel:3,lose0@500ms,lose2@20ms:214,loseX@5ms,lose1@7,lose@call,lose@5ms");
-        let timers: Vec<_> = plan.timers.iter().map(|timer| (timer.device, timer.after.as_millis(), timer.code)).collect();
+        let timers: Vec<_> =
+            plan.timers.iter().map(|timer| (timer.device, timer.after.as_millis(), timer.code)).collect();
         assert_eq!(timers, [(0, 500, 719), (2, 20, 214)]);
-        let faults: Vec<_> = plan.faults.iter().map(|fault| (&*fault.name, fault.nth, fault.code, fault.loses)).collect();
+        let faults: Vec<_> =
+            plan.faults.iter().map(|fault| (&*fault.name, fault.nth, fault.code, fault.loses)).collect();
         assert_eq!(faults, [("cuLaunchKernel", 3, None, Some(1))]);
         assert!(plan.by_call && plan.loses() && read("lose@call").loses() && !read("cuInit:1").loses());
     }

@@ -94,7 +94,9 @@ impl<T: Default> Table<T> {
         }
         let (chunk, _) = locate(free.made);
         let slots = self.chunks.get(chunk)?;
-        slots.get_or_init(|| (0..FIRST << chunk).map(|_| Slot { generation: AtomicU32::new(0), value: T::default() }).collect());
+        slots.get_or_init(|| {
+            (0..FIRST << chunk).map(|_| Slot { generation: AtomicU32::new(0), value: T::default() }).collect()
+        });
         free.made += 1;
         Some(free.made - 1)
     }
@@ -203,7 +205,8 @@ mod tests {
     #[test]
     fn many() {
         let table: Table<AtomicU64> = Table::new(Kind::Stream);
-        let handles: Vec<u64> = (0..1000).map(|n| table.insert(|v, _| v.store(n, Ordering::Relaxed)).expect("room").0).collect();
+        let handles: Vec<u64> =
+            (0..1000).map(|n| table.insert(|v, _| v.store(n, Ordering::Relaxed)).expect("room").0).collect();
         for (n, handle) in handles.iter().enumerate() {
             assert_eq!(table.get(*handle).expect("valid").load(Ordering::Relaxed), n as u64);
         }

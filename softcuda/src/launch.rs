@@ -53,7 +53,12 @@ impl Launch {
     }
 
     fn coordinates(&self, block: u64, thread: u64) -> Coordinates {
-        Coordinates { grid: self.grid, block: self.block, index: split(block, self.grid), thread: split(thread, self.block) }
+        Coordinates {
+            grid: self.grid,
+            block: self.block,
+            index: split(block, self.grid),
+            thread: split(thread, self.block),
+        }
     }
 }
 

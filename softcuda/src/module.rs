@@ -34,7 +34,11 @@ impl Deref for State {
 impl State {
     /// With these settings.
     pub fn new(config: Config) -> State {
-        State { modules: Table::new(Kind::Module), functions: Table::new(Kind::Function), below: graph::State::new(config) }
+        State {
+            modules: Table::new(Kind::Module),
+            functions: Table::new(Kind::Function),
+            below: graph::State::new(config),
+        }
     }
 }
 

@@ -123,7 +123,8 @@ fn pointers() {
 #[test]
 fn virtual_memory() {
     for text in check("virtual_memory.c") {
-        let multicast = text.lines().filter(|line| line.contains("cuMulticast") && line.contains("not supported")).count();
+        let multicast =
+            text.lines().filter(|line| line.contains("cuMulticast") && line.contains("not supported")).count();
         assert_eq!((multicast, text.lines().count()), (4, 4), "{text}");
     }
 }

@@ -49,7 +49,10 @@ fn base(name: &str) -> &str {
 fn driver_functions(text: &str) -> BTreeSet<String> {
     let after = text.split("extern \"C\" fn ").skip(1);
     let names = after.filter_map(|rest| rest.split(['(', '<']).next());
-    names.filter(|name| name.starts_with("cu") || name.starts_with("softcuda")).map(|name| base(name).to_owned()).collect()
+    names
+        .filter(|name| name.starts_with("cu") || name.starts_with("softcuda"))
+        .map(|name| base(name).to_owned())
+        .collect()
 }
 
 /// The names that a file exports for one of the libraries with these prefixes.
@@ -79,14 +82,19 @@ fn driver_table() -> String {
         let text = read(&file);
         let area = file.file_stem().expect("it has a name").to_string_lossy().into_owned();
         if area == "refused" {
-            refused = text.split_whitespace().filter(|word| word.starts_with("cu")).map(|name| base(name).to_owned()).collect();
+            refused = text
+                .split_whitespace()
+                .filter(|word| word.starts_with("cu"))
+                .map(|name| base(name).to_owned())
+                .collect();
         } else {
             areas.insert(area, driver_functions(&text));
         }
     }
     let built: BTreeSet<_> = areas.values().flatten().cloned().collect();
     let refused: BTreeSet<_> = refused.difference(&built).cloned().collect();
-    let mut text = format!("`libcuda.so.1`: {} functions are built, {} refused by name.\n\n", built.len(), refused.len());
+    let mut text =
+        format!("`libcuda.so.1`: {} functions are built, {} refused by name.\n\n", built.len(), refused.len());
     text += "| Area | Functions (`cu…`, all versions) |\n|---|---|\n";
     for (area, names) in areas.iter().filter(|(_, names)| !names.is_empty()) {
         let _ = writeln!(text, "| {} | {} |", area.replace('_', " "), write_names(names, "cu"));
@@ -142,7 +150,9 @@ fn the_table_is_what_is_exported() {
         let text = read(&file);
         told.extend(driver_functions(&text));
         if file.ends_with("refused.rs") {
-            told.extend(text.split_whitespace().filter(|word| word.starts_with("cu")).map(|name| base(name).to_owned()));
+            told.extend(
+                text.split_whitespace().filter(|word| word.starts_with("cu")).map(|name| base(name).to_owned()),
+            );
         }
     }
     assert_eq!(told.symmetric_difference(&exported).collect::<Vec<_>>(), Vec::<&String>::new());

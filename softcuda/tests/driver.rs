@@ -137,8 +137,11 @@ fn what_pointers_are() {
         let host = words.as_ptr() as u64;
         assert_eq!(get(2, host).0, 1);
         let (mut kind, mut ordinal, mut device_pointer) = (9u32, 9i32, 9u64);
-        let data: [*mut c_void; 3] =
-            [ptr::from_mut(&mut kind).cast(), ptr::from_mut(&mut ordinal).cast(), ptr::from_mut(&mut device_pointer).cast()];
+        let data: [*mut c_void; 3] = [
+            ptr::from_mut(&mut kind).cast(),
+            ptr::from_mut(&mut ordinal).cast(),
+            ptr::from_mut(&mut device_pointer).cast(),
+        ];
         ok((api.pointer_attributes)(3, [2, 9, 3].as_ptr(), data.as_ptr(), host));
         assert_eq!((kind, ordinal, device_pointer), (0, -2, 0));
         ok((api.host_register)(host as *mut c_void, 32, 2));

@@ -66,8 +66,9 @@ fn the_header_declares_what_the_driver_has() {
     let refused = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/abi/refused.rs");
     let refused = fs::read_to_string(refused).unwrap_or_default();
     let refused: BTreeSet<_> = refused.split_whitespace().filter(|w| w.starts_with("cu")).collect();
-    let known =
-        |n: &str| declared.contains(&base(n)) || refused.contains(own(n).as_str()) || UNDECLARED.contains(&own(n).as_str());
+    let known = |n: &str| {
+        declared.contains(&base(n)) || refused.contains(own(n).as_str()) || UNDECLARED.contains(&own(n).as_str())
+    };
     let exported = defined("libcuda.so.1");
     let extra: Vec<_> = exported.iter().filter(|n| n.starts_with("cu") && !known(n)).collect();
     assert!(extra.is_empty(), "exported but not declared: {extra:?}");

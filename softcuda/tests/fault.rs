@@ -91,7 +91,8 @@ fn the_runtime_fails_as_its_driver_does() {
     // SAFETY: softcuda's own library.
     let library = unsafe { libloading::Library::new(library_dir().join("libcudart.so.13")) }.expect("the runtime");
     // SAFETY: the prototype of cudaMalloc.
-    let malloc = unsafe { *library.get::<extern "C" fn(*mut u64, usize) -> c_int>(b"cudaMalloc\0").expect("cudaMalloc") };
+    let malloc =
+        unsafe { *library.get::<extern "C" fn(*mut u64, usize) -> c_int>(b"cudaMalloc\0").expect("cudaMalloc") };
     let mut pointer = 0;
     assert_eq!(malloc(&mut pointer, 8), OUT_OF_MEMORY);
     ok(malloc(&mut pointer, 8));

@@ -67,7 +67,8 @@ fn bad_launches_are_refused() {
         assert_eq!(api.try_run(add, 0xdead_0000, (1, 1), &[memory, 1]), INVALID_HANDLE);
         let none = (api.launch)(add, 1, 1, 1, 1, 1, 1, 0, 0, ptr::null(), ptr::null());
         assert_eq!(none, INVALID_VALUE);
-        let much = (api.launch)(api.function(module, "nothing"), 1, 1, 1, 1, 1, 1, 1 << 20, 0, ptr::null(), ptr::null());
+        let much =
+            (api.launch)(api.function(module, "nothing"), 1, 1, 1, 1, 1, 1, 1 << 20, 0, ptr::null(), ptr::null());
         assert_eq!(much, INVALID_VALUE);
         let mut most = 0;
         ok((api.function_attribute)(&mut most, 0, crowd));

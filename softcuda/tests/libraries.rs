@@ -202,7 +202,11 @@ fn nvml_says_no() {
 fn the_wish_for_no_wake_ups_is_told() {
     for (value, told) in [("1", 1), ("0", 0), ("", 0)] {
         if role().is_none() {
-            run_child("the_wish_for_no_wake_ups_is_told", "run", &[("SOFTCUDA_NO_WAKE", value), ("TOLD", &told.to_string())]);
+            run_child(
+                "the_wish_for_no_wake_ups_is_told",
+                "run",
+                &[("SOFTCUDA_NO_WAKE", value), ("TOLD", &told.to_string())],
+            );
             continue;
         }
         let driver = open("libcuda.so.1");

@@ -54,7 +54,11 @@ fn context(api: &Api) -> u64 {
 }
 
 /// A thread that makes a call which waits.
-fn waiter(context: u64, api: &'static Api, call: impl FnOnce() -> c_int + Send + 'static) -> std::thread::JoinHandle<c_int> {
+fn waiter(
+    context: u64,
+    api: &'static Api,
+    call: impl FnOnce() -> c_int + Send + 'static,
+) -> std::thread::JoinHandle<c_int> {
     std::thread::spawn(move || {
         ok((api.context_set)(context));
         call()

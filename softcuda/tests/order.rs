@@ -288,7 +288,8 @@ fn host_functions_run_in_order() {
 #[test]
 fn events_tell_times() {
     in_children("events_tell_times", |api| {
-        let (stream, start, end, plain) = (api.stream(NON_BLOCKING), api.event(0), api.event(0), api.event(DISABLE_TIMING));
+        let (stream, start, end, plain) =
+            (api.stream(NON_BLOCKING), api.event(0), api.event(0), api.event(DISABLE_TIMING));
         let crowd = api.function(api.module(), "crowd");
         let words = api.memory(12);
         let mut milliseconds = -1.0;
@@ -354,11 +355,17 @@ fn batches_of_memory_operations() {
         let wait_64 = |at: u64, value: u64| [4, at, value, 0, 0, 0]; // until at least
         let write_64 = |at: u64, value: u64| [5, at, value, 0, 0, 0];
         let high = 5 << 40;
-        let batch =
-            [wait_32(memory, 7), wait_64(memory + 8, high), BARRIER, write_64(memory + 16, high + 1), write_32(memory + 24, 9)];
+        let batch = [
+            wait_32(memory, 7),
+            wait_64(memory + 8, high),
+            BARRIER,
+            write_64(memory + 16, high + 1),
+            write_32(memory + 24, 9),
+        ];
         ok((api.stream_batch)(stream, 5, batch.as_ptr(), 0));
         assert_eq!((api.stream_query)(stream), NOT_READY);
-        for faulty in [[9, 0, 0, 0, 0, 0], write_32(memory + 2, 1), write_32(16, 1), wait_32(memory, 1).map(|w| w | 8)] {
+        for faulty in [[9, 0, 0, 0, 0, 0], write_32(memory + 2, 1), write_32(16, 1), wait_32(memory, 1).map(|w| w | 8)]
+        {
             let batch = [write_32(memory, 7), faulty];
             assert_eq!((api.stream_batch)(other, 2, batch.as_ptr(), 0), INVALID_VALUE);
         }

@@ -44,9 +44,11 @@ fn id(get: GetId, stream: u64) -> u64 {
 #[test]
 fn stream_zero_is_the_threads_own() {
     in_child("stream_zero_is_the_threads_own", |_| {
-        for (library, name) in
-            [("libcuda.so.1", "cuStreamGetId"), ("libcudart.so.13", "cudaStreamGetId"), ("libcudart.so.12", "cudaStreamGetId")]
-        {
+        for (library, name) in [
+            ("libcuda.so.1", "cuStreamGetId"),
+            ("libcudart.so.13", "cudaStreamGetId"),
+            ("libcudart.so.12", "cudaStreamGetId"),
+        ] {
             let library = open(library);
             let (plain, own): (GetId, GetId) = (function(&library, name), function(&library, &format!("{name}_ptsz")));
             assert_eq!(id(own, 0), id(plain, PER_THREAD), "{name}");
@@ -76,7 +78,8 @@ fn work_goes_to_the_threads_own_stream() {
         // SAFETY: pinned memory of this process, never freed, used by atomics alone.
         let word = unsafe { &*word.cast::<AtomicU32>() };
         word.store(0, Ordering::SeqCst);
-        type Launch = extern "C" fn(u64, u32, u32, u32, u32, u32, u32, u32, u64, *const *const c_void, *const c_void) -> c_int;
+        type Launch =
+            extern "C" fn(u64, u32, u32, u32, u32, u32, u32, u32, u64, *const *const c_void, *const c_void) -> c_int;
         let launch: Launch = function(&driver, "cuLaunchKernel_ptsz");
         let query: extern "C" fn(u64) -> c_int = function(&driver, "cuStreamQuery_ptsz");
         let (address, value) = (std::ptr::from_ref(word) as u64, 7u32);
@@ -107,7 +110,11 @@ fn the_flag_chooses_the_form() {
             (c"cuMemAlloc", "cuMemAlloc_v2", "cuMemAlloc_v2"),
         ];
         for (name, plain, own) in cases {
-            assert_eq!([of(name, 0), of(name, 1), of(name, 2)], [exported(plain), exported(plain), exported(own)], "{name:?}");
+            assert_eq!(
+                [of(name, 0), of(name, 1), of(name, 2)],
+                [exported(plain), exported(plain), exported(own)],
+                "{name:?}"
+            );
         }
         let (mut address, mut status) = (0, 9);
         assert_eq!(find(c"cuInit".as_ptr(), &mut address, 13_000, 3, &mut status), 1, "both kinds at once");

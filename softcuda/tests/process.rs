@@ -208,7 +208,8 @@ fn an_event_of_another_process() {
         return;
     }
     let module = api.module();
-    let (wait_for, stream, memory, flag) = (api.function(module, "wait_for"), api.stream(1), api.memory(4), api.memory(4));
+    let (wait_for, stream, memory, flag) =
+        (api.function(module, "wait_for"), api.stream(1), api.memory(4), api.memory(4));
     let event = api.event(INTERPROCESS);
     let (mut of_event, mut of_memory) = (IpcHandle([0; 64]), IpcHandle([0; 64]));
     ok((api.ipc_get_event)(&mut of_event, event));

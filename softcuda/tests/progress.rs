@@ -66,7 +66,8 @@ fn in_child(name: &str, body: impl FnOnce(&Api)) {
         two_processors();
         return body(&Api::ready());
     }
-    let mut child = command(name, "run", &[("SOFTCUDA_CONNECTIONS", "0")]).stdout(Stdio::inherit()).spawn().expect("a child");
+    let mut child =
+        command(name, "run", &[("SOFTCUDA_CONNECTIONS", "0")]).stdout(Stdio::inherit()).spawn().expect("a child");
     assert!(wait(&mut child, DEADLINE).success(), "{name}");
 }
 
@@ -84,7 +85,9 @@ fn print(what: &str, chains: &[Chain]) {
     let finished = || chains.iter().map(|chain| chain.finished.load(Ordering::SeqCst));
     let (first, last) = (finished().min().expect("streams"), finished().max().expect("streams"));
     let ratio = last as f64 / first.max(1) as f64;
-    println!("{what}: the first of {STREAMS} streams ends after {first} us, the last after {last} us: ratio {ratio:.2}");
+    println!(
+        "{what}: the first of {STREAMS} streams ends after {first} us, the last after {last} us: ratio {ratio:.2}"
+    );
 }
 
 /// In each round a stream waits for a kernel of the stream before it, by polling memory, and for an event of another

@@ -20,14 +20,14 @@ fn stubs(folder: &str, list: &str) -> (PathBuf, Output) {
 
 #[test]
 fn libraries_with_versions_and_without() {
-    let list =
-        "# for a test\nlibcupti_stub.so.13 libcupti_stub.so.13 cuptiFinalize cuptiSubscribe\n\nlibplain_stub.so.9 - plainOne\n";
+    let list = "# for a test\nlibcupti_stub.so.13 libcupti_stub.so.13 cuptiFinalize cuptiSubscribe\n\nlibplain_stub.so.9 - plainOne\n";
     let (directory, done) = stubs("stubs-good", list);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let mut files: Vec<_> = fs::read_dir(&directory).expect("made").map(|f| f.expect("readable").file_name()).collect();
     files.sort();
     assert_eq!(files, ["libcupti_stub.so.13", "libplain_stub.so.9"]);
-    let names = |file: &str| support::output(Command::new("nm").args(["-D", "--defined-only"]).arg(directory.join(file)));
+    let names =
+        |file: &str| support::output(Command::new("nm").args(["-D", "--defined-only"]).arg(directory.join(file)));
     assert!(names("libcupti_stub.so.13").contains(" cuptiFinalize@@libcupti_stub.so.13\n"));
     assert!(names("libplain_stub.so.9").contains(" plainOne\n"));
     let dynamic = support::output(Command::new("readelf").arg("-dW").arg(directory.join("libplain_stub.so.9")));

@@ -58,7 +58,11 @@ impl<'a> Stuck<'a> {
             });
             call();
             returned.store(true, Ordering::SeqCst);
-            assert_eq!(watcher.join().expect("the watcher"), !waits, "{name}: whether it returned while the kernel ran");
+            assert_eq!(
+                watcher.join().expect("the watcher"),
+                !waits,
+                "{name}: whether it returned while the kernel ran"
+            );
         });
         ok((self.api.stream_synchronize)(self.stream));
     }

@@ -153,7 +153,19 @@ pub unsafe extern "C" fn pncclBcast(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclBcast", |function| {
-        Call { function, func: Func::Broadcast, send: buffer, recv: buffer, count, datatype, op: SUM, root, comm, stream }.run()
+        Call {
+            function,
+            func: Func::Broadcast,
+            send: buffer,
+            recv: buffer,
+            count,
+            datatype,
+            op: SUM,
+            root,
+            comm,
+            stream,
+        }
+        .run()
     })
 }
 
@@ -200,7 +212,8 @@ pub unsafe extern "C" fn pncclAllGather(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclAllGather", |function| {
-        Call { function, func: Func::AllGather, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream }.run()
+        Call { function, func: Func::AllGather, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream }
+            .run()
     })
 }
 
@@ -262,8 +275,19 @@ pub unsafe extern "C" fn pncclSend(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclSend", |function| {
-        Call { function, func: Func::Send, send, recv: std::ptr::null_mut(), count, datatype, op: SUM, root: peer, comm, stream }
-            .run()
+        Call {
+            function,
+            func: Func::Send,
+            send,
+            recv: std::ptr::null_mut(),
+            count,
+            datatype,
+            op: SUM,
+            root: peer,
+            comm,
+            stream,
+        }
+        .run()
     })
 }
 
@@ -278,8 +302,19 @@ pub unsafe extern "C" fn pncclRecv(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclRecv", |function| {
-        Call { function, func: Func::Recv, send: std::ptr::null(), recv, count, datatype, op: SUM, root: peer, comm, stream }
-            .run()
+        Call {
+            function,
+            func: Func::Recv,
+            send: std::ptr::null(),
+            recv,
+            count,
+            datatype,
+            op: SUM,
+            root: peer,
+            comm,
+            stream,
+        }
+        .run()
     })
 }
 
@@ -296,7 +331,8 @@ pub unsafe extern "C" fn pncclAllReduceConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclAllReduceConfig", |function| {
-        let call = Call { function, func: Func::AllReduce, send, recv, count, datatype, op, root: NO_ROOT, comm, stream };
+        let call =
+            Call { function, func: Func::AllReduce, send, recv, count, datatype, op, root: NO_ROOT, comm, stream };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -353,7 +389,8 @@ pub unsafe extern "C" fn pncclAllGatherConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclAllGatherConfig", |function| {
-        let call = Call { function, func: Func::AllGather, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream };
+        let call =
+            Call { function, func: Func::AllGather, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -372,7 +409,8 @@ pub unsafe extern "C" fn pncclReduceScatterConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclReduceScatterConfig", |function| {
-        let call = Call { function, func: Func::ReduceScatter, send, recv, count, datatype, op, root: NO_ROOT, comm, stream };
+        let call =
+            Call { function, func: Func::ReduceScatter, send, recv, count, datatype, op, root: NO_ROOT, comm, stream };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -390,7 +428,8 @@ pub unsafe extern "C" fn pncclAlltoAllConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclAlltoAllConfig", |function| {
-        let call = Call { function, func: Func::AlltoAll, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream };
+        let call =
+            Call { function, func: Func::AlltoAll, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })

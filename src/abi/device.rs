@@ -6,8 +6,8 @@
 
 use super::boundary::{comm_of, guard, invalid, not_null, place, ready, unsupported};
 use super::types::{
-    CftTeamMode, CommHandle, DevComm, DevCommRequirements, GinBarrierHandle, GinInboxHandle, GinOutboxHandle, Head, LlA2aHandle,
-    LsaBarrierHandle, Properties, ResourceRequirements, ResultCode, Team,
+    CftTeamMode, CommHandle, DevComm, DevCommRequirements, GinBarrierHandle, GinInboxHandle, GinOutboxHandle, Head,
+    LlA2aHandle, LsaBarrierHandle, Properties, ResourceRequirements, ResultCode, Team,
 };
 use super::weak_aliases;
 use crate::comm::Comm;
@@ -38,10 +38,12 @@ unsafe fn check_head(name: &str, head: *const Head) -> Result<c_uint, Error> {
     }
     match version {
         22902..=22903 | 22905..=22907 | 23000..=23007 | 23100..=VERSION => Ok(version),
-        newer if newer > VERSION => {
-            Err(Error::InvalidUsage(format!("{name} : NCCL library is too old ({VERSION}) for a program compiled with {newer}")))
+        newer if newer > VERSION => Err(Error::InvalidUsage(format!(
+            "{name} : NCCL library is too old ({VERSION}) for a program compiled with {newer}"
+        ))),
+        other => {
+            Err(Error::InvalidUsage(format!("{name} : version {VERSION} is not backwards compatible with {other}")))
         }
-        other => Err(Error::InvalidUsage(format!("{name} : version {VERSION} is not backwards compatible with {other}"))),
     }
 }
 

@@ -52,8 +52,9 @@ pub unsafe extern "C" fn pncclGroupSimulateEnd(info: *mut SimInfo) -> ResultCode
         let read = unsafe { versioned(info.cast_const(), initial) };
         if read.magic != SIM_MAGIC {
             let magic = read.magic;
-            let error =
-                invalid(format!("ncclSimInfo_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"));
+            let error = invalid(format!(
+                "ncclSimInfo_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"
+            ));
             group::note_error(&error);
             return group::end();
         }

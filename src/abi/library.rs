@@ -141,7 +141,8 @@ pub unsafe extern "C" fn pncclSetEncryption(config: *const EncryptionConfig) -> 
                 )))
             }
             (1, Some(_)) => Err(Error::InvalidUsage(
-                "ncclSetEncryption : a pre-shared key was given, but this version of oxccl has no TLS support".to_string(),
+                "ncclSetEncryption : a pre-shared key was given, but this version of oxccl has no TLS support"
+                    .to_string(),
             )),
             (mode, _) => Err(invalid(format!("ncclSetEncryption : unknown encryption mode {mode}"))),
         }

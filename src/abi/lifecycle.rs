@@ -25,11 +25,20 @@ weak_aliases! {
 
 /// Makes a communicator with the default configuration.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pncclCommInitRank(newcomm: *mut CommHandle, nranks: c_int, id: UniqueId, rank: c_int) -> ResultCode {
+pub unsafe extern "C" fn pncclCommInitRank(
+    newcomm: *mut CommHandle,
+    nranks: c_int,
+    id: UniqueId,
+    rank: c_int,
+) -> ResultCode {
     guard("ncclCommInitRank", |name| -> Result<Outcome, Error> {
         // SAFETY: the caller keeps the C contract.
         unsafe {
-            init(Rank { function: name, always_blocking: true, newcomm, nranks, rank }, || Ok((id, None)), std::ptr::null())
+            init(
+                Rank { function: name, always_blocking: true, newcomm, nranks, rank },
+                || Ok((id, None)),
+                std::ptr::null(),
+            )
         }
     })
 }
@@ -45,7 +54,9 @@ pub unsafe extern "C" fn pncclCommInitRankConfig(
 ) -> ResultCode {
     guard("ncclCommInitRankConfig", |name| -> Result<Outcome, Error> {
         // SAFETY: the caller keeps the C contract.
-        unsafe { init(Rank { function: name, always_blocking: false, newcomm, nranks, rank }, || Ok((id, None)), config) }
+        unsafe {
+            init(Rank { function: name, always_blocking: false, newcomm, nranks, rank }, || Ok((id, None)), config)
+        }
     })
 }
 
@@ -262,7 +273,9 @@ unsafe fn staying(name: &str, excluded: *mut c_int, count: c_int, parent: &comm:
     let ranks = 0..parent.nranks();
     if let Some(wrong) = excluded.iter().find(|rank| !ranks.contains(rank)) {
         let last = parent.nranks() - 1;
-        return Err(invalid(format!("{name} : excludeRanksList names rank {wrong} (it should be in the 0..{last} range)")));
+        return Err(invalid(format!(
+            "{name} : excludeRanksList names rank {wrong} (it should be in the 0..{last} range)"
+        )));
     }
     if let Some(twice) = excluded.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(invalid(format!("{name} : excludeRanksList names rank {} twice", twice[0])));

@@ -42,7 +42,10 @@ fn c_string(text: &str) -> CString {
 /// The variable of a handle, which points into the table.
 fn param_of(name: &str, handle: ParamHandle) -> Result<&'static Param, Error> {
     not_null(name, "handle", handle)?;
-    TABLE.iter().find(|p| std::ptr::eq(*p, handle)).ok_or_else(|| invalid(format!("{name} : handle {handle:p} is none")))
+    TABLE
+        .iter()
+        .find(|p| std::ptr::eq(*p, handle))
+        .ok_or_else(|| invalid(format!("{name} : handle {handle:p} is none")))
 }
 
 /// The variable of a C name.
@@ -187,7 +190,12 @@ pub unsafe extern "C" fn pncclParamGetStr(handle: ParamHandle, out: *mut *const 
 /// Texts with their NUL, a bool as one byte, numbers in their own size. `length` gets the size that is
 /// needed where the room is too small.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pncclParamGet(handle: ParamHandle, out: *mut c_void, room: c_int, length: *mut c_int) -> ResultCode {
+pub unsafe extern "C" fn pncclParamGet(
+    handle: ParamHandle,
+    out: *mut c_void,
+    room: c_int,
+    length: *mut c_int,
+) -> ResultCode {
     guard("ncclParamGet", |name| -> Result<(), Error> {
         let param = param_of(name, handle)?;
         not_null(name, "out", out)?;
@@ -212,7 +220,11 @@ pub unsafe extern "C" fn pncclParamGet(handle: ParamHandle, out: *mut c_void, ro
 
 /// A value as text, by name; valid until the thread's next call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pncclParamGetParameter(key: *const c_char, value: *mut *const c_char, length: *mut c_int) -> ResultCode {
+pub unsafe extern "C" fn pncclParamGetParameter(
+    key: *const c_char,
+    value: *mut *const c_char,
+    length: *mut c_int,
+) -> ResultCode {
     guard("ncclParamGetParameter", |name| -> Result<(), Error> {
         not_null(name, "value", value)?;
         not_null(name, "valueLen", length)?;
@@ -238,7 +250,10 @@ pub unsafe extern "C" fn pncclParamGetParameter(key: *const c_char, value: *mut 
 
 /// The names of the variables; valid until the thread's next call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pncclParamGetAllParameterKeys(table: *mut *mut *const c_char, length: *mut c_int) -> ResultCode {
+pub unsafe extern "C" fn pncclParamGetAllParameterKeys(
+    table: *mut *mut *const c_char,
+    length: *mut c_int,
+) -> ResultCode {
     guard("ncclParamGetAllParameterKeys", |name| -> Result<(), Error> {
         not_null(name, "table", table)?;
         not_null(name, "tableLen", length)?;

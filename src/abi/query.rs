@@ -18,7 +18,13 @@ weak_aliases! {
 }
 
 /// The checks that the three simple questions have in common.
-unsafe fn ask(name: &str, argument: &str, comm: CommHandle, to: *mut c_int, what: fn(&Comm) -> i32) -> Result<(), Error> {
+unsafe fn ask(
+    name: &str,
+    argument: &str,
+    comm: CommHandle,
+    to: *mut c_int,
+    what: fn(&Comm) -> i32,
+) -> Result<(), Error> {
     let comm = comm_of(name, comm)?;
     not_null(name, argument, to)?;
     comm.check_ready()?;

@@ -33,8 +33,9 @@ unsafe fn check_size<T>(name: &str, from: *const T) -> Result<(), Error> {
     if size >= HEAD {
         return Ok(());
     }
-    let text =
-        format!("{name} argument not initialized via its INITIALIZER macro (got magic 0x0: its size {size} ends before that)");
+    let text = format!(
+        "{name} argument not initialized via its INITIALIZER macro (got magic 0x0: its size {size} ends before that)"
+    );
     Err(Error::InvalidArgument(text))
 }
 

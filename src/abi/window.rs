@@ -58,7 +58,11 @@ pub unsafe extern "C" fn pncclCommWindowDeregister(comm: CommHandle, window: Win
 
 /// The address that a window was made for.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pncclWinGetUserPtr(comm: CommHandle, _window: WindowHandle, out: *mut *mut c_void) -> ResultCode {
+pub unsafe extern "C" fn pncclWinGetUserPtr(
+    comm: CommHandle,
+    _window: WindowHandle,
+    out: *mut *mut c_void,
+) -> ResultCode {
     guard("ncclWinGetUserPtr", |name| -> Result<(), Error> {
         ready(name, comm)?;
         // SAFETY: NULL or valid for writing by the C contract.
@@ -71,7 +75,12 @@ fn unknown(name: &str, window: WindowHandle) -> Error {
 }
 
 /// The checks of every getter: window and out pointers not NULL, the window known.
-fn find<A, B>(name: &str, window: WindowHandle, first: (&str, *mut A), second: Option<(&str, *mut B)>) -> Result<(), Error> {
+fn find<A, B>(
+    name: &str,
+    window: WindowHandle,
+    first: (&str, *mut A),
+    second: Option<(&str, *mut B)>,
+) -> Result<(), Error> {
     not_null(name, "window", window)?;
     not_null(name, first.0, first.1)?;
     second.map_or(Ok(()), |(argument, pointer)| not_null(name, argument, pointer))?;

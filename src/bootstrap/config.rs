@@ -112,7 +112,8 @@ impl InterfaceFilter {
         }
         let rest = text.strip_prefix('^').unwrap_or(text);
         let list = rest.strip_prefix('=').unwrap_or(rest);
-        let names: Vec<String> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(String::from).collect();
+        let names: Vec<String> =
+            list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(String::from).collect();
         for name in names.iter().filter(|name| name.starts_with(['^', '='])) {
             let right = name.trim_start_matches(['^', '=']);
             warnings.push(format!("element '{name}' of '{text}' begins with a modifier and matches nothing; write the modifier once, in front of the list, and here '{right}'"));
@@ -120,8 +121,12 @@ impl InterfaceFilter {
         if names.is_empty() {
             return (None, warnings);
         }
-        let filter =
-            InterfaceFilter { text: text.to_string(), exact: list.len() < rest.len(), exclude: rest.len() < text.len(), names };
+        let filter = InterfaceFilter {
+            text: text.to_string(),
+            exact: list.len() < rest.len(),
+            exclude: rest.len() < text.len(),
+            names,
+        };
         (Some(filter), warnings)
     }
 
@@ -158,11 +163,16 @@ impl CommId {
     pub fn parse(text: &str) -> Result<CommId, Error> {
         let text = text.trim();
         let wrong = |why: &str| {
-            Error::InvalidArgument(format!("NCCL_COMM_ID='{text}': {why}; write <ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"))
+            Error::InvalidArgument(format!(
+                "NCCL_COMM_ID='{text}': {why}; write <ipv4>:<port>, [<ipv6>]:<port> or <host>:<port>"
+            ))
         };
         let (host, port) = text.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
-        let port: u16 =
-            port.parse().ok().filter(|port| *port != 0).ok_or_else(|| wrong("the port is not a number from 1 to 65535"))?;
+        let port: u16 = port
+            .parse()
+            .ok()
+            .filter(|port| *port != 0)
+            .ok_or_else(|| wrong("the port is not a number from 1 to 65535"))?;
         if let Some(inner) = host.strip_prefix('[') {
             let inner = inner.strip_suffix(']').ok_or_else(|| wrong("']' is missing"))?;
             return match text.parse::<SocketAddr>() {

@@ -117,7 +117,13 @@ impl IdParts {
         }
         let count = u32::from_ne_bytes([bytes[64], bytes[65], bytes[66], bytes[67]]);
         let grow = grows.then(|| Growth { parent: word(&bytes[56..64]), count });
-        Ok(IdParts { magic: word(&bytes[0..8]), root, fixed: flags & FLAG_FIXED != 0, token: word(&bytes[48..56]), grow })
+        Ok(IdParts {
+            magic: word(&bytes[0..8]),
+            root,
+            fixed: flags & FLAG_FIXED != 0,
+            token: word(&bytes[48..56]),
+            grow,
+        })
     }
 }
 

@@ -9,7 +9,13 @@ use super::id::{Growth, IdParts, UniqueId, show};
 use crate::error::Code;
 
 fn parts() -> IdParts {
-    IdParts { magic: 0x0102_0304_0506_0708, root: "10.20.30.40:4096".parse().unwrap(), fixed: false, token: 7, grow: None }
+    IdParts {
+        magic: 0x0102_0304_0506_0708,
+        root: "10.20.30.40:4096".parse().unwrap(),
+        fixed: false,
+        token: 7,
+        grow: None,
+    }
 }
 
 /// Magic and address stand where NVIDIA's library has them (internals A.1).
@@ -85,7 +91,9 @@ fn rendezvous_addresses_are_read() {
     assert_eq!(CommId::parse("10.0.0.1:4000"), Ok(CommId::Address("10.0.0.1:4000".parse().unwrap())));
     assert_eq!(CommId::parse(" [2001:db8::1]:4000 "), Ok(CommId::Address("[2001:db8::1]:4000".parse().unwrap())));
     assert_eq!(CommId::parse("node-1.example:4000"), Ok(CommId::Name("node-1.example".to_string(), 4000)));
-    for bad in ["", "10.0.0.1", ":4000", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:70000", "[::1:4000", "[x]:1", "::1:4000", "a:b"] {
+    for bad in
+        ["", "10.0.0.1", ":4000", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:70000", "[::1:4000", "[x]:1", "::1:4000", "a:b"]
+    {
         let error = CommId::parse(bad).unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{bad}");
         assert!(error.to_string().contains(&format!("'{bad}'")), "{error}");

@@ -71,7 +71,8 @@ impl Cells {
 
     /// See [`insert`].
     pub(super) fn insert(&self, comm: Arc<Comm>) -> Result<usize, Error> {
-        let locked = || Error::Resource("a forked child has inherited the table of communicators in a locked state".to_string());
+        let locked =
+            || Error::Resource("a forked child has inherited the table of communicators in a locked state".to_string());
         let mut table = self.change().ok_or_else(locked)?;
         let index = if table.cells.len() < self.count {
             table.cells.push(None);

@@ -43,7 +43,10 @@ impl Background {
 ///
 /// # Errors
 /// [`Error::System`] when there is no thread; the communicators have then failed.
-pub(super) fn start(comms: Vec<Arc<Comm>>, work: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
+pub(super) fn start(
+    comms: Vec<Arc<Comm>>,
+    work: impl FnOnce() -> Result<(), Error> + Send + 'static,
+) -> Result<(), Error> {
     let background = Arc::new(Background::new());
     comms.iter().for_each(|comm| comm.enter_background(&background));
     let (ours, theirs) = (comms.clone(), background.clone());

@@ -36,7 +36,9 @@ fn magic(name: &str, found: u32) -> Result<(), Error> {
     if found == MAGIC {
         return Ok(());
     }
-    Err(Error::InvalidArgument(format!("{name} argument not initialized via its INITIALIZER macro (got magic {found:#x})")))
+    Err(Error::InvalidArgument(format!(
+        "{name} argument not initialized via its INITIALIZER macro (got magic {found:#x})"
+    )))
 }
 
 impl Config {

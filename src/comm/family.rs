@@ -367,7 +367,8 @@ impl Derivation {
             Plan::Split { color, key } => (color.unwrap_or_default(), *key, 0u8),
             _ => (0, self.parent.rank(), 1),
         };
-        let name = [&self.parent.hash().to_le_bytes()[..], &count.to_le_bytes(), &color.to_le_bytes(), &[kind]].concat();
+        let name =
+            [&self.parent.hash().to_le_bytes()[..], &count.to_le_bytes(), &color.to_le_bytes(), &[kind]].concat();
         Origin { hash: fnv1a(&name), line: OriginLine { parent: self.parent.handle(), count, color, key } }
     }
 
@@ -539,7 +540,9 @@ fn meeting_place(offers: &[(u32, Offer)]) -> Result<UniqueId, Error> {
         )));
     }
     let Some((first, id, _)) = ids.first() else {
-        return Err(Error::InvalidUsage(format!("{NAME} : no rank has an id: one of them must call ncclCommGetUniqueId before")));
+        return Err(Error::InvalidUsage(format!(
+            "{NAME} : no rank has an id: one of them must call ncclCommGetUniqueId before"
+        )));
     };
     if let Some((other, ..)) = ids.iter().find(|(_, theirs, _)| theirs != id) {
         return Err(Error::InvalidUsage(format!("{NAME} : ranks {first} and {other} have different ids")));

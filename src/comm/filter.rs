@@ -51,7 +51,9 @@ fn mask(words: &str, names: &[(&str, u8)], func: Func) -> Result<u8, String> {
         let (function, words) = match section.split_once(':') {
             Some((name, words)) => (Some(function(name)?), words),
             None if place == 0 => (None, section),
-            None => return Err(format!("\"{}\" names no function, which only the first section may do", section.trim())),
+            None => {
+                return Err(format!("\"{}\" names no function, which only the first section may do", section.trim()));
+            }
         };
         let chosen = list(words, names)?;
         if function.is_none_or(|named| named == func) {

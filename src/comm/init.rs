@@ -221,8 +221,11 @@ impl Comm {
         let board = links.as_ref().and_then(|links| board::share(me, &peers, links));
         let mappable = board.as_ref().filter(|_| schedules.offers());
         let registrations = mappable.map(|board| Registrations::new(&self.context, &peers, board)).transpose()?;
-        let bytes =
-            [HostFlag::BYTES, board.as_ref().map_or(0, |_| PART_BYTES), registrations.as_ref().map_or(0, Registrations::bytes)];
+        let bytes = [
+            HostFlag::BYTES,
+            board.as_ref().map_or(0, |_| PART_BYTES),
+            registrations.as_ref().map_or(0, Registrations::bytes),
+        ];
         let probe = wired.map(|(probe, wiring, facts)| {
             self.log_plan(&facts, &wiring, &probe, agreed.channels);
             links.iter().for_each(|links| links.plan(facts.clone(), wiring.clone()));
@@ -288,7 +291,8 @@ impl Comm {
         if self.nranks == 1 {
             return Ok(None);
         }
-        let wiring = |agreed: &settings::Agreed| schedules::wiring(self.nranks, agreed, self.context.driver().is_software());
+        let wiring =
+            |agreed: &settings::Agreed| schedules::wiring(self.nranks, agreed, self.context.driver().is_software());
         let first = self.probe_once(bootstrap, peers);
         let (culprit, verdict) = match judge(bootstrap, first, true)? {
             Ok(probe) => return Ok(Some((probe, wiring(agreed)?, peers.to_vec()))),
@@ -296,7 +300,8 @@ impl Comm {
         };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
         settings::without_peer_memory(agreed);
-        let peers: Vec<PeerFacts> = peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
+        let peers: Vec<PeerFacts> =
+            peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
         let second = self.probe_once(bootstrap, &peers);
         let probe = judge(bootstrap, second, false)?.map_err(|(culprit, verdict)| verdict.as_remote(culprit))?;
         Ok(Some((probe, wiring(agreed)?, peers)))
@@ -309,7 +314,8 @@ impl Comm {
     fn log_plan(&self, facts: &[PeerFacts], wiring: &Wiring, probe: &Probe, channels: u32) {
         if self.rank == 0 {
             for channel in 0..channels {
-                let ring: Vec<i32> = wiring.graph().channel(channel).ring.ranks().iter().map(|rank| *rank as i32).collect();
+                let ring: Vec<i32> =
+                    wiring.graph().channel(channel).ring.ranks().iter().map(|rank| *rank as i32).collect();
                 log::info!(target: "INIT", "{}", lines::ring(channel, channels, &ring));
             }
         }

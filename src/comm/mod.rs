@@ -310,9 +310,9 @@ impl Comm {
     pub fn parts(&self) -> Result<&Parts, Error> {
         match self.parts.get() {
             Some(parts) => Ok(parts),
-            None => {
-                self.check_ready().and_then(|()| Err(Error::InvalidArgument("the communicator is not initialised".to_string())))
-            }
+            None => self
+                .check_ready()
+                .and_then(|()| Err(Error::InvalidArgument("the communicator is not initialised".to_string()))),
         }
     }
 

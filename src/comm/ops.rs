@@ -50,7 +50,9 @@ impl Operators {
         check_destroyable(number)?;
         match self.0.lock().known.remove(&number) {
             Some(_) => Ok(()),
-            None => Err(Error::InvalidArgument(format!("ncclRedOpDestroy : operator {number} unknown to this communicator"))),
+            None => Err(Error::InvalidArgument(format!(
+                "ncclRedOpDestroy : operator {number} unknown to this communicator"
+            ))),
         }
     }
 
@@ -66,7 +68,9 @@ impl Operators {
             return Err(Error::InvalidArgument(format!("{name} : invalid reduction operation {number}")));
         }
         match self.0.lock().known.get(&number) {
-            None => Err(Error::InvalidArgument(format!("{name} : reduction operation {number} unknown to this communicator"))),
+            None => Err(Error::InvalidArgument(format!(
+                "{name} : reduction operation {number} unknown to this communicator"
+            ))),
             Some((made_for, _)) if *made_for != datatype => Err(Error::InvalidArgument(format!(
                 "Data type supplied to user-created ncclRedOp_t does not match type given to reduction operation ({name}: {} and {})",
                 made_for.name(),

@@ -129,7 +129,8 @@ impl Registrations {
 
     fn add(&self, state: &mut State, board: &Board, range: Range) -> bool {
         let allocation = Allocation::at(&self.context, range.from).ok().flatten();
-        let Some(allocation) = allocation.filter(|found| range.from < range.to && range.to <= found.base + found.bytes) else {
+        let Some(allocation) = allocation.filter(|found| range.from < range.to && range.to <= found.base + found.bytes)
+        else {
             return false;
         };
         if let Some(own) = state.own.iter_mut().flatten().find(|own| own.allocation == allocation) {
@@ -137,7 +138,9 @@ impl Registrations {
             return true;
         }
         // What had these addresses before is gone.
-        state.forget(board, |own| own.allocation.base < allocation.base + allocation.bytes && allocation.base < own.end());
+        state.forget(board, |own| {
+            own.allocation.base < allocation.base + allocation.bytes && allocation.base < own.end()
+        });
         let Some(number) = state.own.iter().position(Option::is_none) else { return false };
         let Ok(handle) = allocation.export(&self.context) else { return false };
         let tag = Tag::new(number, state.given);
@@ -159,7 +162,9 @@ impl Registrations {
 
     /// Takes all registrations of an allocation back that is gone. Another one may begin at its address by now.
     fn freed(&self, board: &Board, base: u64) {
-        let gone = |own: &Own| own.allocation.base == base && device::buffer_id(&self.context, base) != Some(own.allocation.id);
+        let gone = |own: &Own| {
+            own.allocation.base == base && device::buffer_id(&self.context, base) != Some(own.allocation.id)
+        };
         self.state.lock().forget(board, gone);
     }
 
@@ -171,8 +176,11 @@ impl Registrations {
         if let Some(offer) = state.offer(address, bytes) {
             return offer;
         }
-        let of_user =
-            state.own.iter().flatten().any(|own| own.covers(address) && own.ranges.iter().any(|range| range.handle == 0));
+        let of_user = state
+            .own
+            .iter()
+            .flatten()
+            .any(|own| own.covers(address) && own.ranges.iter().any(|range| range.handle == 0));
         if of_user || !device::is_given(address) {
             return MISSING;
         }
@@ -212,7 +220,8 @@ impl Registrations {
             retired.extend(mapped.take().and_then(|old| old.buffer));
             if let Some(record) = record.filter(|_| retired.len() < RETIRED_MAX) {
                 let buffer = if peer.same_process { None } else { self.open(peer.rank, &record) };
-                let address = if peer.same_process { Some(record.base) } else { buffer.as_ref().map(PeerBuffer::address) };
+                let address =
+                    if peer.same_process { Some(record.base) } else { buffer.as_ref().map(PeerBuffer::address) };
                 word.store(address.and_then(|address| record.tag.place(address)).unwrap_or(0), Ordering::Release);
                 *mapped = Some(Mapped { tag: record.tag, buffer });
             }
@@ -258,7 +267,8 @@ impl Comm {
     /// Registers memory of the user; 0 where nothing comes of it, which is no error (spec §3.4).
     pub fn register(&self, address: u64, bytes: u64) -> usize {
         let parts = self.parts.get().filter(|_| !self.is_inherited());
-        let registered = parts.and_then(|parts| parts.registrations.as_ref()?.register(parts.board.as_ref()?, address, bytes));
+        let registered =
+            parts.and_then(|parts| parts.registrations.as_ref()?.register(parts.board.as_ref()?, address, bytes));
         registered.unwrap_or(0)
     }
 
@@ -268,7 +278,8 @@ impl Comm {
     /// [`Error::InvalidUsage`] for a handle that is not of this communicator.
     pub fn deregister(&self, handle: usize) -> Result<(), Error> {
         let parts = self.parts.get().filter(|_| !self.is_inherited());
-        let known = parts.and_then(|parts| Some(parts.registrations.as_ref()?.deregister(parts.board.as_ref()?, handle)));
+        let known =
+            parts.and_then(|parts| Some(parts.registrations.as_ref()?.deregister(parts.board.as_ref()?, handle)));
         if known == Some(true) || self.is_inherited() {
             return Ok(());
         }

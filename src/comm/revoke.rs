@@ -88,6 +88,8 @@ impl Comm {
         if self.leave_kernels(Instant::now() + ABORT_LIMIT) {
             return Ok(());
         }
-        Err(Error::Timeout(format!("{function}: a kernel did not leave within {ABORT_LIMIT:?}, since it waits for other work")))
+        Err(Error::Timeout(format!(
+            "{function}: a kernel did not leave within {ABORT_LIMIT:?}, since it waits for other work"
+        )))
     }
 }

@@ -13,7 +13,9 @@ use crate::error::Error;
 use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
 use crate::plan::cost::{Choice, Choices, Machine, Ways};
-use crate::plan::layout::{ERROR_CLAIM, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag};
+use crate::plan::layout::{
+    ERROR_CLAIM, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag,
+};
 use crate::plan::operator::Operator;
 use crate::plan::point_to_point::send_distance;
 use crate::plan::shape::{Shape, shape};
@@ -267,7 +269,12 @@ pub(super) fn wiring(nranks: u32, agreed: &Agreed, software: bool) -> Result<Wir
     let mut sets = Vec::new();
     for proto in Proto::ALL.into_iter().filter(|proto| agreed.protos() & 1 << *proto as u8 != 0) {
         let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
-        let set = |class, slot_bytes: u32| LinkSet { class, proto, channels: agreed.channels, slot_bytes: slot_bytes.min(most) };
+        let set = |class, slot_bytes: u32| LinkSet {
+            class,
+            proto,
+            channels: agreed.channels,
+            slot_bytes: slot_bytes.min(most),
+        };
         sets.push(set(LinkClass::Ring, agreed.slot_bytes));
         sets.push(set(LinkClass::Mesh, small(wiring::mesh_slot_bytes(nranks))));
     }
@@ -463,7 +470,9 @@ impl Schedules {
                 Unit::Channel { class, proto, channel } => {
                     let table = self.tables[class as usize][proto as usize];
                     let programs = self.programs.farewells(channel).iter().filter(|program| program.class == class);
-                    items.extend(programs.zip(table).map(|(program, table)| item(*program, table.channel(channel), table.links)));
+                    items.extend(
+                        programs.zip(table).map(|(program, table)| item(*program, table.channel(channel), table.links)),
+                    );
                 }
                 Unit::Pair { low, high } => {
                     let peer = self.connected.other(low, high);
@@ -480,7 +489,8 @@ impl Schedules {
     /// The units that a cut needs and that are not connected.
     pub fn missing(&self, cut: &Cut) -> impl Iterator<Item = Unit> {
         let (class, proto) = (cut.programs[0].class, cut.choice.proto);
-        let (needed, there) = (if cut.table.links == 0 { 0 } else { cut.channels() }, self.connected.channels(class, proto));
+        let (needed, there) =
+            (if cut.table.links == 0 { 0 } else { cut.channels() }, self.connected.channels(class, proto));
         let missing = (0..needed).filter(move |channel| there & 1 << channel == 0);
         missing.map(move |channel| Unit::Channel { class, proto, channel })
     }
@@ -527,7 +537,8 @@ impl Schedules {
             Unit::Pair { low, high } => (table.end(self.link_place(Half::Send(self.connected.other(low, high)))), 2),
         };
         // Channels can have different numbers of links; there is room for the most in each.
-        let fits = links.len() == room as usize || (links.len() < room as usize && matches!(unit, Unit::Channel { .. }));
+        let fits =
+            links.len() == room as usize || (links.len() < room as usize && matches!(unit, Unit::Channel { .. }));
         if !fits {
             return Err(Error::Internal(format!("{} links of {unit:?}, where there is room for {room}", links.len())));
         }
@@ -544,7 +555,8 @@ impl Schedules {
 
     /// Slots that a message of some bytes takes on its way to a peer.
     pub fn slots_of(&self, bytes: u64) -> u64 {
-        let slot = self.tables[LinkClass::Peer as usize][Proto::Simple as usize].map_or(1, |table| u64::from(table.slot_bytes));
+        let slot = self.tables[LinkClass::Peer as usize][Proto::Simple as usize]
+            .map_or(1, |table| u64::from(table.slot_bytes));
         bytes.div_ceil(slot.max(1))
     }
 
@@ -601,7 +613,8 @@ fn options(machine: &Machine, graph: &Graph, agreed: &Agreed) -> Vec<Option<Opti
         let (ways, channels) = (agreed.ways(func), |bytes| channels(agreed, bytes));
         let filtered = Choices::fill(machine, func, graph, ways, channels);
         let untold = AtomicBool::new(filtered.is_none());
-        let choices = filtered.or_else(|| Choices::fill(machine, func, graph, Ways { algos: Ways::ALL.algos, ..ways }, channels));
+        let choices =
+            filtered.or_else(|| Choices::fill(machine, func, graph, Ways { algos: Ways::ALL.algos, ..ways }, channels));
         let place = func as usize;
         all.resize_with(all.len().max(place + 1), || None);
         all[place] = choices.map(|choices| Options { choices, untold });

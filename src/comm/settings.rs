@@ -114,7 +114,9 @@ impl Settings {
     /// word in `NCCL_ALGO` or `NCCL_PROTO`.
     pub(super) fn read() -> Result<Settings, Error> {
         let params = params::snapshot();
-        let told = Some(params.int(params::BUFFSIZE)).filter(|bytes| *bytes > 0).map(|bytes| bytes / crate::plan::SLOTS as i64);
+        let told = Some(params.int(params::BUFFSIZE))
+            .filter(|bytes| *bytes > 0)
+            .map(|bytes| bytes / crate::plan::SLOTS as i64);
         Ok(Settings {
             net: net_config(&params)?,
             host_id: params.text(params::HOSTID).map(str::to_string),
@@ -165,7 +167,9 @@ fn halved(bytes: u32, halvings: u32, least: u32) -> u32 {
 
 impl Range {
     fn read(params: &Snapshot) -> Range {
-        let one = |new: Key, old: Key| params.set_int(new).or(params.set_int(old)).and_then(|number| u32::try_from(number).ok());
+        let one = |new: Key, old: Key| {
+            params.set_int(new).or(params.set_int(old)).and_then(|number| u32::try_from(number).ok())
+        };
         Range {
             low: one(params::MIN_NCHANNELS, params::MIN_NRINGS).unwrap_or(1),
             high: one(params::MAX_NCHANNELS, params::MAX_NRINGS).unwrap_or(CHANNELS_MAX),
@@ -200,7 +204,9 @@ fn usable(
         match (asked, software) {
             (false, true) => ways.protos = simple,
             (false, false) => ways.protos = simple | ll,
-            (true, true) if ways.protos == ll128 => simple_instead(ways, "only LL128, which the software device does not have"),
+            (true, true) if ways.protos == ll128 => {
+                simple_instead(ways, "only LL128, which the software device does not have")
+            }
             (true, false) if ways.protos == ll128 && capability < LL128_CAPABILITY => {
                 simple_instead(ways, "only LL128, which needs a GPU of compute capability 7.0 or later");
             }
@@ -226,7 +232,8 @@ fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
     for warning in warnings {
         log::warn!("NCCL_SOCKET_IFNAME: {warning}");
     }
-    let seconds = |key: Key| u64::try_from(params.int(key)).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let seconds =
+        |key: Key| u64::try_from(params.int(key)).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let defaults = NetConfig::default();
     Ok(NetConfig {
         interfaces,
@@ -374,7 +381,13 @@ mod tests {
     fn peers(protos: u8) -> Vec<PeerFacts> {
         let one = |rank: u32| PeerFacts {
             rank,
-            host: HostFacts { name: "a".into(), boot_id: "b".into(), network_namespace: 1, pid_namespace: 2, pid: rank },
+            host: HostFacts {
+                name: "a".into(),
+                boot_id: "b".into(),
+                network_namespace: 1,
+                pid_namespace: 2,
+                pid: rank,
+            },
             process: u64::from(rank),
             device: rank as i32,
             context: 0,

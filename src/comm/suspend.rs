@@ -54,7 +54,11 @@ impl Comm {
     /// What the communicator holds, for the log.
     pub(super) fn memory_line(&self) -> String {
         let (links, persist) = (self.memory(MemoryStat::Suspend), self.memory(MemoryStat::Persist));
-        format!("comm {:#x} rank {} holds {persist} bytes of memory, and {links} bytes of links", self.handle(), self.rank)
+        format!(
+            "comm {:#x} rank {} holds {persist} bytes of memory, and {links} bytes of links",
+            self.handle(),
+            self.rank
+        )
     }
 
     /// Refuses a data call while the communicator is suspended.
@@ -65,7 +69,8 @@ impl Comm {
         match self.suspended.load(Ordering::Acquire) {
             false => Ok(()),
             true => Err(Error::InvalidUsage(
-                "the communicator is suspended (ncclCommSuspend); it can be used again after ncclCommResume".to_string(),
+                "the communicator is suspended (ncclCommSuspend); it can be used again after ncclCommResume"
+                    .to_string(),
             )),
         }
     }

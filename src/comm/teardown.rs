@@ -291,10 +291,14 @@ pub fn free_ended() {
     let (unused, mut keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(unused);
     let devices: BTreeSet<i32> = unused.iter().flat_map(|comm| comm.devices_of_memory()).collect();
     // From here on nothing is launched there until the memory is free.
-    let gates: BTreeMap<i32, _> = devices.into_iter().filter_map(|device| Some((device, gate::allocating(device)?))).collect();
-    let mut busy: BTreeSet<i32> = keep.iter().chain(&unused).filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
+    let gates: BTreeMap<i32, _> =
+        devices.into_iter().filter_map(|device| Some((device, gate::allocating(device)?))).collect();
+    let mut busy: BTreeSet<i32> =
+        keep.iter().chain(&unused).filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
     arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device)));
-    let quiet = |comm: &Arc<Comm>| comm.devices_of_memory().all(|device| gates.contains_key(&device) && !busy.contains(&device));
+    let quiet = |comm: &Arc<Comm>| {
+        comm.devices_of_memory().all(|device| gates.contains_key(&device) && !busy.contains(&device))
+    };
     let (free, behind): (Vec<_>, Vec<_>) = unused.into_iter().partition(quiet);
     keep.extend(behind);
     self::ended().extend(keep);

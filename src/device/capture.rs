@@ -57,7 +57,8 @@ impl Capture {
         let table = table(driver)?;
         let (mut status, mut id, mut graph) = (NOT_CAPTURING, 0, null_mut());
         // SAFETY: the pointers are to live variables; NULL asks for no dependencies.
-        let code = unsafe { (table.capture_info)(stream.raw(), &mut status, &mut id, &mut graph, null_mut(), null_mut()) };
+        let code =
+            unsafe { (table.capture_info)(stream.raw(), &mut status, &mut id, &mut graph, null_mut(), null_mut()) };
         driver.check("cuStreamGetCaptureInfo", code)?;
         if graph.is_null() {
             // It has been invalidated meanwhile.
@@ -110,6 +111,8 @@ unsafe extern "C" fn gone<T: Kept>(data: *mut c_void) {
 pub(super) fn table(driver: &Driver) -> Result<&GraphTable, Error> {
     driver.graphs.as_ref().ok_or_else(|| {
         let version = driver.version();
-        Error::InvalidUsage(format!("calls in CUDA graphs need a driver of CUDA 11.3 or newer; this one says {version}"))
+        Error::InvalidUsage(format!(
+            "calls in CUDA graphs need a driver of CUDA 11.3 or newer; this one says {version}"
+        ))
     })
 }

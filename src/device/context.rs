@@ -201,7 +201,9 @@ impl Context {
         self.gone.store(true, Ordering::Release);
         let (device, raw) = (self.device, self.raw);
         let text = match code {
-            DEINITIALIZED => format!("the CUDA driver is shutting down, and context {raw:p} of device {device} is gone"),
+            DEINITIALIZED => {
+                format!("the CUDA driver is shutting down, and context {raw:p} of device {device} is gone")
+            }
             _ => format!("context {raw:p} of device {device} is gone: it was reset (cudaDeviceReset) or destroyed"),
         };
         Error::Cuda { call, code, text }
@@ -231,13 +233,15 @@ impl Context {
             }
         } else {
             // SAFETY: the pointer is to a live variable; the driver checks the stream.
-            self.driver.check("cuStreamGetCtx", unsafe { (self.driver.table.stream_context)(stream.raw(), &mut owner) })?;
+            self.driver
+                .check("cuStreamGetCtx", unsafe { (self.driver.table.stream_context)(stream.raw(), &mut owner) })?;
         }
         if owner == self.raw {
             return Ok(());
         }
         let (stream, raw, device) = (stream.0, self.raw, self.device);
-        let other = self.device_of(owner).map_or_else(|| "an unknown device".to_string(), |device| format!("device {device}"));
+        let other =
+            self.device_of(owner).map_or_else(|| "an unknown device".to_string(), |device| format!("device {device}"));
         Err(Error::InvalidArgument(format!(
             "stream {stream:#x} belongs to CUDA context {owner:p} of {other}, and the communicator to context {raw:p} of device \
              {device}"
@@ -278,7 +282,8 @@ impl Context {
     pub(super) fn download(&self, data: &mut [u8], address: u64) -> Result<(), Error> {
         let _entered = self.enter()?;
         // SAFETY: the caller vouches for the range; the destination lives until the wait below.
-        let code = unsafe { (self.driver.table.copy_to_host)(data.as_mut_ptr().cast(), address, data.len(), self.setup) };
+        let code =
+            unsafe { (self.driver.table.copy_to_host)(data.as_mut_ptr().cast(), address, data.len(), self.setup) };
         self.driver.check("cuMemcpyDtoHAsync", code)?;
         self.finish_setup()
     }
@@ -394,7 +399,9 @@ impl Context {
         self.peers(|other| {
             let mut yes = 0;
             // SAFETY: the pointer is to a live integer; both ordinals are in range.
-            let code = unsafe { (self.driver.table.peer_attribute)(&mut yes, PEER_ATTRIBUTE_NATIVE_ATOMICS, self.device, other) };
+            let code = unsafe {
+                (self.driver.table.peer_attribute)(&mut yes, PEER_ATTRIBUTE_NATIVE_ATOMICS, self.device, other)
+            };
             // A driver that cannot say does not vouch for it.
             Ok(code == SUCCESS && yes != 0)
         })

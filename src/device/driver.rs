@@ -54,8 +54,10 @@ macro_rules! driver_table {
 
 /// The driver has not what this library cannot do without: everything in [`Table`] is in NVIDIA's since CUDA 10.1.
 fn lacking(library: &Library, symbol: &str) -> Error {
-    let text =
-        format!("the CUDA driver {} lacks {symbol}: it is too old (CUDA 10.1 is the oldest), or a placeholder", file_of(library));
+    let text = format!(
+        "the CUDA driver {} lacks {symbol}: it is too old (CUDA 10.1 is the oldest), or a placeholder",
+        file_of(library)
+    );
     Error::NoCuda(text)
 }
 
@@ -192,8 +194,16 @@ impl Driver {
         // SAFETY: the driver API declares the symbol with this signature.
         let context_number = unsafe { library.get::<ContextNumber>(b"cuCtxGetId") }.ok().map(|s| *s);
         let virtual_memory = VirtualTable::load(&library).ok();
-        let mut driver =
-            Driver { table, graphs, virtual_memory, context_number, load_image, no_wake, version: 0, _library: library };
+        let mut driver = Driver {
+            table,
+            graphs,
+            virtual_memory,
+            context_number,
+            load_image,
+            no_wake,
+            version: 0,
+            _library: library,
+        };
         // SAFETY: the only argument is a flag word that must be 0.
         driver.check("cuInit", unsafe { (driver.table.init)(0) })?;
         let mut version = 0;

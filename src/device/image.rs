@@ -128,7 +128,14 @@ impl Kernels {
     /// # Safety
     /// The argument must be what the kernel takes by value, and everything that it points to must
     /// stay alive until the launch has ended.
-    pub unsafe fn launch<T>(&self, index: usize, blocks: u32, threads: u32, stream: Stream, argument: &T) -> Result<(), Error> {
+    pub unsafe fn launch<T>(
+        &self,
+        index: usize,
+        blocks: u32,
+        threads: u32,
+        stream: Stream,
+        argument: &T,
+    ) -> Result<(), Error> {
         let driver = self.context.driver();
         let mut parameters = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
         // SAFETY: the function belongs to the loaded module; the driver copies the argument before it returns.

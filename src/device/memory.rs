@@ -254,7 +254,8 @@ impl HostFlag {
         let first = HostFlag::ERROR_OFFSET as usize / 4;
         words[0] = self.word(first).load(Ordering::Acquire);
         if words[0] != 0 {
-            (1..HostFlag::ERROR_WORDS).for_each(|place| words[place] = self.word(first + place).load(Ordering::Relaxed));
+            (1..HostFlag::ERROR_WORDS)
+                .for_each(|place| words[place] = self.word(first + place).load(Ordering::Relaxed));
         }
         words
     }

@@ -189,7 +189,9 @@ impl Nvrtc {
         let known = self.architectures();
         let nearest = known.iter().rev().find(|known| **known <= architecture).copied().ok_or_else(|| {
             let (major, minor) = self.version;
-            Error::NoCuda(format!("libnvrtc {major}.{minor} does not compile for compute capability {architecture} any more"))
+            Error::NoCuda(format!(
+                "libnvrtc {major}.{minor} does not compile for compute capability {architecture} any more"
+            ))
         })?;
         let machine = nearest == architecture;
         let option = format!("--gpu-architecture={}_{nearest}", if machine { "sm" } else { "compute" });
@@ -224,7 +226,11 @@ impl Nvrtc {
         // SAFETY: the compiler gives a static string for every number.
         let text = unsafe { CStr::from_ptr((self.table.error_string)(code)) }.to_string_lossy();
         let lines: Vec<&str> = log.trim_end_matches('\0').lines().take(20).collect();
-        Err(Error::Internal(format!("{call} of the kernels with libnvrtc {:?}: {text}: {}", self.version, lines.join("; "))))
+        Err(Error::Internal(format!(
+            "{call} of the kernels with libnvrtc {:?}: {text}: {}",
+            self.version,
+            lines.join("; ")
+        )))
     }
 }
 
@@ -271,7 +277,9 @@ fn folders() -> Vec<PathBuf> {
     let runtimes = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
     let runtimes =
         runtimes.filter(|file| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcudart.so")));
-    let beside = runtimes.filter_map(Path::parent).flat_map(|folder| [folder.to_path_buf(), folder.join("../../cuda_nvrtc/lib")]);
+    let beside = runtimes
+        .filter_map(Path::parent)
+        .flat_map(|folder| [folder.to_path_buf(), folder.join("../../cuda_nvrtc/lib")]);
     let mut folders: Vec<PathBuf> = beside.chain(toolkits).collect();
     folders.dedup();
     folders
@@ -279,7 +287,8 @@ fn folders() -> Vec<PathBuf> {
 
 /// What to try, in this order: names for the dynamic linker, which also finds what the process has loaded, then paths.
 fn candidates(driver_version: i32, folders: &[PathBuf]) -> Vec<PathBuf> {
-    let numbered = MAJORS.into_iter().filter(|major| *major <= driver_version / 1000).map(|major| format!("{PLAIN}.{major}"));
+    let numbered =
+        MAJORS.into_iter().filter(|major| *major <= driver_version / 1000).map(|major| format!("{PLAIN}.{major}"));
     let names: Vec<String> = numbered.chain([PLAIN.to_string()]).collect();
     let paths = folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));
     names.iter().map(PathBuf::from).chain(paths.filter(|path| path.exists())).collect()
@@ -291,7 +300,8 @@ mod tests {
 
     #[test]
     fn compilers_newer_than_the_driver_are_not_tried() {
-        let names = |version| candidates(version, &[]).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let names =
+            |version| candidates(version, &[]).iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
         assert_eq!(names(13010), ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]);
         assert_eq!(names(12040), ["libnvrtc.so.12", "libnvrtc.so"]);
     }

@@ -71,18 +71,28 @@ impl PhysicalMemory {
     ///
     /// # Errors
     /// [`Error::Cuda`] where the device has no memory, or the driver cannot do this.
-    pub fn zeroed_at_first(context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<(PhysicalMemory, OwnedFd), Error> {
+    pub fn zeroed_at_first(
+        context: &Arc<Context>,
+        bytes: usize,
+        zeroed: usize,
+    ) -> Result<(PhysicalMemory, OwnedFd), Error> {
         let (driver, table, _entered) = (context.driver(), table(context)?, context.enter()?);
         let location = Location { kind: DEVICE, id: context.device() };
-        let properties =
-            Properties { kind: PINNED, handle_types: FILE_DESCRIPTOR, location, win32: std::ptr::null(), flags: [0; 8] };
+        let properties = Properties {
+            kind: PINNED,
+            handle_types: FILE_DESCRIPTOR,
+            location,
+            win32: std::ptr::null(),
+            flags: [0; 8],
+        };
         let mut unit = 0;
         // SAFETY: the pointers are to a live number and to live properties.
         let code = unsafe { (table.granularity)(&mut unit, (&raw const properties).cast(), MINIMUM) };
         driver.check("cuMemGetAllocationGranularity", code)?;
         let (bytes, mut handle) = (bytes.next_multiple_of(unit.max(1)), 0);
         // SAFETY: as above.
-        driver.check("cuMemCreate", unsafe { (table.create)(&mut handle, bytes, (&raw const properties).cast(), 0) })?;
+        driver
+            .check("cuMemCreate", unsafe { (table.create)(&mut handle, bytes, (&raw const properties).cast(), 0) })?;
         let handle = Handle { table, handle };
         let mut fd: c_int = -1;
         // SAFETY: the pointer is to a live integer, which is what this kind of handle is.
@@ -174,6 +184,7 @@ impl Drop for Handle<'_> {
 
 fn table(context: &Context) -> Result<&'static VirtualTable, Error> {
     let driver = context.driver();
-    let lacks = || Error::NoCuda(format!("the CUDA driver, version {}, has no virtual memory management", driver.version()));
+    let lacks =
+        || Error::NoCuda(format!("the CUDA driver, version {}, has no virtual memory management", driver.version()));
     driver.virtual_memory.as_ref().ok_or_else(lacks)
 }

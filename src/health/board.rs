@@ -193,7 +193,8 @@ mod tests {
         assert!((0..100).all(|serial| board.note(record(serial, 1))));
         board.mine = 1;
         assert!(!board.trouble());
-        let agree: Vec<bool> = (0..100).map(|serial| board.note(record(serial, if serial == 90 { 2 } else { 1 }))).collect();
+        let agree: Vec<bool> =
+            (0..100).map(|serial| board.note(record(serial, if serial == 90 { 2 } else { 1 }))).collect();
         assert!(board.trouble());
         assert!(agree.iter().enumerate().all(|(serial, agree)| *agree == (serial != 90)));
         let text = board.disagreement().expect("a difference");

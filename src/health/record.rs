@@ -66,7 +66,8 @@ impl Record {
 /// The sentence about the first call on which ranks do not agree, among the last calls of some ranks; none where
 /// those that can be compared are alike. Ranks that have not made a call yet are out of account.
 pub fn disagreement(ranks: &[(u32, Vec<Record>)]) -> Option<String> {
-    let mut serials: Vec<u64> = ranks.iter().flat_map(|(_, records)| records.iter().map(|record| record.serial)).collect();
+    let mut serials: Vec<u64> =
+        ranks.iter().flat_map(|(_, records)| records.iter().map(|record| record.serial)).collect();
     serials.sort_unstable();
     serials.dedup();
     serials.into_iter().find_map(|serial| {
@@ -85,7 +86,8 @@ pub fn disagreement(ranks: &[(u32, Vec<Record>)]) -> Option<String> {
 fn sentence(serial: u64, groups: &[(Record, Vec<u32>)]) -> String {
     let list = |ranks: &[u32]| ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let who = |ranks: &[u32]| format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks));
-    let calls: Vec<String> = groups.iter().map(|(record, ranks)| format!("{} called {}", who(ranks), record.text())).collect();
+    let calls: Vec<String> =
+        groups.iter().map(|(record, ranks)| format!("{} called {}", who(ranks), record.text())).collect();
     format!("collective {serial} of the communicator does not match: {}", calls.join("; "))
 }
 

@@ -79,14 +79,16 @@ impl Waiting {
         let gone = || peers.iter().filter(|peer| peer.gone);
         if let Some(peer) = gone().find(|peer| !peer.has_called(&self.record)) {
             let rank = peer.rank;
-            let text =
-                format!("rank {rank} is gone: its process has ended, and rank {me} waits for it in collective {serial}, {call}");
+            let text = format!(
+                "rank {rank} is gone: its process has ended, and rank {me} waits for it in collective {serial}, {call}"
+            );
             return Verdict::Lost(rank, format!("{text}; {}", peer.last_text()));
         }
         if let Some(peer) = gone().find(|peer| !peer.ended) {
             let since = *self.gone_since.get_or_insert(now);
             if now.saturating_sub(since) >= GONE_LIMIT {
-                let text = format!("rank {} is gone: its process has ended during collective {serial}, {call}", peer.rank);
+                let text =
+                    format!("rank {} is gone: its process has ended during collective {serial}, {call}", peer.rank);
                 return Verdict::Lost(
                     peer.rank,
                     format!("{text}, which rank {me} has not come to the end of for {GONE_LIMIT:?}"),
@@ -98,7 +100,8 @@ impl Waiting {
         match missing.first() {
             Some(first) if !self.said && late.is_some_and(|late| waited >= late) => {
                 self.said = true;
-                let others = if missing.len() > 1 { format!(" (nor have {} others)", missing.len() - 1) } else { String::new() };
+                let others =
+                    if missing.len() > 1 { format!(" (nor have {} others)", missing.len() - 1) } else { String::new() };
                 let text = format!("rank {me} has been in collective {serial}, {call}, for {} s", waited.as_secs());
                 Verdict::Late(format!("{text}: rank {} has not called it{others}; {}", first.rank, first.last_text()))
             }

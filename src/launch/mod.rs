@@ -74,7 +74,11 @@ pub fn run_group_after(
 /// Checks the calls of a group; gives what the graphs keep for them that they are captured into.
 fn captured(comms: &[&Arc<Comm>], calls: &[(Arc<Comm>, Call)]) -> Result<Vec<Option<Arc<Captured>>>, Error> {
     let captures = check_all(comms, calls)?;
-    comms.iter().zip(captures).map(|(comm, capture)| capture.map(|capture| comm.captured(&capture)).transpose()).collect()
+    comms
+        .iter()
+        .zip(captures)
+        .map(|(comm, capture)| capture.map(|capture| comm.captured(&capture)).transpose())
+        .collect()
 }
 
 fn prepare_all(
@@ -150,7 +154,9 @@ fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Resu
     comm.check_ready()?;
     comm.check_awake()?;
     if completion_events(calls.clone()).count() > 1 {
-        return Err(Error::InvalidUsage("Only one launch-completion event may be provided in one NCCL group".to_string()));
+        return Err(Error::InvalidUsage(
+            "Only one launch-completion event may be provided in one NCCL group".to_string(),
+        ));
     }
     peers::check(comm, calls.clone())?;
     streams(calls.clone()).try_for_each(|stream| comm.context().check_stream(stream))?;
@@ -184,7 +190,10 @@ fn streams<'a>(calls: impl Iterator<Item = &'a Call>) -> impl Iterator<Item = St
 
 /// The events that the configurations of calls name (delta §3.3); 0 names none.
 fn completion_events<'a>(calls: impl Iterator<Item = &'a Call>) -> impl Iterator<Item = usize> {
-    calls.filter_map(|call| call.config.as_ref()).map(|config| config.launch_completion_event).filter(|event| *event != 0)
+    calls
+        .filter_map(|call| call.config.as_ref())
+        .map(|config| config.launch_completion_event)
+        .filter(|event| *event != 0)
 }
 
 /// Where a communicator has failed because ranks are out of step: marks all links of this rank, once, so that whoever

@@ -95,7 +95,8 @@ pub(super) fn copies(me: i32, calls: &[(&Call, u32)]) -> Vec<(Call, u32)> {
 /// The calls, with AlltoAll, Gather and Scatter as the messages that they consist of; none where they have schedules.
 pub(super) fn expanded(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Option<Vec<(Call, u32)>> {
     let nranks = comm.nranks() as u32;
-    let is_messages = |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !parts.schedules.has(func);
+    let is_messages =
+        |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !parts.schedules.has(func);
     if !calls.iter().any(|(call, _)| is_messages(call.func)) {
         return None;
     }

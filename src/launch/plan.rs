@@ -135,7 +135,12 @@ impl<'a> Plan<'a> {
         let cut = self.parts.schedules.cut_half(half, call.bytes(), DataType::Int8)?;
         self.need(self.parts.schedules.missing_half(half).into_iter());
         let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, DataType::Int8, &Operator::COPY) };
-        self.items.push(Item { stage: Stage::Messages, kernel: kernel_number(Proto::Simple, DataType::Int8), block, work });
+        self.items.push(Item {
+            stage: Stage::Messages,
+            kernel: kernel_number(Proto::Simple, DataType::Int8),
+            block,
+            work,
+        });
         Ok(())
     }
 
@@ -171,7 +176,8 @@ impl<'a> Plan<'a> {
             blocks.resize(blocks.len().max(block as usize + 1), Vec::new());
             blocks[block as usize].push(work);
         }
-        let launches: Result<Vec<Launch>, Error> = groups.iter().map(|group| self.launch(group.kernel, &group.blocks)).collect();
+        let launches: Result<Vec<Launch>, Error> =
+            groups.iter().map(|group| self.launch(group.kernel, &group.blocks)).collect();
         Ok((launches?, self.missing))
     }
 
@@ -180,9 +186,11 @@ impl<'a> Plan<'a> {
         let mut arguments = self.parts.schedules.arguments(self.parts.flag.address());
         arguments.peers = self.parts.registrations.as_ref().map_or(0, Registrations::table);
         let depth = columns.iter().map(Vec::len).max().unwrap_or(0);
-        let item = |place: usize| columns[place % columns.len()].get(place / columns.len()).copied().unwrap_or_default();
+        let item =
+            |place: usize| columns[place % columns.len()].get(place / columns.len()).copied().unwrap_or_default();
         let total = depth * columns.len();
-        arguments.nwork = u32::try_from(total).map_err(|_| Error::InvalidUsage(format!("{total} operations in one group")))?;
+        arguments.nwork =
+            u32::try_from(total).map_err(|_| Error::InvalidUsage(format!("{total} operations in one group")))?;
         arguments.nchannels = columns.len() as u32;
         if total <= MAX_WORK {
             (0..total).for_each(|place| arguments.work[place] = item(place));

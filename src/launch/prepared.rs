@@ -61,8 +61,9 @@ pub(super) fn prepare<'c>(
 
 /// With one rank every call is a copy, but for a user's scalar.
 fn alone(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Result<Vec<Action>, Error> {
-    let copy =
-        |call: &Call| (call.send != call.recv).then(|| Action::Copy { to: call.recv, from: call.send, bytes: call.bytes() });
+    let copy = |call: &Call| {
+        (call.send != call.recv).then(|| Action::Copy { to: call.recv, from: call.send, bytes: call.bytes() })
+    };
     let mut actions = Vec::new();
     for (call, serial) in calls.iter().filter(|(call, _)| call.count > 0 && !call.func.has_peer()) {
         match plan::is_copy_alone(call) {
@@ -70,8 +71,9 @@ fn alone(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Result<Vec<Actio
             false => actions.push(Action::Launch(Box::new(Plan::alone(comm, parts, call, *serial)?))),
         }
     }
-    actions
-        .extend(peers::copies(comm.rank(), calls).iter().filter(|(call, _)| call.count > 0).filter_map(|(call, _)| copy(call)));
+    actions.extend(
+        peers::copies(comm.rank(), calls).iter().filter(|(call, _)| call.count > 0).filter_map(|(call, _)| copy(call)),
+    );
     Ok(actions)
 }
 

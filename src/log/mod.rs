@@ -92,7 +92,10 @@ pub fn to_stdout(text: &str) {
 /// Takes a lock that a thread holds for as long as a line takes; in a forked child, whose line may be lost, within
 /// [`CHILDS_PATIENCE`]. The locks of this room are the standard library's: those of `parking_lot` share tables, which a child
 /// may find locked, too.
-fn hold<G>(wait: impl FnOnce() -> Result<G, PoisonError<G>>, attempt: impl Fn() -> Result<G, TryLockError<G>>) -> Option<G> {
+fn hold<G>(
+    wait: impl FnOnce() -> Result<G, PoisonError<G>>,
+    attempt: impl Fn() -> Result<G, TryLockError<G>>,
+) -> Option<G> {
     if !sys::is_forked() {
         return Some(wait().unwrap_or_else(PoisonError::into_inner));
     }

@@ -26,7 +26,10 @@ fn layouts() {
     );
     assert_eq!(line(Kind::Version, "", "NCCL version 2.32.3+cuda13.0"), "NCCL version 2.32.3+cuda13.0\n");
     assert_eq!(line(Kind::Trace, "", "ncclGroupStart()"), "vm:13381:13382 NCCL CALL ncclGroupStart()\n");
-    assert_eq!(line(Kind::Trace, "", "posted 3"), "vm:13381:13382 [0] 12.500000 ncclGroupEndInternal:776 NCCL TRACE posted 3\n");
+    assert_eq!(
+        line(Kind::Trace, "", "posted 3"),
+        "vm:13381:13382 [0] 12.500000 ncclGroupEndInternal:776 NCCL TRACE posted 3\n"
+    );
     assert!(line(Kind::Attn, "", "x").contains(" (ncclGroupEndInternal) NCCL ATTN x\n"));
     assert_eq!(short_file("/build/oxccl/src/comm/init.rs"), "comm/init.rs");
     assert_eq!(short_module("nccl::comm::init"), "comm::init");
@@ -69,7 +72,8 @@ fn lines_that_people_look_for() {
 #[test]
 fn levels() {
     let all = [Kind::Version, Kind::Warn, Kind::Attn, Kind::Info, Kind::Trace];
-    for (word, shown) in [("VERSION", 1), ("WARN", 2), ("ATTN", 3), ("INFO", 4), ("abort", 4), (" Trace ", 5), ("x", 0), ("", 0)]
+    for (word, shown) in
+        [("VERSION", 1), ("WARN", 2), ("ATTN", 3), ("INFO", 4), ("abort", 4), (" Trace ", 5), ("x", 0), ("", 0)]
     {
         let settings = settings(&[("NCCL_DEBUG", word)]);
         let count = all.iter().filter(|kind| settings.shows(**kind)).count();

@@ -133,9 +133,11 @@ const USED: &[Param] = &[
     text("NCCL_CONF_FILE", "~/.nccl.conf", "configuration file, read before /etc/nccl.conf"),
     text("NCCL_DEBUG", "unset", "what the log shows: VERSION, WARN, ATTN, INFO, ABORT or TRACE").published(),
     text("NCCL_DEBUG_LEVELS", "NONE", "kinds of line that are shown besides, a comma-separated list").published(),
-    text("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV", "subsystems of INFO and TRACE lines; ^ in front: all others").published(),
+    text("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,ENV", "subsystems of INFO and TRACE lines; ^ in front: all others")
+        .published(),
     text("NCCL_DEBUG_FILE", "stdout", "log file; %h is the host's name, %p the process id").published(),
-    text("NCCL_DEBUG_TIMESTAMP_FORMAT", "[%F %T] ", "timestamp for strftime; %1f to %9f: fraction of the second").published(),
+    text("NCCL_DEBUG_TIMESTAMP_FORMAT", "[%F %T] ", "timestamp for strftime; %1f to %9f: fraction of the second")
+        .published(),
     text("NCCL_DEBUG_TIMESTAMP_LEVELS", "WARN,ATTN", "kinds of line that carry a timestamp").published(),
     flag("NCCL_WARN_ENABLE_DEBUG_INFO", false, "the first WARN line raises the level to INFO").private(),
     flag("NCCL_SET_THREAD_NAME", false, "helper threads get names").published(),
@@ -149,12 +151,32 @@ const USED: &[Param] = &[
     text("NCCL_SOCKET_FAMILY", "any", "AF_INET or AF_INET6").fresh(),
     over("NCCL_SOCKET_MAGIC", 0, i64::MAX, "63-bit number by which the sockets of a job know each other"),
     int("NCCL_SOCKET_RETRY_CNT", 34, 0, 10_000, "retries of a refused or timed-out connect").fresh(),
-    int("NCCL_SOCKET_RETRY_SLEEP_MSEC", 100, 0, 600_000, "milliseconds before the first retry; the k-th waits k times this")
+    int(
+        "NCCL_SOCKET_RETRY_SLEEP_MSEC",
+        100,
+        0,
+        600_000,
+        "milliseconds before the first retry; the k-th waits k times this",
+    )
+    .fresh(),
+    int(
+        "OXCCL_BOOTSTRAP_TIMEOUT",
+        0,
+        0,
+        INT_MAX,
+        "seconds until ranks that are missing at init are an error; 0 = never",
+    )
+    .fresh(),
+    int("OXCCL_BOOTSTRAP_PROGRESS", 30, 0, INT_MAX, "seconds between log lines that name missing ranks; 0 = none")
         .fresh(),
-    int("OXCCL_BOOTSTRAP_TIMEOUT", 0, 0, INT_MAX, "seconds until ranks that are missing at init are an error; 0 = never").fresh(),
-    int("OXCCL_BOOTSTRAP_PROGRESS", 30, 0, INT_MAX, "seconds between log lines that name missing ranks; 0 = none").fresh(),
-    int("OXCCL_LATE_WARN", 30, 0, INT_MAX, "seconds until ranks that others wait for in a collective are named; 0 = never")
-        .fresh(),
+    int(
+        "OXCCL_LATE_WARN",
+        30,
+        0,
+        INT_MAX,
+        "seconds until ranks that others wait for in a collective are named; 0 = never",
+    )
+    .fresh(),
     // The communicator's configuration.
     over_choice("NCCL_COMM_BLOCKING", 1, "overrides config.blocking"),
     over("NCCL_CGA_CLUSTER_SIZE", 0, 8, "overrides config.cgaClusterSize"),
@@ -164,7 +186,8 @@ const USED: &[Param] = &[
     over_choice("NCCL_COMM_SPLIT_SHARE_RESOURCES", 1, "overrides config.splitShare"),
     over_choice("NCCL_COMM_SHRINK_SHARE_RESOURCES", 1, "overrides config.shrinkShare"),
     over_choice("NCCL_COLLNET_ENABLE", 1, "overrides config.collnetEnable"),
-    text("NCCL_CTA_POLICY", "unset", "DEFAULT, EFFICIENCY, ZERO, joined by |, or 0, 1, 2; overrides config.CTAPolicy").fresh(),
+    text("NCCL_CTA_POLICY", "unset", "DEFAULT, EFFICIENCY, ZERO, joined by |, or 0, 1, 2; overrides config.CTAPolicy")
+        .fresh(),
     over("NCCL_NVLS_NCHANNELS", 1, INT_MAX, "overrides config.nvlsCTAs"),
     over("NCCL_NCHANNELS_PER_NET_PEER", 1, 64, "overrides config.nChannelsPerNetPeer"),
     over_choice("NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE", 1, "overrides config.nvlinkCentricSched"),
@@ -178,8 +201,12 @@ const USED: &[Param] = &[
     // Transports and sizes.
     flag("NCCL_P2P_DISABLE", false, "devices do not read or write each other's memory").fresh(),
     flag("NCCL_P2P_DIRECT_DISABLE", false, "no plain pointers between ranks of one process").fresh(),
-    flag("NCCL_LOCAL_REGISTER", true, "registered memory is used in place of the library's own, where all ranks allow it")
-        .fresh(),
+    flag(
+        "NCCL_LOCAL_REGISTER",
+        true,
+        "registered memory is used in place of the library's own, where all ranks allow it",
+    )
+    .fresh(),
     flag("NCCL_SHM_DISABLE", false, "no shared host memory between ranks of one host").fresh(),
     choice("NCCL_CUMEM_ENABLE", -2, -2, 1, "allocate through the driver's virtual memory API; -2 = where it works"),
     int(
@@ -195,8 +222,12 @@ const USED: &[Param] = &[
     int("NCCL_MAX_NCHANNELS", -2, 1, 64, "most channels; -2 = the library decides"),
     int("NCCL_MIN_NRINGS", -2, 1, 64, "old name of NCCL_MIN_NCHANNELS"),
     int("NCCL_MAX_NRINGS", -2, 1, 64, "old name of NCCL_MAX_NCHANNELS"),
-    text("NCCL_ALGO", "automatic", "algorithms: [function:]list, entries separated by ;, ^ in front of a list: all but these")
-        .fresh(),
+    text(
+        "NCCL_ALGO",
+        "automatic",
+        "algorithms: [function:]list, entries separated by ;, ^ in front of a list: all but these",
+    )
+    .fresh(),
     text("NCCL_PROTO", "automatic", "protocols LL, LL128, Simple; written as NCCL_ALGO").fresh(),
 ];
 

@@ -72,7 +72,8 @@ fn integers_are_read_as_c_reads_them() {
 fn the_files_win_over_nothing_but_defaults() {
     let user = "NCCL_BUFFSIZE=1\nNCCL_NTHREADS=2\n";
     let host = "NCCL_BUFFSIZE=3\nNCCL_ALGO=ring\n";
-    let mut fake = Fake::with(&[("HOME", "/u"), ("NCCL_NTHREADS", "4")], &[("/u/.nccl.conf", user), ("/etc/nccl.conf", host)]);
+    let mut fake =
+        Fake::with(&[("HOME", "/u"), ("NCCL_NTHREADS", "4")], &[("/u/.nccl.conf", user), ("/etc/nccl.conf", host)]);
     let (origins, notes) = conf::apply(&mut fake);
     assert_eq!(fake.get("NCCL_BUFFSIZE").as_deref(), Some("1"));
     assert_eq!(fake.get("NCCL_NTHREADS").as_deref(), Some("4"));
@@ -155,7 +156,10 @@ fn the_documentation_is_the_tables() {
         std::fs::write(&path, markdown()).expect("docs/PARAMETERS.md can be written");
     }
     let page = std::fs::read_to_string(&path).expect("docs/PARAMETERS.md");
-    assert!(page == markdown(), "docs/PARAMETERS.md is not the table's: OXCCL_BLESS=1 cargo test --lib params writes it");
+    assert!(
+        page == markdown(),
+        "docs/PARAMETERS.md is not the table's: OXCCL_BLESS=1 cargo test --lib params writes it"
+    );
 }
 
 #[test]

@@ -115,7 +115,11 @@ pub fn compile(kind: Kind, graph: &Graph, channel: u32, rank: u32) -> Result<Sch
     let Kind { func, algo, root } = kind;
     let nranks = graph.nranks();
     if !available(func, algo, graph) || rank >= nranks || root >= nranks {
-        return Err(Error::Internal(format!("no {} {} from root {root} for rank {rank} of {nranks}", algo.name(), func.name())));
+        return Err(Error::Internal(format!(
+            "no {} {} from root {root} for rank {rank} of {nranks}",
+            algo.name(),
+            func.name()
+        )));
     }
     let channel = graph.channel(channel);
     let (ring, seats) = (&channel.ring, &channel.tree);

@@ -87,7 +87,11 @@ impl Machine {
         for algo in Algo::ALL {
             for proto in Proto::ALL {
                 if available(func, algo, graph) && ways.allows(algo, proto) {
-                    choices.push(Choice { algo, proto, us: self.estimate(func, algo, proto, graph.nranks(), bytes, channels) });
+                    choices.push(Choice {
+                        algo,
+                        proto,
+                        us: self.estimate(func, algo, proto, graph.nranks(), bytes, channels),
+                    });
                 }
             }
         }
@@ -105,7 +109,13 @@ pub struct Choices([Choice; CLASSES]);
 
 impl Choices {
     /// Fills the table; none where no way is open. `channels` tells how many channels a call of some bytes has.
-    pub fn fill(machine: &Machine, func: Func, graph: &Graph, ways: Ways, channels: impl Fn(u64) -> u32) -> Option<Choices> {
+    pub fn fill(
+        machine: &Machine,
+        func: Func,
+        graph: &Graph,
+        ways: Ways,
+        channels: impl Fn(u64) -> u32,
+    ) -> Option<Choices> {
         let best = |class: usize| {
             // The middle of the class.
             let bytes = (1u64 << class.min(62)) / 4 * 3;
@@ -128,7 +138,8 @@ impl Choices {
 mod tests {
     use super::*;
 
-    const HOST: Machine = Machine { launch: 0.5, hop: [1.0; Proto::ALL.len()], speed: [5000.0; Proto::ALL.len()], crowd: 2.0 };
+    const HOST: Machine =
+        Machine { launch: 0.5, hop: [1.0; Proto::ALL.len()], speed: [5000.0; Proto::ALL.len()], crowd: 2.0 };
 
     #[test]
     fn few_bytes_take_few_hops_and_many_bytes_the_ring() {

@@ -66,7 +66,9 @@ impl Operator {
         match reduction {
             Reduction::Builtin(op) => Operator::builtin(op, datatype, nranks),
             Reduction::Scaled(Scalar::Bits(pre)) => Operator { flags: work_flag::PRE, pre, ..Operator::COPY },
-            Reduction::Scaled(Scalar::At(pre)) => Operator { flags: work_flag::PRE | work_flag::PRE_AT, pre, ..Operator::COPY },
+            Reduction::Scaled(Scalar::At(pre)) => {
+                Operator { flags: work_flag::PRE | work_flag::PRE_AT, pre, ..Operator::COPY }
+            }
         }
     }
 

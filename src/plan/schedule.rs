@@ -148,9 +148,12 @@ impl Schedule {
         let mut at = 0;
         while let Some(&first) = chunks.get(at) {
             let by = chunks.get(at + 1).and_then(|&second| stride(first, second));
-            let more = chunks[at..].windows(2).take_while(|pair| by.is_some() && stride(pair[0], pair[1]) == by).count();
+            let more =
+                chunks[at..].windows(2).take_while(|pair| by.is_some() && stride(pair[0], pair[1]) == by).count();
             let repeat = (more + 1).min(usize::from(u16::MAX));
-            self.push(Draft { repeat: repeat as u32, stride: by.filter(|_| repeat > 1).unwrap_or(0), ..draft }.chunk(first))?;
+            self.push(
+                Draft { repeat: repeat as u32, stride: by.filter(|_| repeat > 1).unwrap_or(0), ..draft }.chunk(first),
+            )?;
             at += repeat;
         }
         Ok(())

@@ -168,7 +168,8 @@ pub(super) fn distances(n: u32) -> BTreeSet<u32> {
     // From another root on, the trees are the same, and an AllReduce's second tree has the first one's distances.
     let order = Order::of_numbers(n);
     let trees = Tree::rooted(&order, 0).into_iter().flatten();
-    let edges = trees.flat_map(|tree| (1..n).filter_map(move |seat| Some((tree.rank(seat), tree.rank(parent(seat, n)?)))));
+    let edges =
+        trees.flat_map(|tree| (1..n).filter_map(move |seat| Some((tree.rank(seat), tree.rank(parent(seat, n)?)))));
     edges.flat_map(|(a, b)| [(a + n - b) % n, (b + n - a) % n]).collect()
 }
 
@@ -286,8 +287,9 @@ mod tests {
     fn children_are_those_whose_parent_one_is() {
         for n in 2..=130 {
             for seat in 0..n {
-                let below =
-                    |range: std::ops::Range<u32>| range.filter(|child| parent(*child, n) == Some(seat)).collect::<Vec<_>>();
+                let below = |range: std::ops::Range<u32>| {
+                    range.filter(|child| parent(*child, n) == Some(seat)).collect::<Vec<_>>()
+                };
                 let (before, after) = children(seat, n);
                 assert_eq!(below(0..seat), Vec::from_iter(before), "seat {seat} of {n}");
                 assert_eq!(below(seat..n), Vec::from_iter(after), "seat {seat} of {n}");

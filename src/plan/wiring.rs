@@ -168,7 +168,8 @@ impl Wiring {
             LinkClass::Ring => {
                 let ring = &self.graph.channel(channel).ring;
                 let place = ring.place(rank).filter(|_| nranks > 1);
-                place.map_or_else(Vec::new, |at| vec![need(rank, ring.at(at + 1)), need(ring.at(at + nranks - 1), rank)])
+                place
+                    .map_or_else(Vec::new, |at| vec![need(rank, ring.at(at + 1)), need(ring.at(at + nranks - 1), rank)])
             }
             LinkClass::Mesh => self.neighbours(rank, channel).into_iter().flat_map(both).collect(),
             LinkClass::Peer => others.flat_map(both).collect(),
@@ -184,7 +185,8 @@ impl Wiring {
             ahead.extend(1..nranks);
         } else {
             for (order, distances) in [(&channel.tree, &self.distances.0), (&channel.ring, &self.distances.1)] {
-                let places = order.place(rank).into_iter().flat_map(|at| distances.iter().map(move |distance| at + distance));
+                let places =
+                    order.place(rank).into_iter().flat_map(|at| distances.iter().map(move |distance| at + distance));
                 ahead.extend(places.map(|place| (order.at(place) + nranks - rank) % nranks));
             }
         }

@@ -66,7 +66,10 @@ impl Geometry {
         let total = r.count.checked_mul(if r.blocks { u64::from(r.nchunks) } else { 1 });
         let bytes = total.and_then(|total| total.checked_mul(size)).filter(|&b| i64::try_from(b).is_ok());
         let (Some(bytes), Some(total)) = (bytes, total) else {
-            return Err(Error::InvalidArgument(format!("count {} of {:?} is more than memory holds", r.count, r.datatype)));
+            return Err(Error::InvalidArgument(format!(
+                "count {} of {:?} is more than memory holds",
+                r.count, r.datatype
+            )));
         };
         let line = LINE / size;
         let block = match r.blocks {

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::{ChildCloses, off_standard};
@@ -89,8 +89,10 @@ impl Post {
     /// Waits until there is a letter, or the bell rings, or a time has come; now and then it returns for nothing.
     pub fn wait(&self, until: Option<Instant>) {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = left
-            .map(|left| Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() });
+        let timeout = left.map(|left| Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
         let mut rings = [0; 8];
@@ -111,7 +113,8 @@ impl Post {
         }
         loop {
             use rustix::io::Errno;
-            let sent = rustix::net::sendmsg_addr(&self.socket, &to, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+            let sent =
+                rustix::net::sendmsg_addr(&self.socket, &to, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
             return match sent {
                 Ok(_) => Ok(Sent::Yes),
                 Err(Errno::INTR) => continue,
@@ -133,19 +136,21 @@ impl Post {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
-            let message = match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-                Ok(message) => message,
-                Err(rustix::io::Errno::AGAIN) => return Ok(None),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(errno) => return Err(Error::system("recvmsg", "letter of another process", &errno.into())),
-            };
+            let message =
+                match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+                    Ok(message) => message,
+                    Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                    Err(rustix::io::Errno::INTR) => continue,
+                    Err(errno) => return Err(Error::system("recvmsg", "letter of another process", &errno.into())),
+                };
             let rights = control.drain().filter_map(|item| match item {
                 RecvAncillaryMessage::ScmRights(fds) => Some(fds),
                 _ => None,
             });
             let given = rights.flatten().last();
             let moved = given.map(off_standard).transpose();
-            let lost = moved.is_err() || moved.as_ref().is_ok_and(Option::is_none) && message.flags.contains(ReturnFlags::CTRUNC);
+            let lost = moved.is_err()
+                || moved.as_ref().is_ok_and(Option::is_none) && message.flags.contains(ReturnFlags::CTRUNC);
             let fd = moved.unwrap_or_default();
             // A longer one is a stranger's.
             if message.bytes <= LETTER_MAX {
@@ -176,7 +181,8 @@ fn address(name: &PostName) -> Result<SocketAddrUnix, Error> {
     for byte in name {
         text.extend_from_slice(format!("{byte:02x}").as_bytes());
     }
-    SocketAddrUnix::new_abstract_name(&text).map_err(|errno| Error::system("bind", "abstract unix socket name", &errno.into()))
+    SocketAddrUnix::new_abstract_name(&text)
+        .map_err(|errno| Error::system("bind", "abstract unix socket name", &errno.into()))
 }
 
 #[cfg(test)]

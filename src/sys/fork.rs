@@ -31,7 +31,8 @@ impl Shelf {
     fn put(&self, fd: i32) -> &AtomicI32 {
         let mut shelf = self;
         loop {
-            let free = |place: &&AtomicI32| place.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            let free =
+                |place: &&AtomicI32| place.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             if let Some(place) = shelf.places.iter().find(free) {
                 return place;
             }

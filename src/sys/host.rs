@@ -29,7 +29,13 @@ impl HostFacts {
             Some(text) => (text.to_string(), String::new()),
             None => (host_name(), boot_id()),
         };
-        HostFacts { name, boot_id, network_namespace: namespace("net"), pid_namespace: namespace("pid"), pid: std::process::id() }
+        HostFacts {
+            name,
+            boot_id,
+            network_namespace: namespace("net"),
+            pid_namespace: namespace("pid"),
+            pid: std::process::id(),
+        }
     }
 
     /// Whether two processes run under one kernel, as far as names tell.

@@ -36,7 +36,9 @@ impl SharedFile {
     pub fn create(name: &str, bytes: usize) -> Result<SharedFile, Error> {
         // Asked for more than there is, the kernel would first take the memory of everybody else.
         if available_memory().is_some_and(|available| bytes as u64 > available) {
-            return Err(Error::Resource(format!("{bytes} bytes of shared memory ({name}) are more than this machine has free")));
+            return Err(Error::Resource(format!(
+                "{bytes} bytes of shared memory ({name}) are more than this machine has free"
+            )));
         }
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(std::io::Error::from)
@@ -55,12 +57,14 @@ impl SharedFile {
     /// # Errors
     /// [`Error::Remote`] when the file is smaller than the size that is expected, or its size is not sealed.
     pub fn adopt(fd: OwnedFd, bytes: usize) -> Result<SharedFile, Error> {
-        let size =
-            rustix::fs::fstat(&fd).map_err(|errno| Error::system("fstat", "shared memory of a peer", &errno.into()))?.st_size;
+        let size = rustix::fs::fstat(&fd)
+            .map_err(|errno| Error::system("fstat", "shared memory of a peer", &errno.into()))?
+            .st_size;
         let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if !sealed || usize::try_from(size).is_ok_and(|size| size < bytes) {
-            let text =
-                format!("the shared memory that a peer passed is not usable: {size} bytes, {bytes} expected, sealed: {sealed}");
+            let text = format!(
+                "the shared memory that a peer passed is not usable: {size} bytes, {bytes} expected, sealed: {sealed}"
+            );
             return Err(Error::Remote { rank: None, text });
         }
         Ok(SharedFile { fd, bytes })
@@ -93,7 +97,8 @@ impl SharedFile {
         let (bytes, protection) = (self.bytes, ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
         let address = unsafe { rustix::mm::mmap(null_mut(), bytes, protection, MapFlags::SHARED, &self.fd, 0) };
-        let address = address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of shared memory"), &errno.into()))?;
+        let address =
+            address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of shared memory"), &errno.into()))?;
         Ok(SharedMemory { address, bytes })
     }
 
@@ -122,7 +127,8 @@ impl SharedMemory {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
         let address = unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, flags) };
-        let address = address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of memory"), &errno.into()))?;
+        let address =
+            address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of memory"), &errno.into()))?;
         Ok(SharedMemory { address, bytes })
     }
 
@@ -169,9 +175,11 @@ impl AddressRange {
     /// Sets aside a range of a size in bytes; it costs no memory.
     pub fn reserve(bytes: usize) -> Result<AddressRange, Error> {
         // SAFETY: a new anonymous mapping at an address of the kernel's choice.
+        let address = unsafe {
+            rustix::mm::mmap_anonymous(null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE)
+        };
         let address =
-            unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::NORESERVE) };
-        let address = address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of address space"), &errno.into()))?;
+            address.map_err(|errno| Error::system("mmap", format!("{bytes} bytes of address space"), &errno.into()))?;
         Ok(AddressRange { base: address as usize, bytes })
     }
 

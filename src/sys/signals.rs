@@ -8,7 +8,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 /// What a fault of a thread raises in that thread. It stays as the program has it: a blocked one would end the process
 /// before a handler of the program's (a profiler's, a crash reporter's) could run.
-const FAULTS: [Signal; 6] = [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
+const FAULTS: [Signal; 6] =
+    [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
 
 /// Signals that are held back from the calling thread; dropping this restores the mask that was there.
 struct Blocked(SigSet);

@@ -25,7 +25,12 @@ impl Order {
         for (place, &rank) in (0..).zip(&ranks) {
             match places.get_mut(rank as usize) {
                 Some(free) if *free == u32::MAX => *free = place,
-                _ => return Err(Error::Internal(format!("an order of {} ranks with rank {rank} at {place}", ranks.len()))),
+                _ => {
+                    return Err(Error::Internal(format!(
+                        "an order of {} ranks with rank {rank} at {place}",
+                        ranks.len()
+                    )));
+                }
             }
         }
         Ok(Order { ranks, places })

@@ -121,7 +121,13 @@ impl<P> Handshake<P> {
     }
 
     /// A letter about a unit, in which `peers` are those of this rank; and what is to be answered at once.
-    pub fn receive(&mut self, from: u32, unit: Unit, message: Message, peers: impl FnOnce() -> Vec<u32>) -> (Todo, Letters) {
+    pub fn receive(
+        &mut self,
+        from: u32,
+        unit: Unit,
+        message: Message,
+        peers: impl FnOnce() -> Vec<u32>,
+    ) -> (Todo, Letters) {
         let progress = self.unit(unit, peers);
         let (mut todo, mut answers) = (Todo::default(), Vec::new());
         if !progress.peers.contains(&from) {
@@ -188,12 +194,15 @@ impl<P> Handshake<P> {
     /// Who has waited long enough to be asked again, about which unit; and when somebody will have.
     pub fn tick(&mut self, now: Duration) -> (Vec<(Unit, Letters)>, Option<Duration>) {
         let (mut letters, mut next) = (Vec::new(), None);
-        for (unit, progress) in self.units.iter_mut().filter(|(_, progress)| progress.wanted && progress.own == Own::Made) {
+        for (unit, progress) in
+            self.units.iter_mut().filter(|(_, progress)| progress.wanted && progress.own == Own::Made)
+        {
             let asks = progress.ask(now, ASK_AGAIN);
             if !asks.is_empty() {
                 letters.push((*unit, asks));
             }
-            let due = progress.missing().filter_map(|peer| progress.asked.get(&peer)).min().map(|asked| *asked + ASK_AGAIN);
+            let due =
+                progress.missing().filter_map(|peer| progress.asked.get(&peer)).min().map(|asked| *asked + ASK_AGAIN);
             next = due.into_iter().chain(next).min();
         }
         (letters, next)
@@ -201,7 +210,10 @@ impl<P> Handshake<P> {
 
     /// Forgets all units, but not who is gone. Gives the parts back that were taken.
     pub fn restart(&mut self) -> Vec<P> {
-        std::mem::take(&mut self.units).into_values().flat_map(|progress| progress.theirs.into_values().flatten()).collect()
+        std::mem::take(&mut self.units)
+            .into_values()
+            .flat_map(|progress| progress.theirs.into_values().flatten())
+            .collect()
     }
 
     /// A rank will never answer again.
@@ -236,7 +248,8 @@ impl<P> Handshake<P> {
             Own::Failed(text) => Some((*unit, None, text.clone())),
             _ => None,
         };
-        let theirs = |(unit, progress): (&Unit, &Progress<P>)| Some((*unit, Some(left), progress.failed.get(&left)?.clone()));
+        let theirs =
+            |(unit, progress): (&Unit, &Progress<P>)| Some((*unit, Some(left), progress.failed.get(&left)?.clone()));
         self.units.iter().find_map(own).or_else(|| self.units.iter().find_map(theirs))
     }
 

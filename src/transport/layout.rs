@@ -70,7 +70,12 @@ pub(super) fn lay_out(owner: u32, links: &[LinkNeed]) -> Area {
 ///
 /// # Errors
 /// Where there is no transport.
-pub(super) fn areas(owner: u32, facts: &[PeerFacts], wiring: &Wiring, unit: Unit) -> Result<BTreeMap<usize, Area>, Error> {
+pub(super) fn areas(
+    owner: u32,
+    facts: &[PeerFacts],
+    wiring: &Wiring,
+    unit: Unit,
+) -> Result<BTreeMap<usize, Area>, Error> {
     let mut sorted: BTreeMap<usize, Vec<LinkNeed>> = BTreeMap::new();
     for need in wiring.unit_links(owner, unit) {
         let transport = choose(&facts[owner as usize], &facts[need.peer(owner) as usize])?;

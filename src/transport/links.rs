@@ -156,8 +156,13 @@ impl Links {
     /// # Errors
     /// As [`proxy::join`].
     pub fn open(context: &Arc<Context>, rank: u32, cancel: &Cancel, ledger: &Arc<Ledger>) -> Result<Arc<Links>, Error> {
-        let state =
-            State { handshake: Handshake::new(), epoch: 0, own: BTreeMap::new(), failures: BTreeMap::new(), memory: None };
+        let state = State {
+            handshake: Handshake::new(),
+            epoch: 0,
+            own: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            memory: None,
+        };
         let key = sys::random();
         let links = Arc::new_cyclic(|own| Links {
             context: context.clone(),
@@ -270,8 +275,14 @@ impl Links {
     pub fn tell_leaving(&self) {
         let Some(plan) = self.plan.get() else { return };
         let me = &plan.facts[self.rank as usize];
-        let others = plan.facts.iter().filter(|peer| peer.rank != self.rank && me.host.can_pass_descriptors(&peer.host));
-        self.send(others.map(|peer| Letter { post: peer.post, to: address(peer), bytes: encode(&Note::Leaving), fd: None }));
+        let others =
+            plan.facts.iter().filter(|peer| peer.rank != self.rank && me.host.can_pass_descriptors(&peer.host));
+        self.send(others.map(|peer| Letter {
+            post: peer.post,
+            to: address(peer),
+            bytes: encode(&Note::Leaving),
+            fd: None,
+        }));
     }
 
     /// Why the rank `left` may have left: links that it, or this rank, could not make.
@@ -326,7 +337,10 @@ impl Links {
         Ok(())
     }
 
-    fn lock_mapped(&self, look: &dyn Fn() -> Result<(), Error>) -> Result<MutexGuard<'_, Vec<Box<dyn Segment>>>, Error> {
+    fn lock_mapped(
+        &self,
+        look: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<MutexGuard<'_, Vec<Box<dyn Segment>>>, Error> {
         loop {
             if let Some(mapped) = self.mapped.try_lock_for(LOOK) {
                 return Ok(mapped);
@@ -384,7 +398,8 @@ impl Links {
             let transport = plan.transport(self.rank, peer)?;
             let addresses =
                 own.get(&transport).zip(bases.get(&peer)).and_then(|(own, theirs)| self.addresses(&need, own, theirs));
-            let none = || Error::Internal(format!("no memory for the link from rank {} to rank {}", need.id.from, need.id.to));
+            let none =
+                || Error::Internal(format!("no memory for the link from rank {} to rank {}", need.id.from, need.id.to));
             Ok((need, addresses.ok_or_else(none)?))
         });
         links.collect()
@@ -395,7 +410,8 @@ impl Links {
         // Taken out meanwhile: the helper thread must not wait for the driver.
         let mut parts = self.state.lock().own.remove(&unit).unwrap_or_default();
         let result = parts.iter_mut().try_for_each(|(_, own)| own.segment.register(&self.context));
-        let addresses = parts.iter().map(|(transport, own)| (*transport, (own.segment.address(), own.area.clone()))).collect();
+        let addresses =
+            parts.iter().map(|(transport, own)| (*transport, (own.segment.address(), own.area.clone()))).collect();
         self.state.lock().own.insert(unit, parts);
         result.map(|()| addresses)
     }
@@ -522,7 +538,14 @@ impl Links {
     // --- what peers want --------------------------------------------------------------------------------
 
     /// A letter about a unit, perhaps with an offer. In the helper thread.
-    fn receive_about(&self, from: u32, (epoch, unit): (u32, Unit), message: Message, offered: Option<Offered>, out: &mut Outbox) {
+    fn receive_about(
+        &self,
+        from: u32,
+        (epoch, unit): (u32, Unit),
+        message: Message,
+        offered: Option<Offered>,
+        out: &mut Outbox,
+    ) {
         let Some(plan) = self.plan.get() else { return };
         let mut state = self.state.lock();
         if state.epoch != epoch {
@@ -551,7 +574,8 @@ impl Links {
 
     /// Whether the driver may hold up whoever makes or maps memory of a unit now.
     fn may_wait(&self, plan: &Plan, unit: Unit) -> bool {
-        let on_device = |areas: BTreeMap<usize, Area>| areas.keys().any(|transport| TRANSPORTS[*transport].is_device_memory());
+        let on_device =
+            |areas: BTreeMap<usize, Area>| areas.keys().any(|transport| TRANSPORTS[*transport].is_device_memory());
         areas(self.rank, &plan.facts, &plan.wiring, unit).is_ok_and(on_device) && !self.is_quiet()
     }
 
@@ -618,7 +642,9 @@ impl Plan {
 impl State {
     fn blame(&self, unit: Unit, rank: Option<u32>, text: String) -> Error {
         match (rank, self.failures.get(&unit)) {
-            (Some(rank), _) => Error::Remote { rank: Some(rank), text: format!("rank {rank} could not be linked with: {text}") },
+            (Some(rank), _) => {
+                Error::Remote { rank: Some(rank), text: format!("rank {rank} could not be linked with: {text}") }
+            }
             (None, Some(error)) => error.clone(),
             (None, None) => Error::Internal(text),
         }
@@ -683,7 +709,8 @@ fn attached(fd: Option<OwnedFd>, lost: bool, bytes: u64) -> Result<Option<Shared
         None if lost => Err(too_many_files()),
         None => Ok(None),
         Some(fd) => {
-            let file = usize::try_from(bytes).map_err(|error| error.to_string()).map(|bytes| SharedFile::adopt(fd, bytes));
+            let file =
+                usize::try_from(bytes).map_err(|error| error.to_string()).map(|bytes| SharedFile::adopt(fd, bytes));
             let memory = file?.and_then(|file| file.map());
             memory.map(Some).map_err(|error| error.to_string())
         }
@@ -714,9 +741,11 @@ mod tests {
 
     #[test]
     fn a_reason_fits_its_letter_however_long_it_is() {
-        for (text, bytes) in
-            [("short".to_string(), 5), ("x".repeat(5000), TEXT_MAX), (format!("x{}", "\u{e9}".repeat(5000)), TEXT_MAX - 1)]
-        {
+        for (text, bytes) in [
+            ("short".to_string(), 5),
+            ("x".repeat(5000), TEXT_MAX),
+            (format!("x{}", "\u{e9}".repeat(5000)), TEXT_MAX - 1),
+        ] {
             let note = Note::of(u32::MAX, Unit::pair(7, 9), Message::Failed(text.clone())).expect("a note");
             // An envelope adds two addresses, a name and some lengths.
             assert!(encode(&note).len() + 128 <= LETTER_MAX);

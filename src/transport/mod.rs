@@ -159,7 +159,13 @@ pub trait Transport: Sync {
     ///
     /// # Errors
     /// [`Error::Cuda`] where it cannot be mapped, [`Error::Remote`] where it is not what it should be.
-    fn open(&self, context: &Arc<Context>, maker: &PeerFacts, given: Given, bytes: usize) -> Result<Box<dyn Segment>, Error>;
+    fn open(
+        &self,
+        context: &Arc<Context>,
+        maker: &PeerFacts,
+        given: Given,
+        bytes: usize,
+    ) -> Result<Box<dyn Segment>, Error>;
 }
 
 /// All transports, the preferred ones first.
@@ -175,7 +181,10 @@ fn choose(a: &PeerFacts, b: &PeerFacts) -> Result<usize, Error> {
 
 fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
     let reason = if !a.host.same_host(&b.host) {
-        format!("they are on different hosts ({} and {}), and this version has no network transport", a.host.name, b.host.name)
+        format!(
+            "they are on different hosts ({} and {}), and this version has no network transport",
+            a.host.name, b.host.name
+        )
     } else if a.shm_disabled || b.shm_disabled {
         "NCCL_SHM_DISABLE is set and peer-to-peer memory cannot be used".to_string()
     } else {

@@ -28,7 +28,8 @@ impl Piece {
     fn make(context: &Arc<Context>, need: Need) -> Result<Piece, Error> {
         match is_plain(context, need) {
             true => DeviceMemory::zeroed_at_first(context, need.bytes, need.zeroed).map(Piece::Plain),
-            false => PhysicalMemory::zeroed_at_first(context, need.bytes, need.zeroed).map(|(memory, _)| Piece::Physical(memory)),
+            false => PhysicalMemory::zeroed_at_first(context, need.bytes, need.zeroed)
+                .map(|(memory, _)| Piece::Physical(memory)),
         }
     }
 
@@ -147,7 +148,13 @@ impl Transport for Direct {
         Ok(Made { segment: Box::new(memory), offer: Offer::SameProcess(number), fd: None, bytes })
     }
 
-    fn open(&self, context: &Arc<Context>, maker: &PeerFacts, given: Given, _bytes: usize) -> Result<Box<dyn Segment>, Error> {
+    fn open(
+        &self,
+        context: &Arc<Context>,
+        maker: &PeerFacts,
+        given: Given,
+        _bytes: usize,
+    ) -> Result<Box<dyn Segment>, Error> {
         let Offer::SameProcess(number) = given.offer else { return Err(wrong_offer(maker, self.label())) };
         let memory = OFFERED.lock().get_or_insert_default().get(&number).and_then(Weak::upgrade);
         let memory = memory.ok_or_else(|| Error::Remote {
@@ -179,7 +186,13 @@ impl Transport for Ipc {
         Ok(Made { segment: Box::new(memory), offer: Offer::Ipc(handle.0.to_vec()), fd: None, bytes: need.bytes })
     }
 
-    fn open(&self, context: &Arc<Context>, maker: &PeerFacts, given: Given, _bytes: usize) -> Result<Box<dyn Segment>, Error> {
+    fn open(
+        &self,
+        context: &Arc<Context>,
+        maker: &PeerFacts,
+        given: Given,
+        _bytes: usize,
+    ) -> Result<Box<dyn Segment>, Error> {
         if let (Offer::Physical(bytes), Some(fd)) = (&given.offer, &given.fd) {
             let bytes = usize::try_from(*bytes).map_err(|_| wrong_offer(maker, self.label()))?;
             return Ok(Box::new(PhysicalMemory::import(context, fd.as_fd(), bytes)?));

@@ -53,8 +53,11 @@ impl From<Error> for Unconnected {
 impl Probe {
     /// How many peers there are, and by which transports they are reached, for the log.
     pub fn summary(&self) -> String {
-        let ways: Vec<String> =
-            self.peers.iter().map(|(transport, count)| format!("{count} by {}", TRANSPORTS[*transport].label())).collect();
+        let ways: Vec<String> = self
+            .peers
+            .iter()
+            .map(|(transport, count)| format!("{count} by {}", TRANSPORTS[*transport].label()))
+            .collect();
         format!("links with {} peers ({})", self.peers.values().sum::<usize>(), ways.join(", "))
     }
 }
@@ -126,11 +129,19 @@ impl Probe {
         Ok(offers)
     }
 
-    fn open(&mut self, context: &Arc<Context>, peer: &PeerFacts, transport: usize, all: &[Vec<u8>]) -> Result<(), Error> {
+    fn open(
+        &mut self,
+        context: &Arc<Context>,
+        peer: &PeerFacts,
+        transport: usize,
+        all: &[Vec<u8>],
+    ) -> Result<(), Error> {
         let from = peer.rank;
-        let unreadable = || Error::Remote { rank: Some(from), text: format!("rank {from} sent unreadable connect data") };
+        let unreadable =
+            || Error::Remote { rank: Some(from), text: format!("rank {from} sent unreadable connect data") };
         let offers: Offers = postcard::from_bytes(&all[from as usize]).map_err(|_| unreadable())?;
-        let gone = || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links") };
+        let gone =
+            || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links") };
         let (_, offer) = offers.into_iter().find(|(number, _)| *number as usize == transport).ok_or_else(gone)?;
         if TRANSPORTS[transport].is_device_memory() {
             let given = Given { offer, fd: None };

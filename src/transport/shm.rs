@@ -56,7 +56,13 @@ impl Transport for Shm {
         Ok(Made { segment, offer: Offer::Shared, fd: Some(file.into_descriptor()), bytes: need.bytes })
     }
 
-    fn open(&self, _context: &Arc<Context>, maker: &PeerFacts, given: Given, bytes: usize) -> Result<Box<dyn Segment>, Error> {
+    fn open(
+        &self,
+        _context: &Arc<Context>,
+        maker: &PeerFacts,
+        given: Given,
+        bytes: usize,
+    ) -> Result<Box<dyn Segment>, Error> {
         let (Offer::Shared, Some(fd)) = (given.offer, given.fd) else { return Err(wrong_offer(maker, self.label())) };
         let memory = SharedFile::adopt(fd, bytes)?.map()?;
         Ok(Box::new(HostSegment { registered: None, memory }))

@@ -8,7 +8,8 @@ use crate::plan::{LinkClass, LinkId, SLOTS};
 use crate::topology::Graph;
 
 fn facts(rank: u32) -> PeerFacts {
-    let host = HostFacts { name: "a".into(), boot_id: "b".into(), network_namespace: 1, pid_namespace: 2, pid: 100 + rank };
+    let host =
+        HostFacts { name: "a".into(), boot_id: "b".into(), network_namespace: 1, pid_namespace: 2, pid: 100 + rank };
     PeerFacts {
         rank,
         host,
@@ -115,8 +116,12 @@ fn pieces(owner: u32, area: &Area) -> BTreeMap<usize, (usize, LinkId)> {
 
 #[test]
 fn parts_of_an_area_do_not_overlap_and_are_aligned() {
-    let set =
-        |class, proto, slot_bytes| LinkSet { class, proto, channels: if class == LinkClass::Peer { 1 } else { 2 }, slot_bytes };
+    let set = |class, proto, slot_bytes| LinkSet {
+        class,
+        proto,
+        channels: if class == LinkClass::Peer { 1 } else { 2 },
+        slot_bytes,
+    };
     let sets = vec![
         set(LinkClass::Ring, Proto::Simple, 65536),
         set(LinkClass::Mesh, Proto::Ll, 1984),
@@ -146,9 +151,12 @@ fn parts_of_an_area_do_not_overlap_and_are_aligned() {
 
 #[test]
 fn what_needs_no_zeroes_is_not_zeroed() {
-    let need =
-        |from, to, proto, slot_bytes| LinkNeed { id: LinkId { proto, ..LinkId::new(LinkClass::Peer, from, to) }, slot_bytes };
-    let area = lay_out(1, &[need(0, 1, Proto::Simple, 4096), need(1, 0, Proto::Simple, 4096), need(0, 1, Proto::Ll, 128)]);
+    let need = |from, to, proto, slot_bytes| LinkNeed {
+        id: LinkId { proto, ..LinkId::new(LinkClass::Peer, from, to) },
+        slot_bytes,
+    };
+    let area =
+        lay_out(1, &[need(0, 1, Proto::Simple, 4096), need(1, 0, Proto::Simple, 4096), need(0, 1, Proto::Ll, 128)]);
     assert_eq!((area.zeroed, area.bytes), (3 * 64 + 8 * 128, 4096 + 8 * 4096));
     assert_eq!(lay_out(1, &[]), Area::default());
 }
@@ -176,9 +184,13 @@ fn an_area_has_the_links_of_one_transport() {
     assert_eq!(of(1, channel(LinkClass::Mesh)), [(0, 2), (1, 4), (2, 2)]);
     assert_eq!(of(2, channel(LinkClass::Mesh)), [(2, 8)]);
     assert_eq!(of(3, channel(LinkClass::Ring)), [(1, 1), (2, 1)]);
-    assert_eq!((of(4, Unit::pair(4, 1)), of(0, Unit::pair(1, 0)), of(2, Unit::pair(0, 1))), (vec![(0, 2)], vec![(1, 2)], vec![]));
+    assert_eq!(
+        (of(4, Unit::pair(4, 1)), of(0, Unit::pair(1, 0)), of(2, Unit::pair(0, 1))),
+        (vec![(0, 2)], vec![(1, 2)], vec![])
+    );
     // Both ends of a link look for it in the same area.
-    for (need, _) in areas(1, &facts, &wiring, channel(LinkClass::Mesh)).expect("areas").into_values().flat_map(|area| area.parts)
+    for (need, _) in
+        areas(1, &facts, &wiring, channel(LinkClass::Mesh)).expect("areas").into_values().flat_map(|area| area.parts)
     {
         let peer = need.peer(1);
         let transport = choose(&facts[1], &facts[peer as usize]).expect("a transport");

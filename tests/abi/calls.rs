@@ -21,7 +21,14 @@ fn a_program_made_with_nvidias_header_runs_on_this_library() {
     let (Some(()), Some(home)) = (tool::compilers(), tool::nvidia()) else { return };
     let folder = Folder::new();
     let (program, libraries) = (folder.path("calls"), common::profile_dir());
-    tool::compile("cc", FLAGS, &Headers::Nvidia(home), "tests/abi/calls.c", &program, &[&libraries.join("libnccl.so.2")]);
+    tool::compile(
+        "cc",
+        FLAGS,
+        &Headers::Nvidia(home),
+        "tests/abi/calls.c",
+        &program,
+        &[&libraries.join("libnccl.so.2")],
+    );
     let run = tool::output(tool::command(&program, &libraries, &[], &[]));
     assert_eq!(tool::stdout(&run), "done\n", "{}", tool::stderr(&run));
 }

@@ -22,7 +22,9 @@ fn a_file_sets_what_the_environment_does_not() {
         "# a comment\nNCCL_BUFFSIZE=2097152\nNCCL_NTHREADS=128\nNCCL_BUFFSIZE=1\nnonsense\n\nFOREIGN=a=b \"c\"\n",
     );
     let variables = [("NCCL_CONF_FILE", path.as_str()), ("NCCL_NTHREADS", "256")];
-    let Some((values, log)) = read(&variables, &["NCCL_BUFFSIZE", "NCCL_NTHREADS", "FOREIGN", "nonsense"]) else { return };
+    let Some((values, log)) = read(&variables, &["NCCL_BUFFSIZE", "NCCL_NTHREADS", "FOREIGN", "nonsense"]) else {
+        return;
+    };
     assert_eq!(values, ["2097152", "256", "a=b \"c\"", "unset"]);
     for line in [
         format!("read 4 settings from {path}\n"),
@@ -111,12 +113,18 @@ fn values_that_make_no_sense_are_told_with_their_source() {
         ("1M", "NCCL_BUFFSIZE set by environment to 1024: 1M is out of range."),
         ("-7", "NCCL_BUFFSIZE set by environment to 1024: -7 is out of range."),
         ("abc", "Invalid value abc for NCCL_BUFFSIZE (set by environment), using default -2."),
-        ("99999999999999999999", "Invalid value 99999999999999999999 for NCCL_BUFFSIZE (set by environment), using default -2."),
+        (
+            "99999999999999999999",
+            "Invalid value 99999999999999999999 for NCCL_BUFFSIZE (set by environment), using default -2.",
+        ),
     ] {
         let Some((_, log)) = read(&[("NCCL_BUFFSIZE", value)], &[]) else { return };
         assert!(log.contains(&format!("NCCL INFO {told}\n")), "{value}: {log}");
     }
     let Some((_, log)) = read(&[("NCCL_IB_HCA", "mlx5"), ("NCCL_TOPO_DUMP_FILE_RANK", "3")], &[]) else { return };
-    assert!(log.contains("NCCL_IB_HCA set by environment to mlx5. It has no effect in this version of oxccl.\n"), "{log}");
+    assert!(
+        log.contains("NCCL_IB_HCA set by environment to mlx5. It has no effect in this version of oxccl.\n"),
+        "{log}"
+    );
     assert!(log.contains("NCCL_TOPO_DUMP_FILE_RANK set by environment to 3. It has no effect"), "{log}");
 }

@@ -8,7 +8,8 @@ use nccl::abi::types;
 use crate::common::need;
 use crate::tool::{self, Folder, Headers};
 
-const FLAGS: &str = "-std=c++17 -Wall -Wextra -Werror -Wno-invalid-offsetof -Wno-deprecated-declarations -DNCCL_OS_LINUX";
+const FLAGS: &str =
+    "-std=c++17 -Wall -Wextra -Werror -Wno-invalid-offsetof -Wno-deprecated-declarations -DNCCL_OS_LINUX";
 
 fn facts(headers: &Headers, flags: &str) -> String {
     let folder = Folder::new();

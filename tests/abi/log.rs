@@ -13,7 +13,8 @@ use crate::common;
 use crate::tool::{self, Folder, Headers, stderr, stdout};
 
 /// The line of a failing call, with numbers replaced by # and the host by H.
-const WARN: &str = "\n[#-#-# #:#:#] H:#:# [#] abi/group.rs:# (ncclGroupEnd) NCCL WARN ncclGroupEnd: not in a group call.\n";
+const WARN: &str =
+    "\n[#-#-# #:#:#] H:#:# [#] abi/group.rs:# (ncclGroupEnd) NCCL WARN ncclGroupEnd: not in a group call.\n";
 /// The same without timestamp.
 const PLAIN: &str = "\nH:#:# [#] abi/group.rs:# (ncclGroupEnd) NCCL WARN ncclGroupEnd: not in a group call.\n";
 
@@ -25,7 +26,14 @@ pub fn program() -> Option<PathBuf> {
         let folder = Folder::new();
         let program = folder.path("say");
         let flags = "-std=c11 -Wall -Wextra -pedantic -Werror -Wno-deprecated-declarations -pthread";
-        tool::compile("cc", flags, &Headers::Ours, "tests/abi/say.c", &program, &[&common::profile_dir().join("libnccl.so.2")]);
+        tool::compile(
+            "cc",
+            flags,
+            &Headers::Ours,
+            "tests/abi/say.c",
+            &program,
+            &[&common::profile_dir().join("libnccl.so.2")],
+        );
         (folder, program)
     };
     Some(PROGRAM.get_or_init(make).1.clone())
@@ -109,7 +117,9 @@ fn the_log_settings_are_read_again_after_a_reset() {
 #[test]
 fn subsystems_filter_info_and_a_warning_can_raise_the_level() {
     let line = "NCCL INFO NCCL_BUFFSIZE set by environment to #.\n";
-    for (subsystems, shown) in [("ENV", true), ("", true), ("^env", false), ("NET", false), ("ALL", true), ("NET,^ENV", true)] {
+    for (subsystems, shown) in
+        [("ENV", true), ("", true), ("^env", false), ("NET", false), ("ALL", true), ("NET,^ENV", true)]
+    {
         let variables = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", subsystems), ("NCCL_BUFFSIZE", "1048576")];
         let Some(run) = say(&variables, &["init"]) else { return };
         assert_eq!(normal(&stdout(&run)).contains(line), shown, "{subsystems}: {}", stdout(&run));
@@ -146,7 +156,8 @@ fn the_log_goes_to_its_file() {
     assert_eq!(normal(&name.replacen('.', ":", 1)), "H:#.%x%q.log");
     assert_eq!(normal(&std::fs::read_to_string(file).unwrap()), WARN);
     // Only where more than version lines are wanted.
-    let Some(_) = say(&[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_FILE", &folder.path("none").display().to_string())], &["warn"])
+    let Some(_) =
+        say(&[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_FILE", &folder.path("none").display().to_string())], &["warn"])
     else {
         return;
     };

@@ -19,7 +19,8 @@ fn exports(bytes: &[u8]) -> BTreeMap<String, (elf::SymbolBind, u64)> {
     let file = ElfFile64::<LittleEndian>::parse(bytes).expect("an ELF file");
     let symbols = file.elf_dynamic_symbol_table();
     let defined = symbols.iter().filter(|s| s.st_shndx(ENDIAN) != elf::SHN_UNDEF && s.st_bind() != elf::STB_LOCAL);
-    let name = |s: &elf::Sym64<LittleEndian>| String::from_utf8_lossy(s.name(ENDIAN, symbols.strings()).unwrap()).into_owned();
+    let name =
+        |s: &elf::Sym64<LittleEndian>| String::from_utf8_lossy(s.name(ENDIAN, symbols.strings()).unwrap()).into_owned();
     defined.map(|s| (name(s), (s.st_bind(), s.st_value(ENDIAN)))).collect()
 }
 
@@ -37,7 +38,8 @@ fn dynamic(bytes: &[u8], tag: elf::DynamicTag) -> Vec<String> {
 #[test]
 fn the_names_are_nvidias() {
     let expected = tool::text("tests/abi/symbols.expected");
-    let expected: BTreeMap<&str, &str> = expected.lines().filter_map(|l| l.split_once(' ')).map(|(b, n)| (n, b)).collect();
+    let expected: BTreeMap<&str, &str> =
+        expected.lines().filter_map(|l| l.split_once(' ')).map(|(b, n)| (n, b)).collect();
     assert_eq!(expected.len(), 193);
     let bytes = library();
     let found = exports(&bytes);
@@ -93,7 +95,8 @@ fn symbols_have_no_versions() {
     let sections = header.sections(ENDIAN, bytes.as_slice()).expect("sections");
     assert!(sections.iter().all(|s| s.sh_type(ENDIAN) != elf::SHT_GNU_VERDEF));
     let versions = sections.versions(ENDIAN, bytes.as_slice()).expect("readable").expect("versions of libc");
-    let number = |name: &str| -> Option<Vec<u32>> { name.strip_prefix("GLIBC_")?.split('.').map(|n| n.parse().ok()).collect() };
+    let number =
+        |name: &str| -> Option<Vec<u32>> { name.strip_prefix("GLIBC_")?.split('.').map(|n| n.parse().ok()).collect() };
     let symbols = sections.symbols(ENDIAN, bytes.as_slice(), elf::SHT_DYNSYM).expect("symbols");
     let index = |i| versions.version_index(ENDIAN, object::SymbolIndex(i));
     let names = (0..symbols.len()).filter_map(|i| versions.version(index(i).index()).ok().flatten());

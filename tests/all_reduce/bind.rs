@@ -75,7 +75,13 @@ impl Api {
     }
 
     /// `ncclCommInitRankConfig` with the bytes of a configuration; the result code as it is.
-    pub fn init_config(&self, comm: &mut Comm, (nranks, rank): (usize, usize), id: UniqueId, config: Option<&[u64]>) -> i32 {
+    pub fn init_config(
+        &self,
+        comm: &mut Comm,
+        (nranks, rank): (usize, usize),
+        id: UniqueId,
+        config: Option<&[u64]>,
+    ) -> i32 {
         let config = config.map_or(std::ptr::null(), |config| config.as_ptr().cast());
         // SAFETY: the handle lives until the call is over (a polled one is written at once); a configuration
         // begins with its size.

@@ -52,8 +52,21 @@ impl Case {
     /// A call that is random but for type and operator.
     pub fn random(dice: &mut SmallRng, dtype: DataType, op: RedOp) -> Case {
         let slot = SLOT / dtype.size();
-        let counts =
-            [0, 1, 2, 3, 5, 64, 1000, 1023, 4096 + dice.random_range(0..64usize), slot - 1, slot, slot + 1, 3 * slot + 7];
+        let counts = [
+            0,
+            1,
+            2,
+            3,
+            5,
+            64,
+            1000,
+            1023,
+            4096 + dice.random_range(0..64usize),
+            slot - 1,
+            slot,
+            slot + 1,
+            3 * slot + 7,
+        ];
         // Large ones take their time: a few are enough.
         let limit = if dice.random_range(0..8u32) == 0 { counts.len() } else { 9 };
         let offset = |dice: &mut SmallRng| dice.random_range(0..64 / dtype.size());

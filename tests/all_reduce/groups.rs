@@ -58,7 +58,8 @@ fn several_communicators_in_a_group() {
         let comm = |number: usize| api.init(me.nranks, api.meet(&me, &format!("id{number}")), me.rank);
         let members: Vec<Member> = (0..4).map(|number| Member::new(&api, comm(number), me.rank, me.nranks)).collect();
         for round in 0..5 {
-            let case = |number: usize| Case { phase: round, ..Case::plain(DataType::Int64, RedOp::Sum, 500 * number + 1) };
+            let case =
+                |number: usize| Case { phase: round, ..Case::plain(DataType::Int64, RedOp::Sum, 500 * number + 1) };
             let buffers: Vec<Buffers> = (0..4).map(|number| Buffers::new(&members[number], case(number))).collect();
             api.nccl.group_start().expect("group");
             for step in 0..4 {
@@ -127,7 +128,10 @@ fn nothing_of_a_group_is_launched_if_one_call_is_wrong() {
         good.check(&member).expect("the first call that is carried out");
         return member.end();
     }
-    Job::this_test("groups::nothing_of_a_group_is_launched_if_one_call_is_wrong", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("groups::nothing_of_a_group_is_launched_if_one_call_is_wrong", 2)
+        .allow_any_warning()
+        .run()
+        .assert_ok();
 }
 
 /// Creations that a failed group drops leave nothing.

@@ -401,7 +401,9 @@ fn the_log_tells_the_life() {
         for line in [
             "NCCL INFO NCCL version 2.32.3".to_string(),
             "NCCL INFO Bootstrap: Using ".to_string(),
-            format!("[Rank {rank}] ncclCommInitRank comm {handle} rank {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId "),
+            format!(
+                "[Rank {rank}] ncclCommInitRank comm {handle} rank {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId "
+            ),
             format!("ncclCommInitRank comm {handle} rank {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId "),
             " - Init START".to_string(),
             " - Init COMPLETE".to_string(),

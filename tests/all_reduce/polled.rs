@@ -169,7 +169,8 @@ fn a_failing_call_is_remembered_where_it_is_polled() {
         let blocking = api.init(1, api.nccl.unique_id().expect("an id"), 0);
         for (comm, state) in [(polled, INVALID_ARGUMENT), (blocking, SUCCESS)] {
             // SAFETY: NULL buffers are refused.
-            let call = unsafe { api.nccl.all_reduce((0, 0), 5, (DataType::Int8, RedOp::Sum), comm, std::ptr::null_mut()) };
+            let call =
+                unsafe { api.nccl.all_reduce((0, 0), 5, (DataType::Int8, RedOp::Sum), comm, std::ptr::null_mut()) };
             assert_eq!(call.expect_err("no buffers").code, INVALID_ARGUMENT);
             assert_eq!(api.nccl.async_error(comm), Ok(state));
         }

@@ -103,7 +103,8 @@ fn the_legacy_stream_is_a_barrier() {
 fn events_carry_the_order_to_other_streams() {
     if let Some(me) = launch::child() {
         let member = Member::of_process(&Api::load(), &me);
-        let (api, before, after) = (member.api, member.api.cuda.stream().expect("a stream"), member.api.blocking_stream());
+        let (api, before, after) =
+            (member.api, member.api.cuda.stream().expect("a stream"), member.api.blocking_stream());
         let [source, send, recv, kept] = [9, 0, 0, 0].map(|value| Words::new(&member, value));
         for _ in 0..3 {
             api.copy(send.0, source.0, BYTES, before);

@@ -9,7 +9,8 @@ use crate::ways::as_threads;
 /// Calls of all types, and some that are large.
 fn cases(of: &str) -> Vec<Case> {
     let all = Case::of_all(&mut dice(of), 1);
-    let large = [Case::plain(DataType::Float32, RedOp::Sum, 300_001), Case::plain(DataType::Uint8, RedOp::Max, 1 << 20)];
+    let large =
+        [Case::plain(DataType::Float32, RedOp::Sum, 300_001), Case::plain(DataType::Uint8, RedOp::Max, 1 << 20)];
     let step = if long() { 1 } else { 3 };
     all.into_iter().step_by(step).chain(large).collect()
 }

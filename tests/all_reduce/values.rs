@@ -103,7 +103,8 @@ fn run_row(member: &Member, row: Row, count: usize) {
     let address = api.cuda.alloc(input.len()).expect("memory");
     api.cuda.copy_to_device(address, &input).expect("copy");
     // SAFETY: the buffer is freed after the wait.
-    unsafe { api.nccl.all_reduce((address, address), count, (dtype, op), member.comm, member.stream.0) }.expect("a call");
+    unsafe { api.nccl.all_reduce((address, address), count, (dtype, op), member.comm, member.stream.0) }
+        .expect("a call");
     api.cuda.wait(member.stream).expect("wait");
     let mut output = vec![0; input.len()];
     api.cuda.copy_to_host(&mut output, address).expect("copy");
@@ -114,7 +115,10 @@ fn run_row(member: &Member, row: Row, count: usize) {
         word[..size].copy_from_slice(bytes);
         let found = u64::from_le_bytes(word);
         let right = if wanted == NAN { is_nan(dtype, found) } else { bytes == &wanted.to_le_bytes()[..size] };
-        assert!(right, "{dtype:?} {op:?} of {first:#x} and {second:#x}: element {at} of {count} is {found:#x}, not {wanted:#x}");
+        assert!(
+            right,
+            "{dtype:?} {op:?} of {first:#x} and {second:#x}: element {at} of {count} is {found:#x}, not {wanted:#x}"
+        );
     }
 }
 

@@ -163,7 +163,10 @@ fn threads_with_several_communicators() {
             ready.wait();
             let rounds = if long() { 100 } else { 15 };
             for round in 0..rounds {
-                let case = |number| Case { phase: round * k + number, ..Case::plain(DataType::Int32, RedOp::Sum, 1000 + number) };
+                let case = |number| Case {
+                    phase: round * k + number,
+                    ..Case::plain(DataType::Int32, RedOp::Sum, 1000 + number)
+                };
                 let buffers: Vec<Buffers> = (0..k).map(|number| Buffers::new(&members[number], case(number))).collect();
                 for step in 0..k {
                     let number = (step + rank) % k;

@@ -47,10 +47,12 @@ fn unknown_types_operators_and_roots() {
         // Whatever the count: a wrong number is wrong where nothing is to be done, too.
         for count in [0, 8] {
             for dt in [-1, 12, 13, 99, c_int::MAX, c_int::MIN] {
-                lib.all_reduce(buffers, count, (dt, SUM), comm, 0).is(ARGUMENT, &["AllReduce", "type", &dt.to_string()]);
+                lib.all_reduce(buffers, count, (dt, SUM), comm, 0)
+                    .is(ARGUMENT, &["AllReduce", "type", &dt.to_string()]);
             }
             for op in [-1, 5, 6, 99, c_int::MAX, c_int::MIN] {
-                lib.all_reduce(buffers, count, (INT32, op), comm, 0).is(ARGUMENT, &["AllReduce", "operation", &op.to_string()]);
+                lib.all_reduce(buffers, count, (INT32, op), comm, 0)
+                    .is(ARGUMENT, &["AllReduce", "operation", &op.to_string()]);
             }
         }
         type Broadcast = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, usize, usize) -> c_int;
@@ -219,7 +221,9 @@ fn configurations_that_cannot_be() {
         }
         // An older program's structure is no error; nor is one of a program of the future.
         let newer = Config { size: size_of::<Config>(), version: 99_999, ..good };
-        for config in [good, newer, Config { size: 16, ..good }, Config { size: 12, ..good }, Config { version: 0, ..good }] {
+        for config in
+            [good, newer, Config { size: 16, ..good }, Config { size: 12, ..good }, Config { version: 0, ..good }]
+        {
             let (answer, comm) = lib.init_config(1, lib.id(), 0, config);
             assert_eq!(answer.code, SUCCESS, "{answer:?}");
             lib.destroy(comm).ok();

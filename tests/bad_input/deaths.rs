@@ -104,7 +104,8 @@ fn a_rank_dies_at_any_moment() {
         let until = Instant::now() + Duration::from_secs(20);
         let answered = |running: &Running, rank: usize| running.stdout(rank).contains("ANSWER");
         // A communicator that was complete may have to wait for the dead rank in its sum: that is no matter of creation.
-        let over = |running: &Running| answered(running, 0) && answered(running, 2) || running.stdout(0).contains("MADE");
+        let over =
+            |running: &Running| answered(running, 0) && answered(running, 2) || running.stdout(0).contains("MADE");
         while !over(&running) {
             assert!(Instant::now() < until, "round {round}: the others hang:\n{}", running.stdout(0));
             std::thread::sleep(Duration::from_millis(2));

@@ -60,7 +60,11 @@ fn one_rank_without_a_device() {
 
 #[test]
 fn two_ranks_on_one_device_are_refused() {
-    let told = all_told(ranks(2).env(DEVICE, "0"), USAGE, &["Duplicate GPU", "rank 0", "rank 1", "NCCL_MULTI_RANK_GPU_ENABLE"]);
+    let told = all_told(
+        ranks(2).env(DEVICE, "0"),
+        USAGE,
+        &["Duplicate GPU", "rank 0", "rank 1", "NCCL_MULTI_RANK_GPU_ENABLE"],
+    );
     assert_eq!(told.len(), 2);
     all_told(ranks(4).env_of(3, DEVICE, "1"), USAGE, &["Duplicate GPU", "rank 1", "rank 3"]);
 }

@@ -23,7 +23,10 @@ fn data_calls(lib: Lib, comm: usize) -> Vec<(&'static str, Answer)> {
         answers.push((name, lib.answer(unsafe { lib.get::<Two>(name)(64, 64, 1, FLOAT64, SUM, comm, 0) })));
     }
     // SAFETY: as above.
-    answers.push(("ncclReduce", lib.answer(unsafe { lib.get::<Rooted>("ncclReduce")(64, 64, 1, FLOAT64, SUM, 0, comm, 0) })));
+    answers.push((
+        "ncclReduce",
+        lib.answer(unsafe { lib.get::<Rooted>("ncclReduce")(64, 64, 1, FLOAT64, SUM, 0, comm, 0) }),
+    ));
     for name in ["ncclBroadcast", "ncclGather", "ncclScatter"] {
         // SAFETY: as above.
         answers.push((name, lib.answer(unsafe { lib.get::<Two>(name)(64, 64, 1, FLOAT64, 0, comm, 0) })));
@@ -48,9 +51,10 @@ fn other_calls(lib: Lib, comm: usize) -> Vec<(&'static str, Answer)> {
     type Shrink = unsafe extern "C" fn(usize, *mut c_int, c_int, *mut usize, usize, c_int) -> c_int;
     type GetId = unsafe extern "C" fn(usize, *mut UniqueId) -> c_int;
     let (mut child, mut pointer, mut value, mut list, mut id) = (0, std::ptr::null_mut(), 0, [1], UniqueId([0; 128]));
-    let mut answers: Vec<(&str, Answer)> = ["ncclCommCount", "ncclCommCuDevice", "ncclCommUserRank", "ncclCommGetAsyncError"]
-        .map(|name| (name, lib.query(name, comm).0))
-        .into();
+    let mut answers: Vec<(&str, Answer)> =
+        ["ncclCommCount", "ncclCommCuDevice", "ncclCommUserRank", "ncclCommGetAsyncError"]
+            .map(|name| (name, lib.query(name, comm).0))
+            .into();
     // SAFETY: the types are those of nccl.h, and every pointer is to a live object.
     let codes = unsafe {
         [

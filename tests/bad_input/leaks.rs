@@ -56,7 +56,10 @@ fn child_of(test: &str, n: usize) -> Option<(Place, Lib, Cuda)> {
     let Some(me) = launch::child() else {
         let job = Job::this_test(test, n).deadline(PATIENCE * if need::long() { 10 } else { 1 }).allow_any_warning();
         // The allocator shall give back what is freed, so that resident memory tells what is not.
-        let job = job.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", "65536").env("MALLOC_TRIM_THRESHOLD_", "65536");
+        let job = job
+            .env("MALLOC_ARENA_MAX", "1")
+            .env("MALLOC_MMAP_THRESHOLD_", "65536")
+            .env("MALLOC_TRIM_THRESHOLD_", "65536");
         job.run().assert_ok();
         return None;
     };

@@ -182,7 +182,14 @@ impl Lib {
         (self.answer(code), comms)
     }
 
-    pub fn all_reduce(&self, (send, recv): (u64, u64), count: usize, (dt, op): (i32, i32), comm: usize, stream: usize) -> Answer {
+    pub fn all_reduce(
+        &self,
+        (send, recv): (u64, u64),
+        count: usize,
+        (dt, op): (i32, i32),
+        comm: usize,
+        stream: usize,
+    ) -> Answer {
         let call: Reduction = self.get("ncclAllReduce");
         // SAFETY: callers pass memory of the device, or what the library must refuse.
         self.answer(unsafe { call(send as usize, recv as usize, count, dt, op, comm, stream) })

@@ -73,12 +73,16 @@ fn a_rank_that_is_killed_while_others_wait_is_named() {
 fn a_rank_that_fails_is_named() {
     for task in ["error", "report"] {
         let id = id();
-        let plans: Vec<Plan> = (0..4).map(|rank| Plan::new(&id, rank, 4, if rank == 2 { task } else { "gather" })).collect();
+        let plans: Vec<Plan> =
+            (0..4).map(|rank| Plan::new(&id, rank, 4, if rank == 2 { task } else { "gather" })).collect();
         let ranks = start(&plans);
         for (rank, process) in ranks.iter().enumerate() {
             let (code, time, text) = process.error();
             assert_eq!(code, if rank == 2 { "System" } else { "Remote" }, "rank {rank}: {text}");
-            assert!(text.contains("no memory left") && (rank == 2 || text.contains("rank 2 failed")), "rank {rank}: {text}");
+            assert!(
+                text.contains("no memory left") && (rank == 2 || text.contains("rank 2 failed")),
+                "rank {rank}: {text}"
+            );
             assert!(time < SOON_MS, "{time}");
         }
     }
@@ -88,7 +92,8 @@ fn a_rank_that_fails_is_named() {
 #[test]
 fn a_dead_sender_is_named() {
     let id = id();
-    let plans: Vec<Plan> = (0..3).map(|rank| Plan::new(&id, rank, 3, ["join", "receive", "stay"][rank as usize])).collect();
+    let plans: Vec<Plan> =
+        (0..3).map(|rank| Plan::new(&id, rank, 3, ["join", "receive", "stay"][rank as usize])).collect();
     let mut ranks = start(&plans);
     ranks[0].succeeds();
     ranks[2].succeeds();
@@ -153,7 +158,8 @@ fn the_id_of_a_dead_process_is_told_soon() {
 #[test]
 fn bad_arguments_are_told_at_once() {
     let id = id();
-    let join = |id: &UniqueId, rank, nranks| Bootstrap::join(&NetConfig::default(), id, join_of(rank, nranks)).err().unwrap();
+    let join =
+        |id: &UniqueId, rank, nranks| Bootstrap::join(&NetConfig::default(), id, join_of(rank, nranks)).err().unwrap();
     assert_eq!(join(&id, 4, 4).code(), Code::InvalidArgument);
     assert_eq!(join(&id, 0, 0).code(), Code::InvalidArgument);
     assert_eq!(join(&UniqueId([0; 128]), 0, 1).code(), Code::InvalidArgument);
@@ -241,7 +247,10 @@ fn a_wrong_listener_is_an_error() {
         let _ = stream.read(&mut [0; 16]);
     });
     let error = Bootstrap::join(&NetConfig::default(), &id, join_of(0, 2)).err().unwrap();
-    assert!(error.code() == Code::Remote && error.to_string().contains("something that is not oxccl answers"), "{error}");
+    assert!(
+        error.code() == Code::Remote && error.to_string().contains("something that is not oxccl answers"),
+        "{error}"
+    );
     answer.join().unwrap();
 }
 
@@ -252,8 +261,9 @@ fn a_join_can_be_cancelled() {
     let config = &NetConfig::default();
     std::thread::scope(|scope| {
         let other = scope.spawn(move || Bootstrap::join(config, id, join_of(1, 3)).err().unwrap());
-        let waiting = scope
-            .spawn(move || Bootstrap::join(config, id, Join { cancel: Some(cancel.clone()), ..join_of(0, 3) }).err().unwrap());
+        let waiting = scope.spawn(move || {
+            Bootstrap::join(config, id, Join { cancel: Some(cancel.clone()), ..join_of(0, 3) }).err().unwrap()
+        });
         std::thread::sleep(Duration::from_millis(200));
         let fired = Instant::now();
         cancel.fire();
@@ -271,7 +281,8 @@ fn a_receive_can_be_cancelled() {
     let config = &NetConfig::default();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || {
-            let mut bootstrap = Bootstrap::join(config, id, Join { cancel: Some(cancel.clone()), ..join_of(0, 2) }).unwrap();
+            let mut bootstrap =
+                Bootstrap::join(config, id, Join { cancel: Some(cancel.clone()), ..join_of(0, 2) }).unwrap();
             (bootstrap.recv(1, 9), bootstrap.barrier())
         });
         let _other = Bootstrap::join(config, id, join_of(1, 2)).unwrap();
@@ -290,7 +301,9 @@ fn versions_must_match() {
             .enumerate()
             .map(|(rank, version)| {
                 scope.spawn(move || {
-                    Bootstrap::join(&NetConfig::default(), id, Join { version, ..join_of(rank as u32, 2) }).err().unwrap()
+                    Bootstrap::join(&NetConfig::default(), id, Join { version, ..join_of(rank as u32, 2) })
+                        .err()
+                        .unwrap()
                 })
             })
             .collect();

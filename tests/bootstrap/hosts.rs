@@ -151,7 +151,10 @@ fn a_root_out_of_reach_is_told() {
     let mut plan = Plan::new(&id, 1, 2, "join").set("retries=5");
     plan.wrapper = wrapper;
     let (code, time, text) = start(&[plan])[0].error();
-    assert!(code == "Remote" && text.contains("rank 1 (eth0:10.7.0.1") && text.contains("203.0.113.9<"), "{code} {text}");
+    assert!(
+        code == "Remote" && text.contains("rank 1 (eth0:10.7.0.1") && text.contains("203.0.113.9<"),
+        "{code} {text}"
+    );
     assert!(text.contains("Network is unreachable") && time < 20_000, "{time} {text}");
 }
 
@@ -177,6 +180,9 @@ fn loopback_among_two_hosts_is_told() {
     };
     let (code, time, text) = rank.error();
     assert_eq!(code, "InvalidUsage");
-    assert!(text.contains("rank 1 (") && text.contains("advertises 127.0.0.1<") && text.contains("NCCL_SOCKET_IFNAME"), "{text}");
+    assert!(
+        text.contains("rank 1 (") && text.contains("advertises 127.0.0.1<") && text.contains("NCCL_SOCKET_IFNAME"),
+        "{text}"
+    );
     assert!(time < 10_000, "{time}");
 }

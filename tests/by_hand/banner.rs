@@ -34,5 +34,8 @@ fn of_a_preloaded_library() {
     let file = folder.join("preloaded.so");
     fs::copy(common::profile_dir().join("libnccl.so.2"), elsewhere.join("libnccl.so.2")).expect("a copy");
     std::os::unix::fs::symlink(elsewhere.join("libnccl.so.2"), &file).expect("a link");
-    assert_banner(Job::program(&program, 1).env("LD_LIBRARY_PATH", absent_first(&folder)).env("LD_PRELOAD", &file), &file);
+    assert_banner(
+        Job::program(&program, 1).env("LD_LIBRARY_PATH", absent_first(&folder)).env("LD_PRELOAD", &file),
+        &file,
+    );
 }

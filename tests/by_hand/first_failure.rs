@@ -33,8 +33,9 @@ impl Client {
     /// The program fails with this code and a text that has all these parts, and says so in one line: of the log where
     /// warnings are shown, of stderr where nothing was asked for.
     fn fails(&self, mode: &[&str], settings: &[(&str, &str)], code: i32, parts: &[&str]) {
-        let with =
-            |debug| settings.iter().fold(self.job(mode).env("NCCL_DEBUG", debug), |job, (name, value)| job.env(name, value));
+        let with = |debug| {
+            settings.iter().fold(self.job(mode).env("NCCL_DEBUG", debug), |job, (name, value)| job.env(name, value))
+        };
         let (logged, quiet) = (with("WARN").run(), with("").run());
         let text = told(&logged, code);
         for part in parts {
@@ -111,7 +112,12 @@ fn words_that_are_not_known() {
     let Some(client) = Client::new("words") else { return };
     client.fails(&["make"], &[("NCCL_ALGO", "rings")], USAGE, &["NCCL_ALGO=rings", "\"rings\" is not known", "ring, "]);
     client.fails(&["make"], &[("NCCL_PROTO", "fast")], USAGE, &["NCCL_PROTO=fast", "\"fast\" is not known", "Simple"]);
-    client.fails(&["make"], &[("NCCL_ALGO", "broadcasts:ring")], USAGE, &["NCCL_ALGO", "\"broadcasts\" is no function"]);
+    client.fails(
+        &["make"],
+        &[("NCCL_ALGO", "broadcasts:ring")],
+        USAGE,
+        &["NCCL_ALGO", "\"broadcasts\" is no function"],
+    );
 }
 
 #[test]

@@ -200,7 +200,8 @@ fn a_driver_that_fails() {
     for (name, number) in sample {
         let nranks = random.random_range(2..=4);
         let answers = client.run("fault", nranks, &[&format!("{name}:{number}")]);
-        let answers: Vec<Answer> = answers.into_iter().map(|answer| answer.expect("every rank has an answer")).collect();
+        let answers: Vec<Answer> =
+            answers.into_iter().map(|answer| answer.expect("every rank has an answer")).collect();
         let (culprit, others) = answers.split_last().expect("ranks");
         if culprit.created == SUCCESS {
             // The call is not used so often, or something else does as well.

@@ -118,8 +118,9 @@ impl Content {
             None => 0,
             Some(Operator::Plain(op)) => self.reduction(op).expected_bits(element),
             Some(Operator::PreMulSum { .. }) => match self.dtype.kind() {
-                Kind::Int(_) => (0..self.nranks)
-                    .fold(0, |sum: u64, rank| sum.wrapping_add(self.input_bits(rank, element).wrapping_mul(self.scalar(rank)))),
+                Kind::Int(_) => (0..self.nranks).fold(0, |sum: u64, rank| {
+                    sum.wrapping_add(self.input_bits(rank, element).wrapping_mul(self.scalar(rank)))
+                }),
                 Kind::Float(format) => {
                     let sum: f64 = (0..self.nranks).map(|rank| self.product(format, rank, element)).sum();
                     format.encode(sum + 0.0)

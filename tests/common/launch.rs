@@ -21,7 +21,8 @@ use rustix::process::{Pid, Signal};
 use super::{library_path, procfs};
 
 /// The software device at its strictest: operations begin late, no store wakes who waits, allocations wait for work.
-pub const STRICT: [(&str, &str); 3] = [("SOFTCUDA_DELAY_US", "100"), ("SOFTCUDA_NO_WAKE", "1"), ("SOFTCUDA_ALLOC_WAITS", "1")];
+pub const STRICT: [(&str, &str); 3] =
+    [("SOFTCUDA_DELAY_US", "100"), ("SOFTCUDA_NO_WAKE", "1"), ("SOFTCUDA_ALLOC_WAITS", "1")];
 
 /// A test's ranks have this long unless it says otherwise: generous, since a machine can be busy.
 pub const DEADLINE: Duration = Duration::from_secs(120);

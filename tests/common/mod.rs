@@ -64,7 +64,11 @@ pub fn profile_dir() -> PathBuf {
 pub fn find_profile_dir() -> Option<PathBuf> {
     let exe = env::current_exe().ok()?;
     let recorded = option_env!("OXCCL_PROFILE_DIR").map(Path::new);
-    exe.ancestors().skip(1).chain(recorded).find(|dir| dir.join("softcuda/libcuda.so.1").exists()).map(Path::to_path_buf)
+    exe.ancestors()
+        .skip(1)
+        .chain(recorded)
+        .find(|dir| dir.join("softcuda/libcuda.so.1").exists())
+        .map(Path::to_path_buf)
 }
 
 /// `LD_LIBRARY_PATH` for a child that shall use this build: the software device first, then the

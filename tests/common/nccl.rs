@@ -55,7 +55,8 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-type AllReduce = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
+type AllReduce =
+    unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
 
 /// The library and its functions. The library stays loaded for the life of the process.
 #[derive(Clone, Copy)]

@@ -42,7 +42,8 @@ fn describe_thread(task: &str, tid: u32) -> String {
     let state = read("stat").rsplit(')').next().unwrap_or("").trim().chars().next().unwrap_or('?');
     let (wchan, syscall) = (read("wchan"), read("syscall"));
     let call = syscall.split_whitespace().next().unwrap_or("").to_string();
-    let mut out = format!("    thread {tid} {:<16} {state} waits in {:<24} syscall {call}\n", comm.trim(), wchan.trim());
+    let mut out =
+        format!("    thread {tid} {:<16} {state} waits in {:<24} syscall {call}\n", comm.trim(), wchan.trim());
     for frame in read("stack").lines().take(6) {
         let _ = writeln!(out, "      {}", frame.trim_start_matches("[<0>] "));
     }

@@ -91,8 +91,9 @@ impl Case {
     pub fn random(dice: &mut SmallRng, (func, dtype, operator): Kind, n: usize) -> Case {
         let line = 64 / dtype.size();
         let slot = crate::setup::slot() / dtype.size();
-        let off =
-            |dice: &mut SmallRng| if dice.random() { dice.random_range(0..line) } else { usize::from(dice.random::<bool>()) };
+        let off = |dice: &mut SmallRng| {
+            if dice.random() { dice.random_range(0..line) } else { usize::from(dice.random::<bool>()) }
+        };
         let offsets = (off(dice), off(dice));
         let selection = Form::Selection(SELECTIONS[dice.random_range(0..SELECTIONS.len())]);
         let form = [Form::Plain, Form::Plain, Form::NullConfig, Form::Config, selection][dice.random_range(0..5usize)];
@@ -116,7 +117,19 @@ impl Case {
         let (func, dtype, operator) = kind;
         let in_place = func == Func::Bcast;
         let (offsets, phase) = ((0, 0), count % 1021);
-        Case { func, dtype, operator, count, root: 0, in_place, offsets, phase, form: Form::Plain, nulls: false, stream: 0 }
+        Case {
+            func,
+            dtype,
+            operator,
+            count,
+            root: 0,
+            in_place,
+            offsets,
+            phase,
+            form: Form::Plain,
+            nulls: false,
+            stream: 0,
+        }
     }
 
     /// A call of a function: a sum of 32-bit integers where it reduces.
@@ -227,7 +240,9 @@ impl Case {
             Some(Operator::Plain(op)) => op as i32,
             Some(Operator::PreMulSum { device: false }) => calls.pre_mul_host(bits, self.dtype, member.comm)?,
             // SAFETY: the scalar lives until the call is checked.
-            Some(Operator::PreMulSum { device: true }) => unsafe { calls.pre_mul_device(call.scalar, self.dtype, member.comm) }?,
+            Some(Operator::PreMulSum { device: true }) => {
+                unsafe { calls.pre_mul_device(call.scalar, self.dtype, member.comm) }?
+            }
         };
         let what = Call { func: self.func, count: self.count, dtype: self.dtype as i32, op, root: self.root as i32 };
         let (comm, stream) = (member.comm, member.streams[self.stream].0);
@@ -240,7 +255,9 @@ impl Case {
             match self.form {
                 Form::Plain => calls.call(what, call.buffers, comm, stream),
                 Form::NullConfig => calls.call_with(what, call.buffers, comm, stream, null()),
-                Form::Config | Form::Selection(_) => calls.call_with(what, call.buffers, comm, stream, from_ref(&config)),
+                Form::Config | Form::Selection(_) => {
+                    calls.call_with(what, call.buffers, comm, stream, from_ref(&config))
+                }
             }
         };
         if matches!(self.operator, Some(Operator::PreMulSum { .. })) {

@@ -13,7 +13,13 @@ use crate::member::{INVALID_ARGUMENT, INVALID_USAGE, Item, Member, Prepared, Way
 use crate::setup::{self, Setup, dice};
 
 /// A call of 32-bit integers with a configuration.
-fn call_with(member: &Member, func: Func, count: usize, buffers: (u64, u64), config: &CollConfig) -> Result<(), Failure> {
+fn call_with(
+    member: &Member,
+    func: Func,
+    count: usize,
+    buffers: (u64, u64),
+    config: &CollConfig,
+) -> Result<(), Failure> {
     let call = Call { func, count, dtype: DataType::Int32 as i32, op: 0, root: 0 };
     // SAFETY: callers' buffers live until they are compared; the configuration until the call is over.
     unsafe { member.api.calls.call_with(call, buffers, member.comm, member.streams[0].0, config) }
@@ -40,7 +46,11 @@ fn selections() {
                 member.api.nccl.group_start().expect("group");
                 let failure = call_with(member, func, 10, call.buffers, &config).expect_err("forced");
                 assert_eq!(failure.code, INVALID_ARGUMENT, "{words:?}: {failure}");
-                assert_eq!(member.api.nccl.group_end().expect_err("a failed group").code, INVALID_ARGUMENT, "{words:?}");
+                assert_eq!(
+                    member.api.nccl.group_end().expect_err("a failed group").code,
+                    INVALID_ARGUMENT,
+                    "{words:?}"
+                );
                 call_with(member, func, 0, call.buffers, &config).expect("nothing to do comes first");
                 config.force = 0;
                 call_with(member, func, 10, call.buffers, &config).expect("a wish");
@@ -97,7 +107,10 @@ fn completion_events() {
                 calls.iter().map(|call| call_with(member, Func::AllReduce, 10, call.buffers, &config)).collect();
             let failure = nccl.group_end().expect_err("two events");
             assert_eq!(failure.code, INVALID_USAGE, "{failure}, {results:?}");
-            assert!(failure.text.contains("Only one launch-completion event may be provided in one NCCL group"), "{failure}");
+            assert!(
+                failure.text.contains("Only one launch-completion event may be provided in one NCCL group"),
+                "{failure}"
+            );
             calls.iter_mut().for_each(|call| member.must_issue(call));
             // A call of nothing does not look at its event.
             let garbage = CollConfig { event: std::ptr::without_provenance_mut(0x1234), ..config };

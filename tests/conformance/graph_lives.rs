@@ -116,9 +116,9 @@ fn an_update_by_a_second_capture() {
         let graphs = member.api.graphs;
         let funcs = [Func::AllReduce, Func::Broadcast, Func::AllGather];
         let mut sets = [1, 2].map(|phase| funcs.map(|func| Case { phase, ..Case::of(func, 300) }.prepare(member)));
-        let captured = sets
-            .each_mut()
-            .map(|calls| graphs.capture(member.streams[0], mode(), || calls.iter_mut().for_each(|call| member.must_issue(call))));
+        let captured = sets.each_mut().map(|calls| {
+            graphs.capture(member.streams[0], mode(), || calls.iter_mut().for_each(|call| member.must_issue(call)))
+        });
         let exec = graphs.instantiate(captured[0]);
         graphs.launch(exec, member.streams[0]);
         member.wait();
@@ -222,7 +222,8 @@ fn abort_does_not_wait_for_graphs() {
 #[test]
 fn nothing_is_left_behind() {
     let Some(me) = launch::child() else {
-        let job = |setup: &Setup| setup.job("graph_lives::nothing_is_left_behind").allow_any_warning().run().assert_ok();
+        let job =
+            |setup: &Setup| setup.job("graph_lives::nothing_is_left_behind").allow_any_warning().run().assert_ok();
         return [Setup::plain(2), everywhere(2)[1]].iter().for_each(job);
     };
     setup::each_rank(&me, |member| {
@@ -272,7 +273,8 @@ fn other_threads_work_during_a_capture() {
         // Memory before: a plain allocation would spoil the capture.
         let many = Stream10k::new(&mut member, 9);
         many.refill(&member, 1);
-        let (captured, mut call) = (api.cuda.stream().expect("a stream"), Case::of(Func::AllReduce, 50).prepare(&mut member));
+        let (captured, mut call) =
+            (api.cuda.stream().expect("a stream"), Case::of(Func::AllReduce, 50).prepare(&mut member));
         member.wait();
         api.graphs.begin(captured, CaptureMode::Global);
         let (comm, place, stream) = (member.comm, (me.rank, me.nranks), member.streams[0]);
@@ -328,7 +330,8 @@ fn nodes_of_a_capture() {
         let mixed = std::env::var("NCCL_GRAPH_MIXING_SUPPORT").is_err();
         let graphs = member.api.graphs;
         let mut calls = [0, 1].map(|phase| Case { phase, ..Case::of(Func::AllReduce, 100) }.prepare(&mut member));
-        let graph = graphs.capture(member.streams[0], mode(), || calls.iter_mut().for_each(|call| member.must_issue(call)));
+        let graph =
+            graphs.capture(member.streams[0], mode(), || calls.iter_mut().for_each(|call| member.must_issue(call)));
         assert_eq!(graphs.count_nodes(graph), if mixed { 5 } else { 2 }, "kernels, a wait, a mark for each");
         let exec = graphs.instantiate(graph);
         graphs.destroy(graph);
@@ -399,7 +402,8 @@ fn through_the_runtime() {
             stream
         };
         let mut member = Member::of_process(api, &me, "id");
-        let mut calls = [Func::AllReduce, Func::AllGather, Func::AlltoAll].map(|func| Case::of(func, 999).prepare(&mut member));
+        let mut calls =
+            [Func::AllReduce, Func::AllGather, Func::AlltoAll].map(|func| Case::of(func, 999).prepare(&mut member));
         let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the pointers are to live handles; the runtime checks the rest.
         unsafe {

@@ -138,8 +138,11 @@ fn groups_and_several_streams() {
 fn a_thousand_replays_and_direct_calls() {
     under("graphs::a_thousand_replays_and_direct_calls", &[everywhere(2), everywhere(4)].concat()[..5], |member| {
         let (mut plan, mut own) = (dice("thousand"), dice(&format!("rank {}", member.rank)));
-        let small =
-            |at: usize, stream| Case { stream, phase: at, ..Case::of(built::FUNCS[at % built::FUNCS.len()], 100 + at % 7) };
+        let small = |at: usize, stream| Case {
+            stream,
+            phase: at,
+            ..Case::of(built::FUNCS[at % built::FUNCS.len()], 100 + at % 7)
+        };
         let calls: Vec<Prepared> = (0..3).map(|at| small(at, 0).prepare(member)).collect();
         let mut replay = Replay::capture(member, calls, Way::Group);
         let direct: Vec<Item> = (0..3).map(|at| Item::Collective(small(at + 3, at))).collect();
@@ -214,9 +217,10 @@ fn mixtures_are_refused() {
     if let Some(me) = launch::child() {
         let api = Api::load();
         let mut members: Vec<Member> = (0..2).map(|k| Member::of_process(api, &me, &format!("id{k}"))).collect();
-        for (other, text) in
-            [(0, "must either be all uncaptured or all captured by the same graph"), (1, "Either none or all communicators")]
-        {
+        for (other, text) in [
+            (0, "must either be all uncaptured or all captured by the same graph"),
+            (1, "Either none or all communicators"),
+        ] {
             let mut calls = [
                 Case::of(Func::AllReduce, 10).prepare(&mut members[0]),
                 Case { stream: 1, ..Case::of(Func::AllReduce, 10) }.prepare(&mut members[other]),
@@ -263,8 +267,8 @@ fn a_device_scalar_is_read_at_each_replay() {
             member.api.cuda.copy_to_device(call.scalar, &scalar(member.rank).to_le_bytes()).expect("copy");
             graphs.launch(exec, member.streams[0]);
             member.wait();
-            let wanted =
-                (0..member.nranks).fold(0u32, |sum, rank| sum.wrapping_add((tile(rank) as u32).wrapping_mul(scalar(rank))));
+            let wanted = (0..member.nranks)
+                .fold(0u32, |sum, rank| sum.wrapping_add((tile(rank) as u32).wrapping_mul(scalar(rank))));
             let mut first = [0; 4];
             member.api.cuda.copy_to_host(&mut first, call.buffers.1).expect("copy");
             assert_eq!(u32::from_le_bytes(first), wanted, "replay {round}");

@@ -39,8 +39,11 @@ fn a_hundred_kinds_in_a_group() {
             }
         });
     }
-    let setups =
-        [Setup::plain(2), Setup { channels: Some(4), ..Setup::plain(3) }, Setup { small_slots: true, ..Setup::plain(5) }];
+    let setups = [
+        Setup::plain(2),
+        Setup { channels: Some(4), ..Setup::plain(3) },
+        Setup { small_slots: true, ..Setup::plain(5) },
+    ];
     setups.iter().for_each(|setup| setup.run("groups::a_hundred_kinds_in_a_group"));
 }
 
@@ -168,7 +171,8 @@ fn errors_drop_the_group() {
                 let good = Case::of(*func, 100);
                 let mut dropped = good.prepare(member);
                 let wrong = |dtype, op, root| Call { func: *func, count: 10, dtype, op, root };
-                let mut list = vec![(wrong(12, 0, 0), member.comm), (wrong(-1, 0, 0), member.comm), (wrong(2, 0, 0), Comm::NULL)];
+                let mut list =
+                    vec![(wrong(12, 0, 0), member.comm), (wrong(-1, 0, 0), member.comm), (wrong(2, 0, 0), Comm::NULL)];
                 if func.reduces() {
                     list.extend([(wrong(2, -1, 0), member.comm), (wrong(2, 5, 0), member.comm)]);
                 }
@@ -179,7 +183,8 @@ fn errors_drop_the_group() {
                     nccl.group_start().expect("group");
                     member.must_issue(&mut dropped);
                     // SAFETY: refused.
-                    let failure = unsafe { calls.call(call, dropped.buffers, comm, stream) }.expect_err("a wrong argument");
+                    let failure =
+                        unsafe { calls.call(call, dropped.buffers, comm, stream) }.expect_err("a wrong argument");
                     assert_eq!(failure.code, INVALID_ARGUMENT, "{call:?}: {failure}");
                     nccl.group_start().expect("an inner group");
                     nccl.group_end().expect("an inner end is no failure");

@@ -42,7 +42,8 @@ fn one(member: &mut Member, func: Func, buffer: u64) {
     let contract = case.contract(member);
     let (send_at, recv_at) = contract.in_place();
     let blocks = (send_at + contract.sends()).max(recv_at + contract.output().len());
-    let largest = if matches!(func, Func::AllGather | Func::ReduceScatter | Func::Gather | Func::Scatter) { RANKS } else { 1 };
+    let largest =
+        if matches!(func, Func::AllGather | Func::ReduceScatter | Func::Gather | Func::Scatter) { RANKS } else { 1 };
     assert!(blocks <= largest);
     case.count = BYTES / largest;
     let content = case.content(RANKS);

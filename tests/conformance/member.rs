@@ -328,7 +328,8 @@ impl Member {
 
     /// Makes a call on any stream that must be taken.
     pub fn issue_on(&mut self, call: &mut Prepared, stream: Stream) {
-        self.try_issue_on(call, stream).unwrap_or_else(|failure| panic!("rank {}: {}: {failure}", self.rank, call.title));
+        self.try_issue_on(call, stream)
+            .unwrap_or_else(|failure| panic!("rank {}: {}: {failure}", self.rank, call.title));
     }
 
     /// Makes calls in a way, waits, and checks. Messages must be in groups.

@@ -35,20 +35,27 @@ fn refusal(member: &Member, buffer: u64, call: Call, text: &str) -> i32 {
 #[test]
 fn wrong_operators_are_refused() {
     if let Some(me) = launch::child() {
-        let mut members: Vec<Member> = (0..2).map(|k| Member::of_process(Api::load(), &me, &format!("id{k}"))).collect();
+        let mut members: Vec<Member> =
+            (0..2).map(|k| Member::of_process(Api::load(), &me, &format!("id{k}"))).collect();
         let (calls, comm, other) = (members[0].api.calls, members[0].comm, members[1].comm);
         let buffer = members[0].scratch(&[0; 64]);
         let op = calls.pre_mul_host(3, DataType::Int32, comm).expect("an operator");
         assert!(op >= 5, "{op} is one that is built in");
         let mismatch = "Data type supplied to user-created ncclRedOp_t does not match";
         assert_eq!(refusal(&members[0], buffer, call(op, DataType::Float32), mismatch), INVALID_ARGUMENT);
-        assert_eq!(refusal(&members[1], buffer, call(op, DataType::Int32), "unknown to this communicator"), INVALID_ARGUMENT);
+        assert_eq!(
+            refusal(&members[1], buffer, call(op, DataType::Int32), "unknown to this communicator"),
+            INVALID_ARGUMENT
+        );
         for (op, comm) in [(op, other), (op, Comm::NULL), (0, comm), (4, comm), (-1, comm), (i32::MAX, comm)] {
             assert_eq!(calls.destroy_op(op, comm).expect_err("not its operator").code, INVALID_ARGUMENT, "{op}");
         }
         calls.destroy_op(op, comm).expect("its operator");
         assert_eq!(calls.destroy_op(op, comm).expect_err("destroyed before").code, INVALID_ARGUMENT);
-        assert_eq!(refusal(&members[0], buffer, call(op, DataType::Int32), "unknown to this communicator"), INVALID_ARGUMENT);
+        assert_eq!(
+            refusal(&members[0], buffer, call(op, DataType::Int32), "unknown to this communicator"),
+            INVALID_ARGUMENT
+        );
         let mut own = dice("own");
         members[0].run(&[Item::Collective(Case::of(Func::AllReduce, 100))], Way::Each, &mut own);
         return members.into_iter().for_each(Member::end);

@@ -42,7 +42,8 @@ fn group(member: &mut Member, messages: &[Message]) {
 #[test]
 fn random_groups() {
     let setups = [everywhere(2), everywhere(3), everywhere(5), everywhere(8)].concat();
-    let setups: Vec<Setup> = setups.into_iter().enumerate().filter(|(at, _)| long() || at % 2 == 0).map(|(_, s)| s).collect();
+    let setups: Vec<Setup> =
+        setups.into_iter().enumerate().filter(|(at, _)| long() || at % 2 == 0).map(|(_, s)| s).collect();
     under("point_to_point::random_groups", &setups, |member| {
         let mut dice = dice("groups");
         for _ in 0..if long() { 100 } else { 12 } {
@@ -116,7 +117,8 @@ fn large_exchanges_with_unequal_sizes() {
                 _ => 40 * slot / n + 1,
             };
             let pairs = (0..n).flat_map(|from| (0..n).map(move |to| (from, to)));
-            let messages: Vec<Message> = pairs.map(|(from, to)| Message::bytes((from, to), size(from, to), round)).collect();
+            let messages: Vec<Message> =
+                pairs.map(|(from, to)| Message::bytes((from, to), size(from, to), round)).collect();
             group(member, &messages);
         }
     });

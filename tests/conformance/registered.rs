@@ -51,7 +51,8 @@ fn every_function_body(member: &mut Member) {
     for who in [Who::Nobody, Who::All, Who::AllBut(n - 1), Who::AllBut(0), Who::All, Who::Nobody] {
         register(member, who);
         for round in 0..if long() { 8 } else { 2 } {
-            let items: Vec<Item> = built::FUNCS.iter().map(|func| Item::Collective(large(&mut plan, *func, n))).collect();
+            let items: Vec<Item> =
+                built::FUNCS.iter().map(|func| Item::Collective(large(&mut plan, *func, n))).collect();
             for part in items.chunks(3) {
                 let ways = [Way::Each, Way::Queued, Way::Group];
                 // Outside of groups, what is new is mapped from one call to the next.
@@ -97,7 +98,13 @@ impl Bytes<'_> {
         for _ in 0..calls {
             // SAFETY: the buffer is as long as that, and lives until the wait.
             let called = unsafe {
-                nccl.all_reduce((buffer, buffer), self.count, (DataType::Uint8, RedOp::Sum), member.comm, member.streams[0].0)
+                nccl.all_reduce(
+                    (buffer, buffer),
+                    self.count,
+                    (DataType::Uint8, RedOp::Sum),
+                    member.comm,
+                    member.streams[0].0,
+                )
             };
             called.expect("a call");
         }

@@ -57,7 +57,15 @@ pub struct Setup {
 impl Setup {
     /// Processes, and nothing said about the rest.
     pub fn plain(n: usize) -> Setup {
-        Setup { n, transport: Transport::P2p, algorithm: None, protocol: None, small_slots: false, channels: None, delay: None }
+        Setup {
+            n,
+            transport: Transport::P2p,
+            algorithm: None,
+            protocol: None,
+            small_slots: false,
+            channels: None,
+            delay: None,
+        }
     }
 
     /// One word for each part that is set.

@@ -114,8 +114,11 @@ fn ids_are_for_one_grow() {
             }
             assert!(api.nccl.last_error().contains("wants"), "{}", api.nccl.last_error());
             // What a rank alone can see is told to the other one.
-            let alone =
-                if me.rank == 1 { api.try_grow(comm, (2, -1), None, None).0 } else { api.try_grow(comm, (4, -1), None, None).0 };
+            let alone = if me.rank == 1 {
+                api.try_grow(comm, (2, -1), None, None).0
+            } else {
+                api.try_grow(comm, (4, -1), None, None).0
+            };
             assert_eq!(alone, if me.rank == 1 { INVALID_ARGUMENT } else { REMOTE_ERROR });
         }
         me.barrier("refused");

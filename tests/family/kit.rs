@@ -140,7 +140,8 @@ impl Api {
     pub fn init_with(&self, id: UniqueId, (nranks, rank): (usize, usize), config: Option<&Config>) -> Comm {
         let mut comm = Comm::NULL;
         // SAFETY: handle and configuration live until it is settled.
-        let code = unsafe { (self.init_config)(&mut comm, nranks as c_int, id, rank as c_int, Config::pointer(config)) };
+        let code =
+            unsafe { (self.init_config)(&mut comm, nranks as c_int, id, rank as c_int, Config::pointer(config)) };
         assert!(matches!(code, SUCCESS | IN_PROGRESS), "init: {code}: {}", self.nccl.last_error());
         assert_eq!(self.nccl.settle(comm), SUCCESS, "{}", self.nccl.last_error());
         comm

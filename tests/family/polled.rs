@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
-use crate::kit::{ABORT, Api, Bench, Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, LIMIT, REMOTE_ERROR, SUCCESS};
+use crate::kit::{
+    ABORT, Api, Bench, Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, LIMIT, REMOTE_ERROR, SUCCESS,
+};
 
 /// How long a call that waits for nobody may take, on a machine that is busy.
 const PROMPT: Duration = Duration::from_secs(5);
@@ -38,7 +40,11 @@ fn a_split_is_polled_at_its_parent() {
             let start = Instant::now();
             // SAFETY: the handle lives until the split is over.
             let code = unsafe { api.queue_split(comm, 0, 0, &mut child) };
-            assert!(start.elapsed() < PROMPT && matches!(code, SUCCESS | IN_PROGRESS), "{code} after {:?}", start.elapsed());
+            assert!(
+                start.elapsed() < PROMPT && matches!(code, SUCCESS | IN_PROGRESS),
+                "{code} after {:?}",
+                start.elapsed()
+            );
             if me.rank == 0 {
                 // The other rank is not there yet.
                 std::thread::sleep(Duration::from_millis(30));

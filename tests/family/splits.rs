@@ -125,15 +125,21 @@ fn in_groups() {
         let (same, none) = (vec![3; all.len()], vec![0; all.len()]);
         for round in 0..3 {
             // Parent, colours, keys; the order of those of one parent counts.
-            let plans =
-                [(0, &halves, &none), (0, &same, &reversed), (1, &same, &none), (0, &halves, &reversed), (1, &halves, &reversed)];
+            let plans = [
+                (0, &halves, &none),
+                (0, &same, &reversed),
+                (1, &same, &none),
+                (0, &halves, &reversed),
+                (1, &halves, &reversed),
+            ];
             let order = if me.rank % 2 == 1 { [2, 4, 0, 1, 3] } else { [0, 1, 2, 3, 4] };
             let mut children = vec![Comm::NULL; plans.len()];
             api.nccl.group_start().expect("group");
             for at in order {
                 let (parent, colors, keys) = plans[at];
                 // SAFETY: the list stays where it is.
-                let code = unsafe { api.queue_split(parents[parent], colors[me.rank], keys[me.rank], &mut children[at]) };
+                let code =
+                    unsafe { api.queue_split(parents[parent], colors[me.rank], keys[me.rank], &mut children[at]) };
                 assert_eq!((code, children[at]), (SUCCESS, Comm::NULL), "not before the end of the group");
             }
             api.nccl.group_end().expect("the splits");
@@ -216,7 +222,12 @@ fn wrong_arguments_are_told_to_all() {
                         code
                     }
                 };
-                assert_eq!(code, if me.rank == culprit { INVALID_ARGUMENT } else { REMOTE_ERROR }, "{}", api.nccl.last_error());
+                assert_eq!(
+                    code,
+                    if me.rank == culprit { INVALID_ARGUMENT } else { REMOTE_ERROR },
+                    "{}",
+                    api.nccl.last_error()
+                );
             }
         }
         let child = api.split(comm, 0, 0);

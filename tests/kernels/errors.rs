@@ -64,7 +64,8 @@ fn users(n: u32) -> Vec<Memory> {
 
 /// Runs one call on each rank.
 fn call(world: &World, collective: usize, called: &[Called], users: &[Memory]) {
-    let of = |rank: u32| launch(world, rank, items(world, collective, rank, called[rank as usize], &users[rank as usize]));
+    let of =
+        |rank: u32| launch(world, rank, items(world, collective, rank, called[rank as usize], &users[rank as usize]));
     let launches: Vec<_> = (0..world.config.n).map(of).collect();
     world.run(&launches);
 }

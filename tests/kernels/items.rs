@@ -117,7 +117,9 @@ fn bytes(elements: u64, size: usize) -> Memory {
 
 /// A world of all collectives; the last one is a barrier.
 fn world_of_all(config: Config, kinds: &[Kind]) -> World {
-    let made = |&kind: &Kind| Box::new(move |rank| collectives::schedule(kind, rank, config.n)) as Box<dyn Fn(u32) -> Schedule>;
+    let made = |&kind: &Kind| {
+        Box::new(move |rank| collectives::schedule(kind, rank, config.n)) as Box<dyn Fn(u32) -> Schedule>
+    };
     let mut all: Vec<_> = kinds.iter().map(made).collect();
     all.push(Box::new(move |rank| collectives::barrier(rank, config.n)));
     World::with(config, &all.iter().map(|f| &**f).collect::<Vec<_>>())
@@ -146,7 +148,14 @@ fn mixed_launch(world: &World, kinds: &[Kind], random: &mut SmallRng, serial: &m
     let item = |rank: u32, (at, entry): (usize, &Option<Entry>)| {
         let Some(entry) = entry else {
             // Padding: nothing else in it counts.
-            return Work { datatype: 200, proto: 9, lo: at as u64 % 2, nsteps: at as u32 % 2, hi: 1, ..Work::default() };
+            return Work {
+                datatype: 200,
+                proto: 9,
+                lo: at as u64 % 2,
+                nsteps: at as u32 % 2,
+                hi: 1,
+                ..Work::default()
+            };
         };
         let serial = first + at as u32;
         let work = entry.work(world, rank, at as u32 % config.channels, datatype);
@@ -171,7 +180,8 @@ fn lists_of_mixed_calls_are_right() {
     let mut random = SmallRng::seed_from_u64(4);
     for (proto, n) in Proto::HOST.into_iter().flat_map(|proto| [2, 3, 4, 5].map(|n| (proto, n))) {
         let threads = if n == 3 { 3 } else { 1 };
-        let config = Config { n, channels: 2, slot_bytes: SLOT_BYTES, proto, threads, start: u64::from(u32::MAX) - 300 };
+        let config =
+            Config { n, channels: 2, slot_bytes: SLOT_BYTES, proto, threads, start: u64::from(u32::MAX) - 300 };
         let kinds = collectives::all(n);
         let world = world_of_all(config, &kinds);
         let mut serial = 1;
@@ -205,7 +215,8 @@ fn scalars_are_read_by_address() {
             let address = users[rank as usize].address();
             let geometry = one_chunk(count, 50, proto);
             let operator = Operator::builtin(Op::Sum, datatype, 2);
-            let work = world.work(rank, 0, 0, &geometry, datatype, &operator, Buffers { input: address, output: address });
+            let work =
+                world.work(rank, 0, 0, &geometry, datatype, &operator, Buffers { input: address, output: address });
             let flags = work_flag::PRE | work_flag::PRE_AT;
             let work = Work { flags, pre: scalars.address() + at as u64, ..work };
             launches.push(world.launch_items(world::images()[0], rank, datatype, vec![work], 1));
@@ -213,7 +224,8 @@ fn scalars_are_read_by_address() {
         world.run(&launches);
         assert_eq!(world.error(), 0);
         for user in &users {
-            (0..count as usize).for_each(|i| assert_eq!(get(user.bytes(), i, size), float(7 * (i as u32 % 9)), "{datatype:?}"));
+            (0..count as usize)
+                .for_each(|i| assert_eq!(get(user.bytes(), i, size), float(7 * (i as u32 % 9)), "{datatype:?}"));
         }
     }
 }
@@ -263,7 +275,8 @@ fn copies_in_place_write_nothing() {
 fn direct(rank: u32, pull: bool) -> Schedule {
     let peer = [1 - rank];
     let once = Draft::ONCE;
-    let (signal, signalled) = (Draft { flags: NO_DATA, send: &peer, ..once }, Draft { flags: NO_DATA, recv: &peer, ..once });
+    let (signal, signalled) =
+        (Draft { flags: NO_DATA, send: &peer, ..once }, Draft { flags: NO_DATA, recv: &peer, ..once });
     let steps = match (rank, pull) {
         (0, true) => [signal, signalled],
         (_, true) => [Draft { flags: OUT, recv: &peer, ..once }, signal],

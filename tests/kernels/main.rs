@@ -116,7 +116,8 @@ fn run(world: &World, image: &Image, case: &Case) {
     let users: Vec<User> = (0..case.n).map(|_| User::new(case, &mut random)).collect();
     let before: Vec<Vec<u8>> = users.iter().map(|u| u.memory.bytes().to_vec()).collect();
     let call = Call { datatype: case.datatype, op: case.op, count: case.count };
-    let launches: Vec<_> = users.iter().zip(0..).map(|(u, rank)| world.launch(image, rank, &call, u.buffers())).collect();
+    let launches: Vec<_> =
+        users.iter().zip(0..).map(|(u, rank)| world.launch(image, rank, &call, u.buffers())).collect();
     world.run(&launches);
     assert_eq!(world.error(), kernel_error::NONE, "{case:?}");
 
@@ -177,7 +178,8 @@ fn run_all(cases: &[Case]) {
             // Not far from where 32 bits end, on which waiting threads sleep.
             start: u64::from(u32::MAX) - 100,
         };
-        let world = worlds.entry((case.proto, case.n, case.channels, case.threads)).or_insert_with(|| World::new(config));
+        let world =
+            worlds.entry((case.proto, case.n, case.channels, case.threads)).or_insert_with(|| World::new(config));
         world.flags = if case.seed % 3 == 0 { launch_flag::NO_WAKE } else { 0 };
         run(world, images[case.isa], case);
     }

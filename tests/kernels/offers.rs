@@ -48,7 +48,9 @@ fn kinds(n: u32) -> Vec<Kind> {
 fn world(config: Config, kinds: &[Kind]) -> World {
     let mut all: Vec<Box<dyn Fn(u32) -> Schedule>> = Vec::new();
     for kind in kinds.iter().copied() {
-        all.push(Box::new(move |rank| zero_copy::agreed(kind, &Graph::of_host(config.n), 0, rank).expect("a schedule")));
+        all.push(Box::new(move |rank| {
+            zero_copy::agreed(kind, &Graph::of_host(config.n), 0, rank).expect("a schedule")
+        }));
         all.push(Box::new(move |rank| collectives::schedule(kind, rank, config.n)));
     }
     World::with(config, &all.iter().map(|f| &**f).collect::<Vec<_>>())
@@ -91,7 +93,8 @@ impl Call {
         let (a, b) = (random.random_range(0..n), random.random_range(1..n));
         let b = (a + b) % n;
         let ways = [Way::Free, Way::Free, Way::Missing(a), Way::Unmapped(a, b), Way::Stale(a, b), Way::NoTable(a)];
-        let mut call = Call { kind, number, count, serial, way: ways[random.random_range(0..6)], users, tables: Vec::new() };
+        let mut call =
+            Call { kind, number, count, serial, way: ways[random.random_range(0..6)], users, tables: Vec::new() };
         call.tables = (0..n).map(|rank| call.table(rank, n)).collect();
         call
     }
@@ -183,18 +186,25 @@ impl Call {
         let images = world::images();
         let (items, channels) = self.items(world, rank);
         let mut launch = world.launch_items(images[rank as usize % images.len()], rank, TYPE, items, channels);
-        launch.args().peers = if self.way == Way::NoTable(rank) { 0 } else { self.tables[rank as usize].as_ptr() as u64 };
+        launch.args().peers =
+            if self.way == Way::NoTable(rank) { 0 } else { self.tables[rank as usize].as_ptr() as u64 };
         launch
     }
 
     fn check(&self, n: u32) {
         let input = |rank, i| value(TYPE, rank, i);
         let expected = Expected { kind: self.kind, n, count: self.count, datatype: TYPE, input: &input };
-        for (rank, user) in (0..).zip(&self.users).filter(|&(rank, _)| shape::has_output(self.kind.func, self.kind.root, rank)) {
+        for (rank, user) in
+            (0..).zip(&self.users).filter(|&(rank, _)| shape::has_output(self.kind.func, self.kind.root, rank))
+        {
             for i in 0..elements(self.kind.func, n, self.count).1 {
                 let got = get(user.memory[user.output.0].bytes(), (user.output.1 + i) as usize, TYPE.size());
                 let want = expected.output(rank, i);
-                assert_eq!(got, want, "element {i}, rank {rank} of {n}: {:?}, {}, {:?}", self.kind, self.count, self.way);
+                assert_eq!(
+                    got, want,
+                    "element {i}, rank {rank} of {n}: {:?}, {}, {:?}",
+                    self.kind, self.count, self.way
+                );
             }
         }
     }
@@ -218,7 +228,14 @@ fn ranks_agree() {
             let launches: Vec<_> = (0..n).map(|rank| call.launch(&world, rank)).collect();
             world.run(&launches);
             for rank in 0..n {
-                assert_eq!(world.report(rank), [0; 8], "rank {rank} of {n}: {:?}, {:?}, {}", call.kind, call.way, call.count);
+                assert_eq!(
+                    world.report(rank),
+                    [0; 8],
+                    "rank {rank} of {n}: {:?}, {:?}, {}",
+                    call.kind,
+                    call.way,
+                    call.count
+                );
             }
             call.check(n);
         }
@@ -308,7 +325,10 @@ fn signs_are_compared_first() {
         let before: Vec<Vec<u8>> = call.users.iter().map(|user| user.memory[0].bytes().to_vec()).collect();
         world.run(&launches);
         for rank in 0..n {
-            assert!(matches!(world.report(rank)[0], kernel_error::MISMATCH | kernel_error::PEER_LEFT), "rank {rank} of {n}");
+            assert!(
+                matches!(world.report(rank)[0], kernel_error::MISMATCH | kernel_error::PEER_LEFT),
+                "rank {rank} of {n}"
+            );
         }
         assert_eq!(call.users.iter().map(|user| user.memory[0].bytes().to_vec()).collect::<Vec<_>>(), before);
     }

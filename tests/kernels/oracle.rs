@@ -215,7 +215,10 @@ mod tests {
         );
         assert_eq!((HALF.round(-2f64.powi(-24)), HALF.round(2f64.powi(-25))), (0x8001, 0));
         assert_eq!((BRAIN.round(1.0), BRAIN.round(-3.0), BRAIN.round(f64::INFINITY)), (0x3f80, 0xc040, 0x7f80));
-        assert_eq!((E4M3.round(448.0), E4M3.round(1e9), E4M3.round(-1e9), E4M3.round(f64::INFINITY)), (0x7e, 0x7e, 0xfe, 0x7e));
+        assert_eq!(
+            (E4M3.round(448.0), E4M3.round(1e9), E4M3.round(-1e9), E4M3.round(f64::INFINITY)),
+            (0x7e, 0x7e, 0xfe, 0x7e)
+        );
         assert_eq!((E5M2.round(57344.0), E5M2.round(f64::INFINITY), E5M2.round(1.0)), (0x7b, 0x7b, 0x3c));
         assert!(E4M3.value(0x7f).is_nan() && E5M2.value(0x7e).is_nan() && E5M2.value(0xfc) == f64::NEG_INFINITY);
     }

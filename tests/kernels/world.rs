@@ -218,8 +218,14 @@ impl World {
 
     /// A world that knows several collectives: what each does on a rank. They share the links of one name.
     pub fn with(config: Config, collectives: &[&dyn Fn(u32) -> Schedule]) -> World {
-        let mut world =
-            World { config, abort: AtomicU32::new(0), flags: 0, ranks: Vec::new(), _slots: Vec::new(), counters: Vec::new() };
+        let mut world = World {
+            config,
+            abort: AtomicU32::new(0),
+            flags: 0,
+            ranks: Vec::new(),
+            _slots: Vec::new(),
+            counters: Vec::new(),
+        };
         let mut made: HashMap<(u32, LinkId), LinkEnd> = HashMap::new();
         for rank in 0..config.n {
             let mut links = Vec::new();
@@ -321,7 +327,14 @@ impl World {
     }
 
     /// Prepares a launch of any work items; in the argument if they fit there, else beside it.
-    pub fn launch_items(&self, image: &Image, rank: u32, datatype: DataType, items: Vec<Work>, nchannels: u32) -> Launch {
+    pub fn launch_items(
+        &self,
+        image: &Image,
+        rank: u32,
+        datatype: DataType,
+        items: Vec<Work>,
+        nchannels: u32,
+    ) -> Launch {
         let mut args = Box::new(LaunchArgs {
             nwork: items.len() as u32,
             nchannels,
@@ -348,7 +361,9 @@ impl World {
             end.pos += turns;
             end.seen += turns;
         }
-        for counter in self.counters.iter_mut().flat_map(|counters| counters.bytes_mut().chunks_mut(size_of::<Counter>())) {
+        for counter in
+            self.counters.iter_mut().flat_map(|counters| counters.bytes_mut().chunks_mut(size_of::<Counter>()))
+        {
             let value = u64::from_le_bytes(counter[..8].try_into().expect("8 bytes"));
             counter[..8].copy_from_slice(&(value + turns).to_le_bytes());
         }
@@ -356,7 +371,9 @@ impl World {
 
     /// Whether a kernel has announced, for any of the counters, that it sleeps until it is woken.
     pub fn has_waiters(&self) -> bool {
-        self.counters.iter().any(|counters| counters.words().skip(2).step_by(size_of::<Counter>() / 4).any(|word| word != 0))
+        self.counters
+            .iter()
+            .any(|counters| counters.words().skip(2).step_by(size_of::<Counter>() / 4).any(|word| word != 0))
     }
 
     /// Turns of all links between rank 0 and others so far.
@@ -372,7 +389,8 @@ impl World {
     /// Runs launches, all at the same time. Fails if they do not end.
     pub fn run(&self, launches: &[Launch]) {
         std::thread::scope(|scope| {
-            let blocks = launches.iter().flat_map(|launch| (0..launch.args.nchannels).map(move |block| (launch, block)));
+            let blocks =
+                launches.iter().flat_map(|launch| (0..launch.args.nchannels).map(move |block| (launch, block)));
             let running: Vec<_> = blocks.map(|(launch, block)| scope.spawn(move || launch.block(block))).collect();
             let start = Instant::now();
             let mut pause = Duration::from_micros(50);

@@ -45,7 +45,12 @@ fn one_rank(me: &launch::Place) {
     let member = Member::of_process(api, me, "id");
     me.barrier("made");
     let (device, persist, links) = held(&member, free);
-    println!("rank {} of {}: idle {persist} + {links} bytes, {device} of the device, {}", me.rank, me.nranks, grown(&before));
+    println!(
+        "rank {} of {}: idle {persist} + {links} bytes, {device} of the device, {}",
+        me.rank,
+        me.nranks,
+        grown(&before)
+    );
     assert_eq!(links, 0);
     assert!(persist < IDLE && device < IDLE as i64 + PAGES, "{persist} bytes, {device} of the device");
     // The table of steps and the piece for the try are on the device; words that the host writes are not.
@@ -58,7 +63,12 @@ fn one_rank(me: &launch::Place) {
     member.free(input);
     me.barrier("used");
     let (device, persist, links) = held(&member, free);
-    println!("rank {} of {}: used {persist} + {links} bytes, {device} of the device, {}", me.rank, me.nranks, grown(&before));
+    println!(
+        "rank {} of {}: used {persist} + {links} bytes, {device} of the device, {}",
+        me.rank,
+        me.nranks,
+        grown(&before)
+    );
     assert!(persist + links < USED && device < USED as i64, "{persist} + {links} bytes, {device} of the device");
     assert_eq!(member.stat(Stat::Total), persist + links);
     if shm {
@@ -71,7 +81,10 @@ fn one_rank(me: &launch::Place) {
     }
     let links = Census::now().fds.keys().filter(|name| name.contains("oxccl-link")).count();
     assert_eq!(links, 0, "a mapping needs no descriptor");
-    assert_eq!(Census::now().threads.iter().find(|(name, _)| name.contains("oxccl")), Some((&"oxccl-helper".to_string(), &1)));
+    assert_eq!(
+        Census::now().threads.iter().find(|(name, _)| name.contains("oxccl")),
+        Some((&"oxccl-helper".to_string(), &1))
+    );
     me.barrier("counted");
     member.end();
     me.barrier("ended");
@@ -133,7 +146,9 @@ fn slots_follow_the_variable_and_the_number_of_communicators() {
         members.iter().for_each(|member| member.sum(50_000));
         return members.into_iter().for_each(Member::end);
     }
-    let job = || Job::this_test("bytes::slots_follow_the_variable_and_the_number_of_communicators", 2).env("NCCL_ALGO", "ring");
+    let job = || {
+        Job::this_test("bytes::slots_follow_the_variable_and_the_number_of_communicators", 2).env("NCCL_ALGO", "ring")
+    };
     job().run().assert_ok();
     job().env("NCCL_BUFFSIZE", (8 * 64 * 1024).to_string()).run().assert_ok();
 }

@@ -77,7 +77,8 @@ fn graphs_outlive_a_suspension() {
         let member = Member::of_process(api, &me, "id");
         let (count, at) = (1000, member.input(1000));
         // The first call of all is captured.
-        let graph = graphs.capture(member.stream, CaptureMode::Global, || member.all_reduce(at, count).expect("a call"));
+        let graph =
+            graphs.capture(member.stream, CaptureMode::Global, || member.all_reduce(at, count).expect("a call"));
         let exec = graphs.instantiate(graph);
         for _ in 0..2 {
             let again = member.input(count);

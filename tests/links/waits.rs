@@ -82,11 +82,13 @@ fn links_are_made_while_a_kernel_waits() {
         me.barrier("done");
         return members.into_iter().for_each(Member::end);
     }
-    let outcome = Job::this_test("waits::links_are_made_while_a_kernel_waits", 3).env("SOFTCUDA_ALLOC_WAITS", "1").run();
+    let outcome =
+        Job::this_test("waits::links_are_made_while_a_kernel_waits", 3).env("SOFTCUDA_ALLOC_WAITS", "1").run();
     outcome.assert_ok();
     // There is no less than 2 MiB of such memory.
     let large = |text: &str| {
-        let bytes = text.lines().find_map(|line| line.split_once(" bytes of links")?.0.rsplit_once(' ')?.1.parse::<u64>().ok());
+        let bytes =
+            text.lines().find_map(|line| line.split_once(" bytes of links")?.0.rsplit_once(' ')?.1.parse::<u64>().ok());
         bytes.expect("a number") > 2 << 20
     };
     assert!(outcome.ranks.iter().any(|rank| large(&rank.stdout)), "{outcome}");
@@ -283,7 +285,10 @@ fn a_long_wait_is_told() {
     running.signal(1, Signal::CONT);
     let outcome = running.wait();
     outcome.assert_ok();
-    assert!(outcome.ranks[0].warnings().iter().any(|line| line.contains("for its first links with rank 1")), "{outcome}");
+    assert!(
+        outcome.ranks[0].warnings().iter().any(|line| line.contains("for its first links with rank 1")),
+        "{outcome}"
+    );
 }
 
 /// One rank has no memory for its links: it says so, and the other hears of it instead of waiting.

@@ -180,7 +180,8 @@ fn race(api: &Api, finalize: bool, delay: Duration) {
         assert!(matches!(code, SUCCESS | INVALID_ARGUMENT), "{code}");
         ended.fetch_add(usize::from(code == SUCCESS), Ordering::Relaxed);
     };
-    let code = |result: Result<(), crate::common::nccl::Failure>| result.map_or_else(|failure| failure.code, |()| SUCCESS);
+    let code =
+        |result: Result<(), crate::common::nccl::Failure>| result.map_or_else(|failure| failure.code, |()| SUCCESS);
     thread::scope(|scope| {
         scope.spawn(|| {
             if finalize {

@@ -30,7 +30,12 @@ fn compile(name: &str, loads: bool) -> Option<PathBuf> {
     } else {
         command.arg("-L").arg(&profile).arg("-l:libnccl.so.2");
     }
-    command.arg("-L").arg(&cuda).arg("-l:libcudart.so.13").arg(format!("-Wl,-rpath-link,{}", cuda.display())).arg("-ldl");
+    command
+        .arg("-L")
+        .arg(&cuda)
+        .arg("-l:libcudart.so.13")
+        .arg(format!("-Wl,-rpath-link,{}", cuda.display()))
+        .arg("-ldl");
     let output = command.output().expect("the compiler starts");
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
     Some(out)

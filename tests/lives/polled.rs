@@ -182,7 +182,9 @@ fn groups_are_polled() {
             members.iter().for_each(Member::check);
         }
         api.nccl.group_start().expect("group");
-        members.iter().for_each(|member| assert!(matches!(code(api.nccl.finalize(member.comm)), SUCCESS | IN_PROGRESS)));
+        members
+            .iter()
+            .for_each(|member| assert!(matches!(code(api.nccl.finalize(member.comm)), SUCCESS | IN_PROGRESS)));
         assert_eq!(code(times.of("ncclGroupEnd", || api.nccl.group_end())), IN_PROGRESS);
         members.iter().for_each(|member| assert_eq!(api.nccl.settle(member.comm), SUCCESS));
         members.into_iter().for_each(Member::end);

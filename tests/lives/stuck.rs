@@ -335,7 +335,8 @@ fn by_eight_threads() {
                 let (start, me) = (&start, &me);
                 scope.spawn(move || {
                     api.cuda.set_current(context).expect("current");
-                    let member = Member::new(api.init((2, me.rank), api.meet(me, &format!("{round} {number}"))), (2, me.rank));
+                    let member =
+                        Member::new(api.init((2, me.rank), api.meet(me, &format!("{round} {number}"))), (2, me.rank));
                     start.wait();
                     if me.rank == 0 {
                         member.fill();

@@ -63,7 +63,9 @@ fn classify(head: &str, line: usize, open: &[Brace]) -> Brace {
         _ if !at_scope => Brace::Other,
         Some("namespace" | "extern") if !ends_like_a_function => Brace::Scope,
         _ if ends_like_a_function && !head.contains(" = ") => Brace::Function(line, name_of(head)),
-        _ if ["struct", "class", "union"].iter().any(|word| head.split_whitespace().any(|w| w == *word)) => Brace::Scope,
+        _ if ["struct", "class", "union"].iter().any(|word| head.split_whitespace().any(|w| w == *word)) => {
+            Brace::Scope
+        }
         _ => Brace::Other,
     }
 }

@@ -75,7 +75,8 @@ pub struct Purity {
 /// Fails with all findings.
 pub fn report(findings: Vec<Finding>) {
     let findings: BTreeSet<Finding> = findings.into_iter().collect();
-    let lines: Vec<String> = findings.iter().map(|f| format!("{}:{}: {}: {}", f.file, f.line, f.rule, f.text)).collect();
+    let lines: Vec<String> =
+        findings.iter().map(|f| format!("{}:{}: {}: {}", f.file, f.line, f.rule, f.text)).collect();
     assert!(lines.is_empty(), "{} findings\n{}", lines.len(), lines.join("\n"));
 }
 
@@ -111,7 +112,8 @@ pub fn import_order(source: &Source, orders: &[Order]) -> Vec<Finding> {
     for path in source.paths.iter().filter(|path| !path.test) {
         let target = target_room(path).and_then(|name| order.place(name));
         if let Some(target) = target.filter(|target| *target < place) {
-            let text = format!("{own} imports {}, which stands above it: {}", order.rooms[target], path.segments.join("::"));
+            let text =
+                format!("{own} imports {}, which stands above it: {}", order.rooms[target], path.segments.join("::"));
             findings.push(Finding::new(&source.path, path.line, "import order", text));
         }
     }
@@ -147,9 +149,9 @@ pub fn many_fields(sources: &[Source], most: usize, exceptions: &[Exception]) ->
         }
     }
     let unused = exceptions.iter().enumerate().filter(|(index, _)| !used.contains(index));
-    findings.extend(
-        unused.map(|(_, gone)| Finding::new(gone.file, 1, "many fields", format!("`{}` needs no exception any more", gone.name))),
-    );
+    findings.extend(unused.map(|(_, gone)| {
+        Finding::new(gone.file, 1, "many fields", format!("`{}` needs no exception any more", gone.name))
+    }));
     findings
 }
 
@@ -194,7 +196,9 @@ pub fn unsafe_rooms(source: &Source, allowed: &[&str]) -> Vec<Finding> {
         return Vec::new();
     }
     let outside = source.unsafes.iter().filter(|found| !found.test);
-    outside.map(|found| Finding::new(&source.path, found.line, "unsafe room", "`unsafe` outside of its rooms")).collect()
+    outside
+        .map(|found| Finding::new(&source.path, found.line, "unsafe room", "`unsafe` outside of its rooms"))
+        .collect()
 }
 
 /// Every `unsafe` has a comment directly above it, or above the statement that it is part of.

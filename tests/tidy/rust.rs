@@ -87,7 +87,8 @@ impl Source {
 
 /// Reads a file; `path` is relative to the repository's root.
 pub fn scan(path: &str, text: &str) -> Source {
-    let mut source = Source { path: path.into(), lines: text.lines().map(str::to_string).collect(), ..Source::default() };
+    let mut source =
+        Source { path: path.into(), lines: text.lines().map(str::to_string).collect(), ..Source::default() };
     match text.parse::<TokenStream>() {
         Ok(tokens) => {
             let module = module_path(path);
@@ -283,7 +284,8 @@ impl Walker<'_> {
 
     fn found_name(&mut self, tokens: &[TokenTree], at: usize, name: &str, scope: &Scope) {
         let continues = at >= 2 && is_punct(&tokens[at - 1], ':') && is_punct(&tokens[at - 2], ':');
-        if tokens.get(at + 1).is_some_and(|token| is_punct(token, '!')) && matches!(tokens.get(at + 2), Some(TokenTree::Group(_)))
+        if tokens.get(at + 1).is_some_and(|token| is_punct(token, '!'))
+            && matches!(tokens.get(at + 2), Some(TokenTree::Group(_)))
         {
             self.source.macros.push(MacroUse { line: line(&tokens[at]), name: name.to_string() });
         }

@@ -83,8 +83,12 @@ fn fields_are_counted() {
         pub struct Three<T, U>(T, pub Vec<U>, u8,) where T: X<U>;\n#[derive(X)]\n#[repr(C, align(8))]\npub(crate) struct C { a: u8 }\n\
         #[cfg(test)] mod tests { struct T(u8); }";
     let found = scan("src/x.rs", text).structs;
-    let counted: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.fields, found.by_c, found.test)).collect();
-    assert_eq!(counted, [("Two", 2, false, false), ("Three", 3, false, false), ("C", 1, true, false), ("T", 1, false, true)]);
+    let counted: Vec<_> =
+        found.iter().map(|found| (found.name.as_str(), found.fields, found.by_c, found.test)).collect();
+    assert_eq!(
+        counted,
+        [("Two", 2, false, false), ("Three", 3, false, false), ("C", 1, true, false), ("T", 1, false, true)]
+    );
 }
 
 #[test]
@@ -155,7 +159,8 @@ fn unsafe_with_a_reason_passes() {
 
 #[test]
 fn leftovers_are_found() {
-    let text = "fn f() { todo!() }\nfn g() { let s = \"todo!()\"; } // todo!()\nfn h() { std::dbg!(1); unimplemented![] }";
+    let text =
+        "fn f() { todo!() }\nfn g() { let s = \"todo!()\"; } // todo!()\nfn h() { std::dbg!(1); unimplemented![] }";
     assert_eq!(lines(&rules::leftovers(&scan("src/log.rs", text))), [1, 3]);
 }
 
@@ -175,7 +180,8 @@ fn c_and_cpp_functions_are_measured() {
         template <class T>\nauto b(T t) -> int {\n  if (t) {\n    return 1'000;\n  }\n  const char *s = \"}\";\n  return 0;\n}\n}\n\
         static const int table[] = {1, 2};\nenum E { A, B };\n__device__ static void c(\n    int x)\n{\n}\n";
     let file = File { path: "kernels/x.cu".into(), text: text.into() };
-    let found: Vec<(String, usize, usize)> = cpp::functions(&file).into_iter().map(|f| (f.name, f.line, f.lines)).collect();
+    let found: Vec<(String, usize, usize)> =
+        cpp::functions(&file).into_iter().map(|f| (f.name, f.line, f.lines)).collect();
     let expected = [("TWO", 1, 2), ("a", 4, 1), ("S", 9, 2), ("get", 11, 1), ("b", 13, 8), ("c", 24, 4)];
     assert_eq!(found, expected.map(|(name, line, lines)| (name.to_string(), line, lines)));
 }

@@ -56,8 +56,12 @@ impl Case {
 
 /// All classes, two channels, both protocols, a ring that is out of order.
 fn everything(nranks: u32) -> Wiring {
-    let set =
-        |class, proto, slot_bytes| LinkSet { class, proto, channels: if class == LinkClass::Peer { 1 } else { 2 }, slot_bytes };
+    let set = |class, proto, slot_bytes| LinkSet {
+        class,
+        proto,
+        channels: if class == LinkClass::Peer { 1 } else { 2 },
+        slot_bytes,
+    };
     let sets = vec![
         set(LinkClass::Ring, Proto::Simple, 65536),
         set(LinkClass::Mesh, Proto::Simple, 8192),
@@ -122,7 +126,8 @@ fn connected(
     let links = Links::open(&context, rank, &cancel, &ledger).expect("a helper thread");
     let mut gather = Gather { place, rank, nranks: case.nranks, round: 0 };
     let mine = postcard::to_stdvec(&facts(case, rank, &context, &links)).expect("encode");
-    let peers: Vec<PeerFacts> = gather.all(&mine).iter().map(|bytes| postcard::from_bytes(bytes).expect("decode")).collect();
+    let peers: Vec<PeerFacts> =
+        gather.all(&mine).iter().map(|bytes| postcard::from_bytes(bytes).expect("decode")).collect();
     let probed = transport::probe(&context, rank, &peers, &ledger, &mut |bytes| Ok(gather.all(bytes)));
     let probe = probed.unwrap_or_else(|failed| panic!("rank {rank}: {}", failed.error));
     let wiring = (case.wiring)(case.nranks);
@@ -214,7 +219,8 @@ fn ranks(case: &Case, place: &Place, body: impl Fn(u32) + Sync) {
         }
     });
     // Threads of the software device come when there is work, and those of ranks may still be on their way out.
-    let left: Vec<String> = Census::now().grown(&before).into_iter().filter(|line| !line.contains(" more threads: ")).collect();
+    let left: Vec<String> =
+        Census::now().grown(&before).into_iter().filter(|line| !line.contains(" more threads: ")).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
 }
 
@@ -274,8 +280,11 @@ fn ranks_of_one_device_open_the_same_memory() {
 #[test]
 fn all_ways_at_once() {
     let case = Case { per_process: 2, no_peer_memory: |rank| rank == 1, ..Case::of(6) };
-    let ways =
-        ["(4 by P2P/IPC, 1 by SHM/direct)", "(5 by SHM/direct)", "(1 by P2P/direct pointer, 3 by P2P/IPC, 1 by SHM/direct)"];
+    let ways = [
+        "(4 by P2P/IPC, 1 by SHM/direct)",
+        "(5 by SHM/direct)",
+        "(1 by P2P/direct pointer, 3 by P2P/IPC, 1 by SHM/direct)",
+    ];
     run("links::all_ways_at_once", 3, &case, &ways);
 }
 

@@ -22,7 +22,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Threads as ranks of one communicator; `look` runs once all have it.
 fn threads(nranks: usize, look: impl Fn() + Sync) {
     let (nccl, cuda) = (Nccl::load("libnccl.so.2").expect("nccl"), Cuda::load("libcuda.so.1").expect("cuda"));
-    let (id, meeting, devices) = (nccl.unique_id().expect("an id"), Barrier::new(nranks), cuda.device_count().expect("devices"));
+    let (id, meeting, devices) =
+        (nccl.unique_id().expect("an id"), Barrier::new(nranks), cuda.device_count().expect("devices"));
     thread::scope(|scope| {
         for rank in 0..nranks {
             let (nccl, meeting, look) = (&nccl, &meeting, &look);
@@ -30,7 +31,8 @@ fn threads(nranks: usize, look: impl Fn() + Sync) {
                 cuda.use_device(rank % devices).expect("a device");
                 let mut comm = Comm::NULL;
                 // SAFETY: the variable lives until the call returns.
-                unsafe { nccl.init_rank(&mut comm, nranks, id, rank) }.unwrap_or_else(|failure| panic!("rank {rank}: {failure}"));
+                unsafe { nccl.init_rank(&mut comm, nranks, id, rank) }
+                    .unwrap_or_else(|failure| panic!("rank {rank}: {failure}"));
                 if meeting.wait().is_leader() {
                     look();
                 }
@@ -49,7 +51,8 @@ fn many_threads() {
         let (start, before) = (Instant::now(), Census::now());
         threads(nranks, || {
             let (took, now) = (start.elapsed(), Census::now());
-            let (fds, maps) = (total(&now.fds) - total(&before.fds), total(&now.shared_maps) - total(&before.shared_maps));
+            let (fds, maps) =
+                (total(&now.fds) - total(&before.fds), total(&now.shared_maps) - total(&before.shared_maps));
             let mib = now.rss_kib.saturating_sub(before.rss_kib) >> 10;
             println!("{nranks} ranks as threads: {took:?}, {fds} more descriptors, {maps} shared mappings, {mib} MiB");
             let links = now.fds.keys().filter(|name| name.contains("oxccl-link")).count();

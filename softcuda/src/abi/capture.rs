@@ -44,7 +44,11 @@ extern "C" fn cuStreamBeginCaptureToGraph(
 
 /// Edge data of the default kind are zero; there are no others here.
 pub(super) fn check_edges(edges: In<u64>, count: usize) -> Outcome {
-    if edges.is_null() || edges.list(count)?.iter().all(|data| *data == 0) { Ok(()) } else { Err(CudaError::NOT_SUPPORTED) }
+    if edges.is_null() || edges.list(count)?.iter().all(|data| *data == 0) {
+        Ok(())
+    } else {
+        Err(CudaError::NOT_SUPPORTED)
+    }
 }
 
 #[unsafe(no_mangle)]

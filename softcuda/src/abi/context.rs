@@ -88,7 +88,13 @@ extern "C" fn cuCtxCreate_v2(to: Out<Handle>, flags: c_uint, device: c_int) -> C
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxCreate_v3(to: Out<Handle>, _affinity: *mut c_void, count: c_int, flags: c_uint, device: c_int) -> CuResult {
+extern "C" fn cuCtxCreate_v3(
+    to: Out<Handle>,
+    _affinity: *mut c_void,
+    count: c_int,
+    flags: c_uint,
+    device: c_int,
+) -> CuResult {
     let affine = count != 0;
     boundary(|| if affine { Err(CudaError::UNSUPPORTED_EXEC_AFFINITY) } else { create(to, flags, device) })
 }

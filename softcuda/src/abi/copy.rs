@@ -60,7 +60,8 @@ fn find(driver: &'static Driver, side: Side, (address, extent): (usize, usize), 
 fn places(driver: &'static Driver, planes: &[Transfer], to: Side, from: Side) -> Outcome<(Place, Place)> {
     let mut found = (Place::Device, Place::Device);
     for plane in planes {
-        found = (find(driver, to, plane.destination(), Rights::Write)?, find(driver, from, plane.source(), Rights::Read)?);
+        found =
+            (find(driver, to, plane.destination(), Rights::Write)?, find(driver, from, plane.source(), Rights::Read)?);
     }
     Ok(found)
 }
@@ -254,7 +255,9 @@ impl Side3d {
         if narrow || (self.y.saturating_add(height) > rows && depth > 1) || self.level != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let row = |z: usize| z.checked_mul(rows)?.checked_add(self.y)?.checked_mul(pitch)?.checked_add(self.x)?.checked_add(base);
+        let row = |z: usize| {
+            z.checked_mul(rows)?.checked_add(self.y)?.checked_mul(pitch)?.checked_add(self.x)?.checked_add(base)
+        };
         let address = |z: usize| row(self.z.checked_add(z)?).map(|address| (address, pitch));
         let planes: Option<Vec<_>> = (0..depth).map(address).collect();
         Ok((planes.ok_or(CudaError::INVALID_VALUE)?, side))
@@ -298,7 +301,19 @@ pub(super) fn of_node(copy: Copy3d) -> Outcome<Vec<Transfer>> {
 pub(super) fn parameters(planes: &[Transfer]) -> Copy3d {
     let side = |(address, pitch): (usize, usize), next: Option<usize>| {
         let rows = next.map_or(0, |next| next.abs_diff(address).checked_div(pitch).unwrap_or(0));
-        Side3d { x: 0, y: 0, z: 0, level: 0, memory: 4, host: 0, device: address as u64, array: 0, context: 0, pitch, rows }
+        Side3d {
+            x: 0,
+            y: 0,
+            z: 0,
+            level: 0,
+            memory: 4,
+            host: 0,
+            device: address as u64,
+            array: 0,
+            context: 0,
+            pitch,
+            rows,
+        }
     };
     let Some((to, from, (width, height))) = planes.first().map(Transfer::parts) else {
         return Copy3d { from: side((0, 0), None), to: side((0, 0), None), width: 0, height: 0, depth: 0 };

@@ -165,7 +165,12 @@ extern "C" fn cuGraphNodeGetDependencies(node: Handle, to: Out<Handle>, count: O
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphNodeGetDependencies_v2(node: Handle, to: Out<Handle>, data: Out<u64>, count: Out<usize>) -> CuResult {
+extern "C" fn cuGraphNodeGetDependencies_v2(
+    node: Handle,
+    to: Out<Handle>,
+    data: Out<u64>,
+    count: Out<usize>,
+) -> CuResult {
     boundary(|| Near { to, data, count }.before(node))
 }
 
@@ -175,7 +180,12 @@ extern "C" fn cuGraphNodeGetDependentNodes(node: Handle, to: Out<Handle>, count:
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGraphNodeGetDependentNodes_v2(node: Handle, to: Out<Handle>, data: Out<u64>, count: Out<usize>) -> CuResult {
+extern "C" fn cuGraphNodeGetDependentNodes_v2(
+    node: Handle,
+    to: Out<Handle>,
+    data: Out<u64>,
+    count: Out<usize>,
+) -> CuResult {
     boundary(|| Near { to, data, count }.after(node))
 }
 

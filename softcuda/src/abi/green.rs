@@ -75,7 +75,8 @@ impl DevResource {
             Source::Group(number) => (GROUP, number),
             Source::Rest(number) => (REST, number),
         };
-        let places = to.private.span.get_mut(..resource.spans.len()).ok_or(CudaError::INVALID_RESOURCE_CONFIGURATION)?;
+        let places =
+            to.private.span.get_mut(..resource.spans.len()).ok_or(CudaError::INVALID_RESOURCE_CONFIGURATION)?;
         places.copy_from_slice(&resource.spans);
         (to.private.mark, to.private.split) = (mark, split);
         (to.private.device, to.private.alignment) = (resource.device as u32, resource.alignment);

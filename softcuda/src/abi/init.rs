@@ -67,7 +67,11 @@ extern "C" fn cuProfilerStop() -> CuResult {
 
 /// Log callbacks are accepted and never called: there is no log.
 #[unsafe(no_mangle)]
-extern "C" fn cuLogsRegisterCallback(_function: *const c_void, _data: *mut c_void, handle: Out<*mut c_void>) -> CuResult {
+extern "C" fn cuLogsRegisterCallback(
+    _function: *const c_void,
+    _data: *mut c_void,
+    handle: Out<*mut c_void>,
+) -> CuResult {
     boundary(|| {
         handle.set_if_wanted(std::ptr::without_provenance_mut(16));
         Ok(())

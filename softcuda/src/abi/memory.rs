@@ -86,8 +86,10 @@ extern "C" fn cuMemFree_v2(pointer: DevicePointer) -> CuResult {
 #[unsafe(no_mangle)]
 extern "C" fn cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>, pointer: DevicePointer) -> CuResult {
     boundary(|| {
-        let range =
-            Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind.is_device() || range.backing.is_some());
+        let range = Driver::get()?
+            .memory
+            .find(pointer as usize)
+            .filter(|range| range.kind.is_device() || range.backing.is_some());
         let range = range.ok_or(CudaError::NOT_FOUND)?;
         range.check(Driver::get()?)?;
         base.set_if_wanted(range.base as DevicePointer);

@@ -205,7 +205,12 @@ extern "C" fn cuModuleEnumerateFunctions(to: Out<Handle>, room: c_uint, handle: 
 
 /// Host images have no globals.
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleGetGlobal_v2(_to: Out<DevicePointer>, _bytes: Out<usize>, handle: Handle, name: In<c_char>) -> CuResult {
+extern "C" fn cuModuleGetGlobal_v2(
+    _to: Out<DevicePointer>,
+    _bytes: Out<usize>,
+    handle: Handle,
+    name: In<c_char>,
+) -> CuResult {
     boundary(|| {
         module::functions(Driver::get()?, handle)?;
         name.text()?;

@@ -89,17 +89,35 @@ extern "C" fn cuMemsetD32Async(to: DevicePointer, value: c_uint, count: usize, s
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD2D8_v2(to: DevicePointer, pitch: usize, value: c_uchar, width: usize, height: usize) -> CuResult {
+extern "C" fn cuMemsetD2D8_v2(
+    to: DevicePointer,
+    pitch: usize,
+    value: c_uchar,
+    width: usize,
+    height: usize,
+) -> CuResult {
     boundary(|| fill(to, value.into(), Shape { element: 1, pitch, width, height }, None))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD2D16_v2(to: DevicePointer, pitch: usize, value: c_ushort, width: usize, height: usize) -> CuResult {
+extern "C" fn cuMemsetD2D16_v2(
+    to: DevicePointer,
+    pitch: usize,
+    value: c_ushort,
+    width: usize,
+    height: usize,
+) -> CuResult {
     boundary(|| fill(to, value.into(), Shape { element: 2, pitch, width, height }, None))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD2D32_v2(to: DevicePointer, pitch: usize, value: c_uint, width: usize, height: usize) -> CuResult {
+extern "C" fn cuMemsetD2D32_v2(
+    to: DevicePointer,
+    pitch: usize,
+    value: c_uint,
+    width: usize,
+    height: usize,
+) -> CuResult {
     boundary(|| fill(to, value, Shape { element: 4, pitch, width, height }, None))
 }
 

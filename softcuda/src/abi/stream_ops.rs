@@ -29,12 +29,22 @@ extern "C" fn cuLaunchHostFunc(stream: Handle, function: Option<HostFunction>, d
 
 /// The mode says how the driver's thread should wait; ours decides by itself.
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchHostFunc_v2(stream: Handle, function: Option<HostFunction>, data: *mut c_void, _mode: c_uint) -> CuResult {
+extern "C" fn cuLaunchHostFunc_v2(
+    stream: Handle,
+    function: Option<HostFunction>,
+    data: *mut c_void,
+    _mode: c_uint,
+) -> CuResult {
     boundary(|| launch_host(stream, function, data))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamAddCallback(stream: Handle, function: Option<RawCallback>, data: *mut c_void, flags: c_uint) -> CuResult {
+extern "C" fn cuStreamAddCallback(
+    stream: Handle,
+    function: Option<RawCallback>,
+    data: *mut c_void,
+    flags: c_uint,
+) -> CuResult {
     boundary(|| {
         let object = context::stream(Driver::get()?, stream)?;
         let function = function.filter(|_| flags == 0).ok_or(CudaError::INVALID_VALUE)?;
@@ -127,7 +137,12 @@ extern "C" fn cuStreamBatchMemOp(stream: Handle, count: c_uint, operations: *con
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamBatchMemOp_v2(stream: Handle, count: c_uint, operations: *const c_void, flags: c_uint) -> CuResult {
+extern "C" fn cuStreamBatchMemOp_v2(
+    stream: Handle,
+    count: c_uint,
+    operations: *const c_void,
+    flags: c_uint,
+) -> CuResult {
     boundary(|| batch(stream, count, In(operations.cast()), flags))
 }
 

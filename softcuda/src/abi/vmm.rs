@@ -165,7 +165,13 @@ extern "C" fn cuMemAddressFree(pointer: DevicePointer, size: usize) -> CuResult 
 
 /// The offset must be 0, as with CUDA 13.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemMap(pointer: DevicePointer, size: usize, offset: usize, handle: u64, flags: c_ulonglong) -> CuResult {
+extern "C" fn cuMemMap(
+    pointer: DevicePointer,
+    size: usize,
+    offset: usize,
+    handle: u64,
+    flags: c_ulonglong,
+) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
         check_flags(flags)?;

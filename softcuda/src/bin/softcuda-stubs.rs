@@ -47,7 +47,8 @@ impl<'a> Stub<'a> {
             return Err(format!("{soname}: {node} is not a version node"));
         }
         let symbols: BTreeSet<_> = words.collect();
-        match symbols.iter().find(|symbol| !is_plain(symbol, "$.") || symbol.starts_with(|c: char| c.is_ascii_digit())) {
+        match symbols.iter().find(|symbol| !is_plain(symbol, "$.") || symbol.starts_with(|c: char| c.is_ascii_digit()))
+        {
             Some(symbol) => Err(format!("{soname}: {symbol} is not a symbol")),
             None => Ok(Some(Stub { soname, node: (node != "-").then_some(node), symbols })),
         }

@@ -101,7 +101,13 @@ impl Resource {
     /// `cuDevSmResourceSplitByCount`: groups of at least `least` SMs, no more than `most`, and what is left.
     /// `INVALID_VALUE` for more SMs than there are and unknown flags, `INVALID_RESOURCE_CONFIGURATION` for a group of
     /// another split and where not one group can be made.
-    pub fn split(&self, driver: &device::State, most: usize, flags: u32, least: u32) -> Outcome<(Vec<Resource>, Resource)> {
+    pub fn split(
+        &self,
+        driver: &device::State,
+        most: usize,
+        flags: u32,
+        least: u32,
+    ) -> Outcome<(Vec<Resource>, Resource)> {
         if flags & !SPLIT_FLAGS != 0 || least > self.count() {
             return Err(CudaError::INVALID_VALUE);
         }

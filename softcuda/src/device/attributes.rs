@@ -31,43 +31,43 @@ fn identity_and_size(device: &Device, attribute: i32) -> Option<i32> {
 
 fn limits(attribute: i32) -> Option<i32> {
     Some(match attribute {
-        1..=3 => super::MAX_BLOCK_THREADS as i32,   // MAX_THREADS_PER_BLOCK, MAX_BLOCK_DIM_X, _Y
-        4 => 64,                                    // MAX_BLOCK_DIM_Z
-        5 => i32::MAX,                              // MAX_GRID_DIM_X
-        6 | 7 => 65_535,                            // MAX_GRID_DIM_Y, _Z
-        8 => super::SHARED_PER_BLOCK as i32,        // MAX_SHARED_MEMORY_PER_BLOCK
-        9 => 65_536,                                // TOTAL_CONSTANT_MEMORY
-        10 => 32,                                   // WARP_SIZE
-        11 => i32::MAX,                             // MAX_PITCH
-        12 | 82 => 65_536,                          // MAX_REGISTERS_PER_BLOCK, _PER_MULTIPROCESSOR
-        13 => 1_980_000,                            // CLOCK_RATE, kHz
-        14 => 512,                                  // TEXTURE_ALIGNMENT
-        21 => 131_072,                              // MAXIMUM_TEXTURE1D_WIDTH
-        22 => 131_072,                              // MAXIMUM_TEXTURE2D_WIDTH
-        23 => 65_536,                               // MAXIMUM_TEXTURE2D_HEIGHT
-        24..=26 => 16_384,                          // MAXIMUM_TEXTURE3D_*
+        1..=3 => super::MAX_BLOCK_THREADS as i32, // MAX_THREADS_PER_BLOCK, MAX_BLOCK_DIM_X, _Y
+        4 => 64,                                  // MAX_BLOCK_DIM_Z
+        5 => i32::MAX,                            // MAX_GRID_DIM_X
+        6 | 7 => 65_535,                          // MAX_GRID_DIM_Y, _Z
+        8 => super::SHARED_PER_BLOCK as i32,      // MAX_SHARED_MEMORY_PER_BLOCK
+        9 => 65_536,                              // TOTAL_CONSTANT_MEMORY
+        10 => 32,                                 // WARP_SIZE
+        11 => i32::MAX,                           // MAX_PITCH
+        12 | 82 => 65_536,                        // MAX_REGISTERS_PER_BLOCK, _PER_MULTIPROCESSOR
+        13 => 1_980_000,                          // CLOCK_RATE, kHz
+        14 => 512,                                // TEXTURE_ALIGNMENT
+        21 => 131_072,                            // MAXIMUM_TEXTURE1D_WIDTH
+        22 => 131_072,                            // MAXIMUM_TEXTURE2D_WIDTH
+        23 => 65_536,                             // MAXIMUM_TEXTURE2D_HEIGHT
+        24..=26 => 16_384,                        // MAXIMUM_TEXTURE3D_*
         27 | 28 | 42 | 45 | 46 | 52 | 53 => 32_768, // layered, gather and cube textures
-        29 | 43 => 2_048,                           // their layers
-        30 => 512,                                  // SURFACE_ALIGNMENT
-        36 => 2_619_000,                            // MEMORY_CLOCK_RATE, kHz
-        37 => 5_120,                                // GLOBAL_MEMORY_BUS_WIDTH, bits
-        38 => 50 << 20,                             // L2_CACHE_SIZE
-        39 => super::THREADS_PER_SM as i32,         // MAX_THREADS_PER_MULTIPROCESSOR
-        40 => 3,                                    // ASYNC_ENGINE_COUNT
-        47..=49 => 8_192,                           // MAXIMUM_TEXTURE3D_*_ALTERNATE
-        51 => 32,                                   // TEXTURE_PITCH_ALIGNMENT
-        54 | 68 => 2_046,                           // cube map layers
-        55..=67 => 32_768,                          // surfaces
-        69 => 268_435_456,                          // MAXIMUM_TEXTURE1D_LINEAR_WIDTH
-        70 | 73 | 77 => 131_072,                    // linear and mipmapped widths
-        71 | 74 => 65_000,                          // linear and mipmapped heights
-        72 => 2_097_120,                            // MAXIMUM_TEXTURE2D_LINEAR_PITCH
-        81 => super::SHARED_PER_SM as i32,          // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-        87 => 2,                                    // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
+        29 | 43 => 2_048,                         // their layers
+        30 => 512,                                // SURFACE_ALIGNMENT
+        36 => 2_619_000,                          // MEMORY_CLOCK_RATE, kHz
+        37 => 5_120,                              // GLOBAL_MEMORY_BUS_WIDTH, bits
+        38 => 50 << 20,                           // L2_CACHE_SIZE
+        39 => super::THREADS_PER_SM as i32,       // MAX_THREADS_PER_MULTIPROCESSOR
+        40 => 3,                                  // ASYNC_ENGINE_COUNT
+        47..=49 => 8_192,                         // MAXIMUM_TEXTURE3D_*_ALTERNATE
+        51 => 32,                                 // TEXTURE_PITCH_ALIGNMENT
+        54 | 68 => 2_046,                         // cube map layers
+        55..=67 => 32_768,                        // surfaces
+        69 => 268_435_456,                        // MAXIMUM_TEXTURE1D_LINEAR_WIDTH
+        70 | 73 | 77 => 131_072,                  // linear and mipmapped widths
+        71 | 74 => 65_000,                        // linear and mipmapped heights
+        72 => 2_097_120,                          // MAXIMUM_TEXTURE2D_LINEAR_PITCH
+        81 => super::SHARED_PER_SM as i32,        // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        87 => 2,                                  // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
         97 => super::SHARED_PER_BLOCK_OPTIN as i32, // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-        106 => 32,                                  // MAX_BLOCKS_PER_MULTIPROCESSOR
-        111 => 1_024,                               // RESERVED_SHARED_MEMORY_PER_BLOCK
-        126 => 1,                                   // MEM_SYNC_DOMAIN_COUNT
+        106 => 32,                                // MAX_BLOCKS_PER_MULTIPROCESSOR
+        111 => 1_024,                             // RESERVED_SHARED_MEMORY_PER_BLOCK
+        126 => 1,                                 // MEM_SYNC_DOMAIN_COUNT
         _ => return None,
     })
 }

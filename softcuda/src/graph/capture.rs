@@ -24,7 +24,10 @@ pub enum Mode {
 impl Mode {
     /// From the number.
     pub fn new(mode: i32) -> Outcome<Mode> {
-        [Mode::Global, Mode::ThreadLocal, Mode::Relaxed].into_iter().find(|m| *m as i32 == mode).ok_or(CudaError::INVALID_VALUE)
+        [Mode::Global, Mode::ThreadLocal, Mode::Relaxed]
+            .into_iter()
+            .find(|m| *m as i32 == mode)
+            .ok_or(CudaError::INVALID_VALUE)
     }
 }
 
@@ -157,7 +160,13 @@ impl Captures {
     }
 
     /// `cuStreamBeginCapture`, `cuStreamBeginCaptureToGraph`
-    pub fn begin(&self, driver: &'static State, stream: &'static Stream, mode: Mode, to: Option<(u64, Vec<u64>)>) -> Outcome {
+    pub fn begin(
+        &self,
+        driver: &'static State,
+        stream: &'static Stream,
+        mode: Mode,
+        to: Option<(u64, Vec<u64>)>,
+    ) -> Outcome {
         if stream.role() == Role::Legacy {
             return Err(CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
@@ -224,7 +233,10 @@ impl Captures {
         let captured = self.of(stream, |session| {
             session.check()?;
             let capture = session.id;
-            Ok(Captured { capture, nodes: session.member(stream).map(|member| member.tail.clone()).unwrap_or_default() })
+            Ok(Captured {
+                capture,
+                nodes: session.member(stream).map(|member| member.tail.clone()).unwrap_or_default(),
+            })
         })?;
         event.record_captured(captured);
         Ok(())
@@ -263,7 +275,8 @@ impl Captures {
             }
             Some(own) => {
                 if let Some(member) = sessions[own].member(stream) {
-                    let new = captured.nodes.iter().filter(|node| !member.tail.contains(node)).copied().collect::<Vec<_>>();
+                    let new =
+                        captured.nodes.iter().filter(|node| !member.tail.contains(node)).copied().collect::<Vec<_>>();
                     member.tail.extend(new);
                 }
                 Ok(())

@@ -110,7 +110,12 @@ pub fn destroy(driver: &'static State, exec: u64) -> Outcome {
 
 /// `cuGraphLaunch`: after all that the stream was given and after the graph's previous launch. A stream that captures
 /// gets the graph as a child. Contexts of which `is_alive` says no are errors.
-pub fn launch(driver: &'static State, exec: u64, stream: &'static Stream, is_alive: &dyn Fn(Identity) -> bool) -> Outcome {
+pub fn launch(
+    driver: &'static State,
+    exec: u64,
+    stream: &'static Stream,
+    is_alive: &dyn Fn(Identity) -> bool,
+) -> Outcome {
     if stream.is_captured() {
         let child = with(driver, exec, |state| {
             let flat = state.parts.iter().map(Part::copy).collect::<Vec<_>>();
@@ -204,7 +209,9 @@ impl Part {
     /// Why this work cannot take the place of the present one.
     fn differs(&self, work: &Work) -> Option<i32> {
         match (&self.step.work, work) {
-            (Work::Kernel(old), Work::Kernel(new)) => (old.launch.device != new.launch.device).then_some(FUNCTION_CHANGED),
+            (Work::Kernel(old), Work::Kernel(new)) => {
+                (old.launch.device != new.launch.device).then_some(FUNCTION_CHANGED)
+            }
             (old, new) => (old.kind() != new.kind()).then_some(KIND_CHANGED),
         }
     }
@@ -233,7 +240,9 @@ impl Parts {
         let alive = self.context.is_none_or(is_alive);
         self.parts.iter().try_for_each(|part| match &part.step.work {
             Work::Record(event) | Work::Wait(event) => event::lookup(driver, *event).map(drop),
-            Work::Copy(_) | Work::Fill(_) | Work::Write(_) | Work::WaitValue(_) if !alive => Err(CudaError::CONTEXT_IS_DESTROYED),
+            Work::Copy(_) | Work::Fill(_) | Work::Write(_) | Work::WaitValue(_) if !alive => {
+                Err(CudaError::CONTEXT_IS_DESTROYED)
+            }
             Work::Kernel(kernel) if !is_alive(kernel.launch.context) => Err(CudaError::CONTEXT_IS_DESTROYED),
             _ => Ok(()),
         })

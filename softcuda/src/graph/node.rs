@@ -102,7 +102,10 @@ impl Work {
 
 /// Allocation in stream order inside a graph is not built.
 pub fn no_memory_nodes() -> CudaError {
-    os::say_once("graph memory", "memory nodes of graphs (cuMemAllocAsync, cuMemFreeAsync in a capture) are not supported");
+    os::say_once(
+        "graph memory",
+        "memory nodes of graphs (cuMemAllocAsync, cuMemFreeAsync in a capture) are not supported",
+    );
     CudaError::NOT_SUPPORTED
 }
 

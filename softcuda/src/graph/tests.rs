@@ -42,7 +42,8 @@ fn plans_keep_the_order_and_add_none() {
     };
     for size in 1..14 {
         for _ in 0..20 {
-            let dependencies: Vec<Vec<usize>> = (0..size).map(|n| (0..n).filter(|_| random(4) == 0).collect()).collect();
+            let dependencies: Vec<Vec<usize>> =
+                (0..size).map(|n| (0..n).filter(|_| random(4) == 0).collect()).collect();
             let made = ordered(&plan(&dependencies));
             for a in 0..size {
                 for b in a..size {

@@ -359,7 +359,8 @@ mod tests {
 
     #[test]
     fn conditions() {
-        let holds = |condition, wide, word, value| ValueWait { word: Word { address: 0, wide }, value, condition }.holds(word);
+        let holds =
+            |condition, wide, word, value| ValueWait { word: Word { address: 0, wide }, value, condition }.holds(word);
         assert!(holds(Condition::AtLeast, false, 3, 0xffff_fff0));
         assert!(!holds(Condition::AtLeast, true, 3, 4));
         assert!(holds(Condition::Equal, true, 4, 4));

@@ -80,7 +80,10 @@ pub fn memfd(name: &CStr) -> Outcome<OwnedFd> {
         }
         let error = io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::EMFILE) || attempt > 0 || !raise_file_limit() {
-            os::say_once("memfd", &format!("memfd_create: {error} (each allocation needs a descriptor, see ulimit -n)"));
+            os::say_once(
+                "memfd",
+                &format!("memfd_create: {error} (each allocation needs a descriptor, see ulimit -n)"),
+            );
             break;
         }
     }

@@ -122,7 +122,8 @@ impl Physical {
         let bytes = libc::off_t::try_from(size).map_err(|_| CudaError::OUT_OF_MEMORY)?;
         // SAFETY: the descriptor is ours, the rest are numbers.
         let made = unsafe {
-            libc::ftruncate(file.as_raw_fd(), bytes) == 0 && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) == 0
+            libc::ftruncate(file.as_raw_fd(), bytes) == 0
+                && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) == 0
         };
         if !made {
             return Err(CudaError::OUT_OF_MEMORY);

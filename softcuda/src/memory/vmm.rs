@@ -64,7 +64,8 @@ impl Backing {
 
     /// What this device, or the host, may do.
     pub fn rights(&self, device: Option<usize>) -> Rights {
-        let bit = |mask: &AtomicU64| device.is_some_and(|n| n < MAX_DEVICES && mask.load(Ordering::Acquire) >> n & 1 == 1);
+        let bit =
+            |mask: &AtomicU64| device.is_some_and(|n| n < MAX_DEVICES && mask.load(Ordering::Acquire) >> n & 1 == 1);
         let host = if device.is_none() { self.host.load(Ordering::Acquire) } else { 0 };
         match (bit(&self.read) || host >= Rights::Read as u64, bit(&self.write) || host >= Rights::Write as u64) {
             (_, true) => Rights::Write,

@@ -98,7 +98,13 @@ fn peers(dst: c_int, src: c_int) -> Result<(Handle, Handle), Code> {
 /// # Safety
 /// `dst` and `src` are memory of `bytes` bytes.
 #[unsafe(export_name = "softcudart_cudaMemcpyPeer")]
-unsafe extern "C" fn memcpy_peer(dst: Address, dst_device: c_int, src: Address, src_device: c_int, bytes: usize) -> Code {
+unsafe extern "C" fn memcpy_peer(
+    dst: Address,
+    dst_device: c_int,
+    src: Address,
+    src_device: c_int,
+    bytes: usize,
+) -> Code {
     in_context(|| {
         let (to, from) = peers(dst_device, src_device)?;
         // SAFETY: the caller's promise is the driver's condition.

@@ -147,7 +147,13 @@ unsafe extern "C" {
     pub(super) fn cuMemcpyHtoDAsync_v2(dst: Address, src: Address, bytes: usize, stream: Handle) -> Status;
     pub(super) fn cuMemcpyDtoHAsync_v2(dst: Address, src: Address, bytes: usize, stream: Handle) -> Status;
     pub(super) fn cuMemcpyDtoDAsync_v2(dst: Address, src: Address, bytes: usize, stream: Handle) -> Status;
-    pub(super) fn cuMemcpyPeer(dst: Address, dst_context: Handle, src: Address, src_context: Handle, bytes: usize) -> Status;
+    pub(super) fn cuMemcpyPeer(
+        dst: Address,
+        dst_context: Handle,
+        src: Address,
+        src_context: Handle,
+        bytes: usize,
+    ) -> Status;
     pub(super) fn cuMemcpyPeerAsync(
         dst: Address,
         dst_context: Handle,
@@ -161,8 +167,14 @@ unsafe extern "C" {
     pub(super) fn cuMemsetD8_v2(dst: Address, value: u8, count: usize) -> Status;
     pub(super) fn cuMemsetD8Async(dst: Address, value: u8, count: usize, stream: Handle) -> Status;
     pub(super) fn cuMemsetD2D8_v2(dst: Address, pitch: usize, value: u8, width: usize, height: usize) -> Status;
-    pub(super) fn cuMemsetD2D8Async(dst: Address, pitch: usize, value: u8, width: usize, height: usize, stream: Handle)
-    -> Status;
+    pub(super) fn cuMemsetD2D8Async(
+        dst: Address,
+        pitch: usize,
+        value: u8,
+        width: usize,
+        height: usize,
+        stream: Handle,
+    ) -> Status;
 
     pub(super) safe fn cuStreamCreate(stream: Out<Handle>, flags: c_uint) -> Status;
     pub(super) safe fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: c_uint, priority: c_int) -> Status;
@@ -174,7 +186,12 @@ unsafe extern "C" {
     pub(super) safe fn cuStreamGetPriority(stream: Handle, priority: Out<c_int>) -> Status;
     pub(super) safe fn cuStreamGetId(stream: Handle, id: Out<u64>) -> Status;
     pub(super) safe fn cuStreamGetCtx(stream: Handle, context: Out<Handle>) -> Status;
-    pub(super) fn cuStreamAddCallback(stream: Handle, callback: StreamCallback, data: *mut c_void, flags: c_uint) -> Status;
+    pub(super) fn cuStreamAddCallback(
+        stream: Handle,
+        callback: StreamCallback,
+        data: *mut c_void,
+        flags: c_uint,
+    ) -> Status;
     pub(super) fn cuLaunchHostFunc(stream: Handle, function: HostFunction, data: *mut c_void) -> Status;
     pub(super) safe fn cuStreamIsCapturing(stream: Handle, status: Out<c_int>) -> Status;
     pub(super) safe fn cuStreamGetCaptureInfo_v2(

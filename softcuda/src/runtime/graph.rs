@@ -96,7 +96,13 @@ unsafe extern "C" fn graph_get_root_nodes(graph: Handle, nodes: Address, count: 
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart13_cudaGraphGetEdges")]
-unsafe extern "C" fn graph_get_edges(graph: Handle, from: Address, to: Address, edges: Address, count: Address) -> Code {
+unsafe extern "C" fn graph_get_edges(
+    graph: Handle,
+    from: Address,
+    to: Address,
+    edges: Address,
+    count: Address,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphGetEdges_v2(graph, from, to, edges, count) })
 }
@@ -104,7 +110,13 @@ unsafe extern "C" fn graph_get_edges(graph: Handle, from: Address, to: Address, 
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart13_cudaGraphAddDependencies")]
-unsafe extern "C" fn graph_add_dependencies(graph: Handle, from: Address, to: Address, edges: Address, count: usize) -> Code {
+unsafe extern "C" fn graph_add_dependencies(
+    graph: Handle,
+    from: Address,
+    to: Address,
+    edges: Address,
+    count: usize,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphAddDependencies_v2(graph, from, to, edges, count) })
 }
@@ -112,7 +124,13 @@ unsafe extern "C" fn graph_add_dependencies(graph: Handle, from: Address, to: Ad
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart13_cudaGraphRemoveDependencies")]
-unsafe extern "C" fn graph_remove_dependencies(graph: Handle, from: Address, to: Address, edges: Address, count: usize) -> Code {
+unsafe extern "C" fn graph_remove_dependencies(
+    graph: Handle,
+    from: Address,
+    to: Address,
+    edges: Address,
+    count: usize,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphRemoveDependencies_v2(graph, from, to, edges, count) })
 }
@@ -148,7 +166,12 @@ unsafe extern "C" fn graph_node_get_dependencies(node: Handle, nodes: Address, e
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart13_cudaGraphNodeGetDependentNodes")]
-unsafe extern "C" fn graph_node_get_dependent_nodes(node: Handle, nodes: Address, edges: Address, count: Address) -> Code {
+unsafe extern "C" fn graph_node_get_dependent_nodes(
+    node: Handle,
+    nodes: Address,
+    edges: Address,
+    count: Address,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphNodeGetDependentNodes_v2(node, nodes, edges, count) })
 }

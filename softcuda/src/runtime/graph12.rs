@@ -45,7 +45,13 @@ unsafe extern "C" fn graph_get_edges(graph: Handle, from: Address, to: Address, 
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart12_cudaGraphGetEdges_v2")]
-unsafe extern "C" fn graph_get_edges_v2(graph: Handle, from: Address, to: Address, edges: Address, count: Address) -> Code {
+unsafe extern "C" fn graph_get_edges_v2(
+    graph: Handle,
+    from: Address,
+    to: Address,
+    edges: Address,
+    count: Address,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphGetEdges_v2(graph, from, to, edges, count) })
 }
@@ -61,7 +67,13 @@ unsafe extern "C" fn graph_add_dependencies(graph: Handle, from: Address, to: Ad
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart12_cudaGraphAddDependencies_v2")]
-unsafe extern "C" fn graph_add_dependencies_v2(graph: Handle, from: Address, to: Address, edges: Address, count: usize) -> Code {
+unsafe extern "C" fn graph_add_dependencies_v2(
+    graph: Handle,
+    from: Address,
+    to: Address,
+    edges: Address,
+    count: usize,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphAddDependencies_v2(graph, from, to, edges, count) })
 }
@@ -99,7 +111,12 @@ unsafe extern "C" fn graph_node_get_dependencies(node: Handle, nodes: Address, c
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart12_cudaGraphNodeGetDependencies_v2")]
-unsafe extern "C" fn graph_node_get_dependencies_v2(node: Handle, nodes: Address, edges: Address, count: Address) -> Code {
+unsafe extern "C" fn graph_node_get_dependencies_v2(
+    node: Handle,
+    nodes: Address,
+    edges: Address,
+    count: Address,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphNodeGetDependencies_v2(node, nodes, edges, count) })
 }
@@ -115,7 +132,12 @@ unsafe extern "C" fn graph_node_get_dependent_nodes(node: Handle, nodes: Address
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart12_cudaGraphNodeGetDependentNodes_v2")]
-unsafe extern "C" fn graph_node_get_dependent_nodes_v2(node: Handle, nodes: Address, edges: Address, count: Address) -> Code {
+unsafe extern "C" fn graph_node_get_dependent_nodes_v2(
+    node: Handle,
+    nodes: Address,
+    edges: Address,
+    count: Address,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphNodeGetDependentNodes_v2(node, nodes, edges, count) })
 }

@@ -37,16 +37,39 @@ unsafe extern "C" {
     pub(super) fn cuGraphDebugDotPrint(graph: Handle, path: Address, flags: c_uint) -> Status;
     pub(super) fn cuGraphGetNodes(graph: Handle, nodes: Address, count: Address) -> Status;
     pub(super) fn cuGraphGetRootNodes(graph: Handle, nodes: Address, count: Address) -> Status;
-    pub(super) fn cuGraphGetEdges_v2(graph: Handle, from: Address, to: Address, edges: Address, count: Address) -> Status;
-    pub(super) fn cuGraphAddDependencies_v2(graph: Handle, from: Address, to: Address, edges: Address, count: usize) -> Status;
-    pub(super) fn cuGraphRemoveDependencies_v2(graph: Handle, from: Address, to: Address, edges: Address, count: usize)
-    -> Status;
+    pub(super) fn cuGraphGetEdges_v2(
+        graph: Handle,
+        from: Address,
+        to: Address,
+        edges: Address,
+        count: Address,
+    ) -> Status;
+    pub(super) fn cuGraphAddDependencies_v2(
+        graph: Handle,
+        from: Address,
+        to: Address,
+        edges: Address,
+        count: usize,
+    ) -> Status;
+    pub(super) fn cuGraphRemoveDependencies_v2(
+        graph: Handle,
+        from: Address,
+        to: Address,
+        edges: Address,
+        count: usize,
+    ) -> Status;
     pub(super) safe fn cuGraphDestroyNode(node: Handle) -> Status;
     pub(super) safe fn cuGraphNodeFindInClone(node: Out<Handle>, original: Handle, clone: Handle) -> Status;
     pub(super) safe fn cuGraphNodeGetType(node: Handle, kind: Out<c_int>) -> Status;
     pub(super) safe fn cuGraphNodeGetContainingGraph(node: Handle, graph: Out<Handle>) -> Status;
-    pub(super) fn cuGraphNodeGetDependencies_v2(node: Handle, nodes: Address, edges: Address, count: Address) -> Status;
-    pub(super) fn cuGraphNodeGetDependentNodes_v2(node: Handle, nodes: Address, edges: Address, count: Address) -> Status;
+    pub(super) fn cuGraphNodeGetDependencies_v2(node: Handle, nodes: Address, edges: Address, count: Address)
+    -> Status;
+    pub(super) fn cuGraphNodeGetDependentNodes_v2(
+        node: Handle,
+        nodes: Address,
+        edges: Address,
+        count: Address,
+    ) -> Status;
     pub(super) safe fn cuGraphNodeSetEnabled(exec: Handle, node: Handle, enabled: c_uint) -> Status;
     pub(super) safe fn cuGraphNodeGetEnabled(exec: Handle, node: Handle, enabled: Out<c_uint>) -> Status;
     pub(super) safe fn cuGraphKernelNodeCopyAttributes(to: Handle, from: Handle) -> Status;
@@ -137,8 +160,18 @@ unsafe extern "C" {
     pub(super) safe fn cuGraphExecGetId(exec: Handle, id: Out<c_uint>) -> Status;
     pub(super) fn cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: Address) -> Status;
     pub(super) fn cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, parameters: Address) -> Status;
-    pub(super) fn cuGraphExecMemcpyNodeSetParams(exec: Handle, node: Handle, parameters: Address, context: Handle) -> Status;
-    pub(super) fn cuGraphExecMemsetNodeSetParams(exec: Handle, node: Handle, parameters: Address, context: Handle) -> Status;
+    pub(super) fn cuGraphExecMemcpyNodeSetParams(
+        exec: Handle,
+        node: Handle,
+        parameters: Address,
+        context: Handle,
+    ) -> Status;
+    pub(super) fn cuGraphExecMemsetNodeSetParams(
+        exec: Handle,
+        node: Handle,
+        parameters: Address,
+        context: Handle,
+    ) -> Status;
     pub(super) fn cuGraphExecHostNodeSetParams(exec: Handle, node: Handle, parameters: Address) -> Status;
     pub(super) safe fn cuGraphExecEventRecordNodeSetEvent(exec: Handle, node: Handle, event: Handle) -> Status;
     pub(super) safe fn cuGraphExecEventWaitNodeSetEvent(exec: Handle, node: Handle, event: Handle) -> Status;

@@ -260,7 +260,12 @@ fn current() -> Result<Handle, Code> {
 
 /// # Safety
 /// The array has `count` entries.
-unsafe fn add_copy(node: Out<Handle>, graph: Handle, (dependencies, count): (Address, usize), copy: Copy3d) -> Result<(), Code> {
+unsafe fn add_copy(
+    node: Out<Handle>,
+    graph: Handle,
+    (dependencies, count): (Address, usize),
+    copy: Copy3d,
+) -> Result<(), Code> {
     let copy = copy.to_driver()?;
     // SAFETY: the array is the caller's promise; the struct is ours.
     check(unsafe { driver::cuGraphAddMemcpyNode(node, graph, dependencies, count, address(&copy), current()?) })
@@ -312,7 +317,13 @@ unsafe extern "C" fn graph_memcpy_node_set_params(node: Handle, parameters: Addr
 }
 
 #[unsafe(export_name = "softcudart_cudaGraphMemcpyNodeSetParams1D")]
-extern "C" fn graph_memcpy_node_set_params_1d(node: Handle, to: Address, from: Address, bytes: usize, kind: c_int) -> Code {
+extern "C" fn graph_memcpy_node_set_params_1d(
+    node: Handle,
+    to: Address,
+    from: Address,
+    bytes: usize,
+    kind: c_int,
+) -> Code {
     in_context(|| set_copy(node, Copy3d::line(to, from, bytes, kind)))
 }
 
@@ -443,7 +454,12 @@ unsafe extern "C" fn graph_exec_host_node_set_params(exec: Handle, node: Handle,
 /// # Safety
 /// Arrays have as many entries as their counts say, or are NULL.
 #[unsafe(export_name = "softcudart_cudaGraphAddEmptyNode")]
-unsafe extern "C" fn graph_add_empty_node(node: Out<Handle>, graph: Handle, dependencies: Address, count: usize) -> Code {
+unsafe extern "C" fn graph_add_empty_node(
+    node: Out<Handle>,
+    graph: Handle,
+    dependencies: Address,
+    count: usize,
+) -> Code {
     // SAFETY: the caller's promise is the driver's condition.
     call(|| unsafe { driver::cuGraphAddEmptyNode(node, graph, dependencies, count) })
 }

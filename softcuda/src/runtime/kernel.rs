@@ -9,7 +9,9 @@ use std::mem::MaybeUninit;
 
 use super::context::{in_context, without_context};
 use super::driver::{self, LaunchConfig};
-use super::error::{Code, INVALID_DEVICE_FUNCTION, INVALID_RESOURCE_HANDLE, INVALID_VALUE, MISSING_CONFIGURATION, check, report};
+use super::error::{
+    Code, INVALID_DEVICE_FUNCTION, INVALID_RESOURCE_HANDLE, INVALID_VALUE, MISSING_CONFIGURATION, check, report,
+};
 use super::{Address, Dim3, Handle, Out, registry};
 
 /// Where a launch goes and how wide it is.
@@ -139,7 +141,11 @@ struct RuntimeLaunchConfig {
 /// # Safety
 /// `config` is NULL or a `cudaLaunchConfig_t`; `args` points to a pointer for each argument.
 #[unsafe(export_name = "softcudart_cudaLaunchKernelExC")]
-unsafe extern "C" fn launch_kernel_ex(config: Option<&RuntimeLaunchConfig>, func: Address, args: *const *const c_void) -> Code {
+unsafe extern "C" fn launch_kernel_ex(
+    config: Option<&RuntimeLaunchConfig>,
+    func: Address,
+    args: *const *const c_void,
+) -> Code {
     let Some(given) = config else {
         return report(Err(INVALID_VALUE));
     };
@@ -169,7 +175,9 @@ unsafe extern "C" fn launch_cooperative_kernel(
         let shared = Shape { shared, ..Shape::default() }.shared()?;
         let (Dim3 { x: gx, y: gy, z: gz }, Dim3 { x: bx, y: by, z: bz }) = (grid, block);
         // SAFETY: the caller's promise is the driver's condition.
-        launch_on(func, |f| unsafe { driver::cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, stream, args) })
+        launch_on(func, |f| unsafe {
+            driver::cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, stream, args)
+        })
     })
 }
 
@@ -187,7 +195,12 @@ extern "C" fn push_call_configuration(grid: Dim3, block: Dim3, shared: usize, st
 
 /// The second half, in the kernel's host stub.
 #[unsafe(export_name = "softcudart___cudaPopCallConfiguration")]
-extern "C" fn pop_call_configuration(grid: Out<Dim3>, block: Out<Dim3>, shared: Out<usize>, stream: Out<Handle>) -> Code {
+extern "C" fn pop_call_configuration(
+    grid: Out<Dim3>,
+    block: Out<Dim3>,
+    shared: Out<usize>,
+    stream: Out<Handle>,
+) -> Code {
     let pop = || {
         let shape = CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(MISSING_CONFIGURATION)?;
         grid.ok_or(INVALID_VALUE)?.write(shape.grid);
@@ -269,9 +282,17 @@ extern "C" fn occupancy(blocks: Out<c_int>, func: Address, threads: c_int, share
 }
 
 #[unsafe(export_name = "softcudart_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags")]
-extern "C" fn occupancy_with_flags(blocks: Out<c_int>, func: Address, threads: c_int, shared: usize, flags: c_uint) -> Code {
+extern "C" fn occupancy_with_flags(
+    blocks: Out<c_int>,
+    func: Address,
+    threads: c_int,
+    shared: usize,
+    flags: c_uint,
+) -> Code {
     in_context(|| {
-        on_function(func, |f| driver::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, threads, shared, flags))
+        on_function(func, |f| {
+            driver::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, threads, shared, flags)
+        })
     })
 }
 

@@ -151,10 +151,16 @@ fn describe(ptr: Address) -> Result<PointerAttributes, Code> {
     check(unsafe { driver::cuPointerGetAttributes(5, WANTED.as_ptr(), data.as_ptr(), ptr) })?;
     Ok(match (kind, managed) {
         (0, _) => PointerAttributes { kind: UNREGISTERED, device: NO_DEVICE, host_pointer: ptr, ..Default::default() },
-        (_, 1) => {
-            PointerAttributes { kind: MANAGED, device: ordinal, device_pointer: ptr, host_pointer: ptr, ..Default::default() }
+        (_, 1) => PointerAttributes {
+            kind: MANAGED,
+            device: ordinal,
+            device_pointer: ptr,
+            host_pointer: ptr,
+            ..Default::default()
+        },
+        (DRIVER_HOST, _) => {
+            PointerAttributes { kind: HOST, device: ordinal, device_pointer, host_pointer, ..Default::default() }
         }
-        (DRIVER_HOST, _) => PointerAttributes { kind: HOST, device: ordinal, device_pointer, host_pointer, ..Default::default() },
         _ => PointerAttributes { kind: DEVICE, device: ordinal, device_pointer, ..Default::default() },
     })
 }

@@ -143,8 +143,18 @@ const PER_THREAD: u64 = 2;
 
 // SAFETY: as above.
 unsafe extern "C" {
-    safe fn softcudart12_cudaGetDriverEntryPoint(name: *const c_char, to: *mut c_void, flags: u64, found: *mut c_int) -> Code;
-    safe fn softcudart13_cudaGetDriverEntryPoint(name: *const c_char, to: *mut c_void, flags: u64, found: *mut c_int) -> Code;
+    safe fn softcudart12_cudaGetDriverEntryPoint(
+        name: *const c_char,
+        to: *mut c_void,
+        flags: u64,
+        found: *mut c_int,
+    ) -> Code;
+    safe fn softcudart13_cudaGetDriverEntryPoint(
+        name: *const c_char,
+        to: *mut c_void,
+        flags: u64,
+        found: *mut c_int,
+    ) -> Code;
     safe fn softcudart_cudaGetDriverEntryPointByVersion(
         name: *const c_char,
         to: *mut c_void,
@@ -170,6 +180,12 @@ extern "C" fn entry_point_13(name: *const c_char, to: *mut c_void, flags: u64, f
 }
 
 #[unsafe(export_name = "softcudart_cudaGetDriverEntryPointByVersion_ptsz")]
-extern "C" fn entry_point(name: *const c_char, to: *mut c_void, version: c_uint, flags: u64, found: *mut c_int) -> Code {
+extern "C" fn entry_point(
+    name: *const c_char,
+    to: *mut c_void,
+    version: c_uint,
+    flags: u64,
+    found: *mut c_int,
+) -> Code {
     softcudart_cudaGetDriverEntryPointByVersion(name, to, version, own_flags(flags), found)
 }

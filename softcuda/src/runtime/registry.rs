@@ -73,7 +73,10 @@ pub(super) fn refuse(stub: Address) {
     }
     // SAFETY: it is a C string as long as it is registered, and the lock keeps it registered.
     let name = unsafe { CStr::from_ptr(name) };
-    os::say(&format!("kernel {} is GPU code and cannot run here (cudaErrorInvalidDeviceFunction)", name.to_string_lossy()));
+    os::say(&format!(
+        "kernel {} is GPU code and cannot run here (cudaErrorInvalidDeviceFunction)",
+        name.to_string_lossy()
+    ));
 }
 
 #[unsafe(export_name = "softcudart___cudaRegisterFatBinary")]

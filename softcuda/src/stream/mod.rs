@@ -178,7 +178,12 @@ pub struct Stream {
 
 impl Stream {
     /// `cuStreamCreateWithPriority`, in a context; the priority is clamped.
-    pub fn create(driver: &'static State, siblings: &'static ContextStreams, flags: u32, priority: i32) -> Outcome<u64> {
+    pub fn create(
+        driver: &'static State,
+        siblings: &'static ContextStreams,
+        flags: u32,
+        priority: i32,
+    ) -> Outcome<u64> {
         if flags & !NON_BLOCKING != 0 {
             return Err(CudaError::INVALID_VALUE);
         }

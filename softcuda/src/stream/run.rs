@@ -172,7 +172,9 @@ impl Drop for Owned {
 }
 
 fn delay(driver: &State, operation: &Op) {
-    if let Some(time) = driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_) | Op::Behind(_) | Op::Retire(_))) {
+    if let Some(time) =
+        driver.config.delay.filter(|_| !matches!(operation, Op::Wait(_) | Op::Behind(_) | Op::Retire(_)))
+    {
         std::thread::sleep(time);
     }
 }

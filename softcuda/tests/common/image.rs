@@ -135,7 +135,15 @@ static LARGE: [u32; 2] = [2048, 8];
 
 const fn function(name: &'static std::ffi::CStr, entry: Entry, max_threads: u32, sizes: &'static [u32]) -> Function {
     let arguments = sizes.len() as u32;
-    Function { name: name.as_ptr(), entry, shared_bytes: 64, max_threads, arguments, reserved: 0, argument_sizes: sizes.as_ptr() }
+    Function {
+        name: name.as_ptr(),
+        entry,
+        shared_bytes: 64,
+        max_threads,
+        arguments,
+        reserved: 0,
+        argument_sizes: sizes.as_ptr(),
+    }
 }
 
 static FUNCTIONS: [Function; 8] = [

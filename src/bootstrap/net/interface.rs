@@ -105,7 +105,13 @@ fn choose_named(
     let allowed = usable.iter().filter(|one| filter.allows(&one.name));
     let best = allowed.min_by_key(|one| {
         let position = if filter.exclude { 0 } else { filter.position(&one.name).unwrap_or(usize::MAX) };
-        (one.link_local_v6(), filter.exclude && one.loopback, route != Some(one.ip) && filter.exclude, position, class(one, None))
+        (
+            one.link_local_v6(),
+            filter.exclude && one.loopback,
+            route != Some(one.ip) && filter.exclude,
+            position,
+            class(one, None),
+        )
     });
     best.map(|one| (*one).clone()).ok_or_else(|| nothing_named(all, filter))
 }
@@ -134,8 +140,9 @@ fn nothing_named(all: &[Interface], filter: &InterfaceFilter) -> Error {
     let names = available(all);
     if let Some(address) = filter.address() {
         let owner = all.iter().find(|one| one.ip == address);
-        let hint =
-            owner.map_or("no interface of this host has it".to_string(), |one| format!("the interface with it is {}", one.name));
+        let hint = owner.map_or("no interface of this host has it".to_string(), |one| {
+            format!("the interface with it is {}", one.name)
+        });
         return Error::InvalidUsage(format!(
             "NCCL_SOCKET_IFNAME='{text}' takes interface names, and {address} looks like an address; {hint} (available: {names})"
         ));
@@ -209,7 +216,8 @@ fn bits_v6(mask: Ipv6Addr) -> u8 {
 
 /// The local address from which a remote one is reached: asks the system's routes, sends nothing.
 pub fn route_to(remote: SocketAddr) -> Option<IpAddr> {
-    let any: SocketAddr = if remote.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let any: SocketAddr =
+        if remote.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
     let probe = std::net::UdpSocket::bind(any).ok()?;
     probe.connect(remote).ok()?;
     Some(probe.local_addr().ok()?.ip())

@@ -142,11 +142,11 @@ pub fn resolve(config: &NetConfig, comm_id: &CommId) -> Result<SocketAddr, Error
         return Ok(own.at(port));
     }
     let found = std::net::ToSocketAddrs::to_socket_addrs(&(name.as_str(), port));
-    let mut addresses =
-        found.map_err(|error| Error::InvalidArgument(format!("NCCL_COMM_ID: cannot find the host '{name}': {error}")))?;
-    addresses
-        .find(fits)
-        .ok_or_else(|| Error::InvalidArgument(format!("NCCL_COMM_ID: the host '{name}' has no address of the wanted family")))
+    let mut addresses = found
+        .map_err(|error| Error::InvalidArgument(format!("NCCL_COMM_ID: cannot find the host '{name}': {error}")))?;
+    addresses.find(fits).ok_or_else(|| {
+        Error::InvalidArgument(format!("NCCL_COMM_ID: the host '{name}' has no address of the wanted family"))
+    })
 }
 
 /// The magic of a fixed rendezvous, which every process must come to by itself.

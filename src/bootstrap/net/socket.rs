@@ -63,7 +63,10 @@ pub fn listen(address: SocketAddr, ports: Option<(u16, u16)>, purpose: &str) -> 
             }
         }
     }
-    Err(Error::Resource(format!("all {count} ports of the configured range are in use on {}: widen the range", address.ip())))
+    Err(Error::Resource(format!(
+        "all {count} ports of the configured range are in use on {}: widen the range",
+        address.ip()
+    )))
 }
 
 /// The ports of a range from a random start, so that many ranks of a host do not all try the same.
@@ -128,7 +131,8 @@ fn passes(error: &io::Error) -> bool {
 
 fn tune(socket: &Socket, buffers: Buffers) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_PROBE).with_retries(KEEPALIVE_PROBES);
+    let keepalive =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_PROBE).with_retries(KEEPALIVE_PROBES);
     socket.set_tcp_keepalive(&keepalive)?;
     if let Some(bytes) = buffers.send {
         socket.set_send_buffer_size(bytes)?;

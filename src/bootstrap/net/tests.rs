@@ -40,7 +40,10 @@ fn without_a_filter_names_decide_among_usable_addresses() {
         "ib0:10.1.0.1"
     );
     assert_eq!(default(&[("lo", "127.0.0.1"), ("docker0", "172.17.0.1"), ("eth0", "10.0.0.1")]), "eth0:10.0.0.1");
-    assert_eq!(default(&[("lo", "127.0.0.1"), ("virbr0", "192.168.122.1"), ("docker0", "172.17.0.1")]), "docker0:172.17.0.1");
+    assert_eq!(
+        default(&[("lo", "127.0.0.1"), ("virbr0", "192.168.122.1"), ("docker0", "172.17.0.1")]),
+        "docker0:172.17.0.1"
+    );
     assert_eq!(default(&[("lo", "127.0.0.1"), ("virbr0", "192.168.122.1")]), "virbr0:192.168.122.1");
     // User case A10: an address that is good on its own link only does not win by its name.
     assert_eq!(default(&[("lo", "127.0.0.1"), ("ib1", "fe80::1/64"), ("eth0", "10.0.0.1")]), "eth0:10.0.0.1");
@@ -64,9 +67,15 @@ fn the_rendezvous_guides_the_choice() {
     assert_eq!(by(Wish { route: Some("192.0.2.1".parse().unwrap()), ..Wish::default() }), "eth0");
     // A name that the user gives is stronger.
     let (filter, _) = InterfaceFilter::parse("eth");
-    assert_eq!(by(Wish { route: Some("172.17.0.2".parse().unwrap()), filter: filter.as_ref(), ..Wish::default() }), "eth0");
+    assert_eq!(
+        by(Wish { route: Some("172.17.0.2".parse().unwrap()), filter: filter.as_ref(), ..Wish::default() }),
+        "eth0"
+    );
     let (filter, _) = InterfaceFilter::parse("^eth0");
-    assert_eq!(by(Wish { route: Some("172.17.0.2".parse().unwrap()), filter: filter.as_ref(), ..Wish::default() }), "docker0");
+    assert_eq!(
+        by(Wish { route: Some("172.17.0.2".parse().unwrap()), filter: filter.as_ref(), ..Wish::default() }),
+        "docker0"
+    );
 }
 
 /// User case A3: four syntaxes over bond0, bond0.2973, bond0.2973.1.

@@ -284,7 +284,8 @@ impl Reader {
     /// The preamble, once it is complete.
     pub fn preamble(&mut self) -> Option<Preamble> {
         let mut decoder = Decoder(self.rest());
-        let preamble = Preamble { magic: decoder.u64().ok()?, service: decoder.u32().ok()?, protocol: decoder.u32().ok()? };
+        let preamble =
+            Preamble { magic: decoder.u64().ok()?, service: decoder.u32().ok()?, protocol: decoder.u32().ok()? };
         self.taken += PREAMBLE;
         Some(preamble)
     }

@@ -92,14 +92,16 @@ fn what_does_not_fit_together_is_made_to() {
     let config = resolve(|r| (r.min_ctas, r.graph_stream_ordering) = (100, 0)).unwrap();
     assert_eq!((config.min_ctas, config.max_ctas), (64, 64));
     assert!(config.graph_stream_ordering, "graphUsageMode 2 needs it");
-    let small = Config::resolve(Request::default(), &environment(&[("NCCL_MAX_CTAS", "2"), ("NCCL_MIN_CTAS", "5")])).unwrap();
+    let small =
+        Config::resolve(Request::default(), &environment(&[("NCCL_MAX_CTAS", "2"), ("NCCL_MIN_CTAS", "5")])).unwrap();
     assert_eq!((small.min_ctas, small.max_ctas), (2, 2));
 }
 
 #[test]
 fn a_child_starts_from_its_parent() {
     let parent = Config { min_ctas: 3, comm_name: Some("a".to_string()), ..Config::default() };
-    let child = Config::resolve_over(&parent, Request { max_ctas: 7, ..Request::default() }, &environment(&[])).unwrap();
+    let child =
+        Config::resolve_over(&parent, Request { max_ctas: 7, ..Request::default() }, &environment(&[])).unwrap();
     assert_eq!(child, Config { max_ctas: 7, ..parent });
 }
 
@@ -127,7 +129,8 @@ fn a_calls_configuration_is_checked_in_order() {
     assert!(text(CollRequest { magic: MAGIC, ..wrong.clone() }).contains("forceAlgSelection"));
     assert!(text(CollRequest { magic: MAGIC, force_selection: 0, ..wrong }).contains("CTAPolicy"));
     let odd =
-        CollConfig::resolve(CollRequest { min_ctas: 0, max_ctas: 65, nvls_ctas: 64, cga_cluster_size: 9, ..call() }).unwrap();
+        CollConfig::resolve(CollRequest { min_ctas: 0, max_ctas: 65, nvls_ctas: 64, cga_cluster_size: 9, ..call() })
+            .unwrap();
     assert_eq!((odd.min_ctas, odd.max_ctas, odd.nvls_ctas, odd.cga_cluster_size), (None, None, Some(64), None));
     assert_eq!(odd.algorithms(Func::AllReduce), Ok(None));
 }

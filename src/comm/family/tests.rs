@@ -10,8 +10,15 @@ fn split(wishes: &[(Option<i32>, i32)]) -> Vec<(u32, Offer)> {
 /// Spec §6.3: by key, ties by rank; every number but that of no colour is a colour.
 #[test]
 fn a_split_sorts_by_key_and_rank() {
-    let offers =
-        split(&[(Some(1), 5), (Some(1), -5), (None, 0), (Some(1), 5), (Some(-2), 0), (Some(-2), i32::MIN), (Some(1), -5)]);
+    let offers = split(&[
+        (Some(1), 5),
+        (Some(1), -5),
+        (None, 0),
+        (Some(1), 5),
+        (Some(-2), 0),
+        (Some(-2), i32::MIN),
+        (Some(1), -5),
+    ]);
     for me in [0, 1, 3, 6] {
         assert_eq!(members(&offers, me), Ok(vec![1, 6, 0, 3]), "rank {me}");
     }
@@ -34,7 +41,8 @@ fn ranks_that_stay_must_agree_who_stays() {
 type Given<'a> = (i32, Option<(&'a [u8], bool)>);
 
 fn grow(wishes: &[Given<'_>]) -> Result<UniqueId, Error> {
-    let wish = |(nranks, id): &Given<'_>| Wish::Grow { nranks: *nranks, id: id.map(|(id, fresh)| (id.to_vec(), fresh)) };
+    let wish =
+        |(nranks, id): &Given<'_>| Wish::Grow { nranks: *nranks, id: id.map(|(id, fresh)| (id.to_vec(), fresh)) };
     let offers: Vec<(u32, Offer)> = (0..).zip(wishes).map(|(rank, given)| (rank, (0, wish(given)))).collect();
     meeting_place(&offers)
 }

@@ -78,7 +78,9 @@ fn equal_lists_of_steps_are_kept_once() {
 fn a_rank_that_leaves_names_every_link_of_a_channel() {
     let (wiring, images) = images(&Graph::shuffled(7, 2, 2, 9), 2);
     for channel in 0..2 {
-        for farewell in images[3].programs.farewells(channel).iter().filter(|farewell| farewell.class != LinkClass::Peer) {
+        for farewell in
+            images[3].programs.farewells(channel).iter().filter(|farewell| farewell.class != LinkClass::Peer)
+        {
             let loaded = as_loaded(&wiring, &images[3], *farewell, 3, channel);
             let named = |step: &Step| if step.nrecv > 0 { step.recv[0] } else { step.send[0] };
             let mut places: Vec<usize> = loaded.steps.iter().map(|step| usize::from(named(step))).collect();

@@ -61,7 +61,8 @@ fn settings(nranks: u32, needed: u32) -> Vec<Setting> {
         return vec![setting(needed, 3, true), setting(8, 1, false)];
     }
     let places = [false, true];
-    let with = |in_place| [(needed, 1), (needed, 3), (8, 1), (8, 3)].map(|(slots, pieces)| setting(slots, pieces, in_place));
+    let with =
+        |in_place| [(needed, 1), (needed, 3), (8, 1), (8, 3)].map(|(slots, pieces)| setting(slots, pieces, in_place));
     places.into_iter().flat_map(with).collect()
 }
 
@@ -224,8 +225,9 @@ fn schedules_are_as_long_as_documented() {
 
 #[test]
 fn what_is_not_there_is_refused() {
-    let refused =
-        |func, algo, root, rank, n| compile(Kind { func, algo, root }, &Graph::of_host(n), 0, rank).unwrap_err().to_string();
+    let refused = |func, algo, root, rank, n| {
+        compile(Kind { func, algo, root }, &Graph::of_host(n), 0, rank).unwrap_err().to_string()
+    };
     assert!(refused(Func::Gather, Algo::Ring, 0, 0, 4).contains("no ring Gather from root 0 for rank 0 of 4"));
     assert!(refused(Func::AllReduce, Algo::Ring, 0, 0, 1).contains("of 1"));
     assert!(refused(Func::AllReduce, Algo::Ring, 0, 4, 4).contains("rank 4 of 4"));
@@ -279,7 +281,8 @@ fn sequences_of_calls_are_right() {
 
 /// Folds a schedule into a number (FNV-1a).
 fn digest(mut sum: u64, schedule: &Schedule) -> u64 {
-    let mut fold = |bytes: &[u8]| bytes.iter().for_each(|byte| sum = (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    let mut fold =
+        |bytes: &[u8]| bytes.iter().for_each(|byte| sum = (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     fold(&[schedule.rank, schedule.class as u32, schedule.nchunks, schedule.slots].map(u32::to_le_bytes).concat());
     fold(schedule.steps.as_bytes());
     schedule.links.iter().for_each(|link| fold(&[link.from, link.to].map(u32::to_le_bytes).concat()));
@@ -308,7 +311,9 @@ fn schedules_of_one_host_stay_as_they_are() {
         for func in FUNCS.into_iter().filter(|func| zero_copy::can_agree(*func, zero_copy::algo(*func), &graph)) {
             for root in roots(func, n) {
                 let kind = Kind { func, algo: zero_copy::algo(func), root };
-                sum = (0..n).map(|rank| zero_copy::agreed(kind, &graph, 0, rank).unwrap()).fold(sum, |sum, s| digest(sum, &s));
+                sum = (0..n)
+                    .map(|rank| zero_copy::agreed(kind, &graph, 0, rank).unwrap())
+                    .fold(sum, |sum, s| digest(sum, &s));
             }
         }
     }

@@ -48,7 +48,13 @@ impl Outcome {
         self.calls.iter().enumerate().try_for_each(alike)
     }
 
-    fn prove_output(&self, rank: u32, call: u32, cells: &[Option<TermId>], known: &mut HashSet<Sum>) -> Result<(), Fault> {
+    fn prove_output(
+        &self,
+        rank: u32,
+        call: u32,
+        cells: &[Option<TermId>],
+        known: &mut HashSet<Sum>,
+    ) -> Result<(), Fault> {
         let chunks = (cells.len() as u32 / self.pieces).max(1);
         for (i, cell) in cells.iter().enumerate() {
             let (piece, chunk) = (i as u32 / chunks, i as u32 % chunks);
@@ -56,7 +62,9 @@ impl Outcome {
             let id = cell.ok_or(wrong("never written"))?;
             match self.wanted(call, rank, chunk) {
                 Wanted::Copy { rank, chunk } => self.prove_copy(id, Input { rank, chunk, piece, call }),
-                Wanted::Sum { chunk } if known.insert((id, chunk, piece, call)) => self.prove_sum(id, chunk, piece, call),
+                Wanted::Sum { chunk } if known.insert((id, chunk, piece, call)) => {
+                    self.prove_sum(id, chunk, piece, call)
+                }
                 Wanted::Sum { .. } => Ok(()),
             }
             .map_err(wrong)?;

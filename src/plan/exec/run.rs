@@ -38,7 +38,17 @@ pub(super) struct Actor<'a> {
 
 impl<'a> Actor<'a> {
     pub fn new(rank: u32, jobs: Vec<Job<'a>>) -> Actor<'a> {
-        Actor { rank, jobs, links: Vec::new(), cells: Vec::new(), outputs: Vec::new(), job: 0, piece: 0, step: 0, round: 0 }
+        Actor {
+            rank,
+            jobs,
+            links: Vec::new(),
+            cells: Vec::new(),
+            outputs: Vec::new(),
+            job: 0,
+            piece: 0,
+            step: 0,
+            round: 0,
+        }
     }
 
     fn current(&self) -> Option<&Step> {
@@ -438,7 +448,11 @@ impl<'a> Run<'a> {
         let waiting: Vec<usize> = (0..self.actors.len()).filter(|&a| self.actors[a].current().is_some()).collect();
         if let Some(&a) = waiting.first() {
             let link = self.blocked(a).flatten().unwrap_or_default();
-            return Err(Fault::Deadlock { blocked: waiting.len(), rank: self.actors[a].rank, link: self.links[link].name });
+            return Err(Fault::Deadlock {
+                blocked: waiting.len(),
+                rank: self.actors[a].rank,
+                link: self.links[link].name,
+            });
         }
         if let Some(link) = self.links.iter().find(|link| link.posted != link.consumed) {
             return Err(Fault::NotDrained { link: link.name, left: link.posted - link.consumed });

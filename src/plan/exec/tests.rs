@@ -15,7 +15,8 @@ fn simple(n: u32) -> Vec<Schedule> {
     ring_of(&(0..n).collect::<Vec<_>>())
 }
 
-const TYPICAL: Setting = Setting { slots: 8, pieces: 3, in_place: false, calls: 2, direct: Direct { read: false, write: false } };
+const TYPICAL: Setting =
+    Setting { slots: 8, pieces: 3, in_place: false, calls: 2, direct: Direct { read: false, write: false } };
 const ALL_REDUCE: Call = Call { func: Func::AllReduce, root: 0 };
 
 fn prove(schedules: &[Schedule], setting: Setting) {
@@ -66,7 +67,8 @@ fn large_rings_are_right() {
         let setting = Setting { pieces: 2, calls: if long { 2 } else { 1 }, in_place: true, ..TYPICAL };
         for func in [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce] {
             let kind = Kind { func, algo: Algo::Ring, root: 0 };
-            let schedules: Vec<Schedule> = (0..n).map(|rank| compile(kind, &Graph::of_host(n), 0, rank).unwrap()).collect();
+            let schedules: Vec<Schedule> =
+                (0..n).map(|rank| compile(kind, &Graph::of_host(n), 0, rank).unwrap()).collect();
             run(Call { func, root: 0 }, &schedules, setting).unwrap_or_else(|e| panic!("{func:?} {n}: {e}"));
         }
     }
@@ -119,7 +121,8 @@ fn faults_are_found() {
         run(ALL_REDUCE, &s, TYPICAL)
     };
     assert_eq!(broken(&|_| ()), Ok(()));
-    let wrong = |r: Result<(), Fault>, text: &str| assert!(r.as_ref().is_err_and(|e| e.to_string().contains(text)), "{r:?}");
+    let wrong =
+        |r: Result<(), Fault>, text: &str| assert!(r.as_ref().is_err_and(|e| e.to_string().contains(text)), "{r:?}");
     wrong(broken(&|s| s[1].steps[2].flags &= !IN), "contribution");
     wrong(broken(&|s| s[1].steps[1].in_chunk = 0), "moves chunk 3 as if it were chunk 0");
     wrong(broken(&|s| s[1].steps[2].flags &= !POST), "post");
@@ -185,7 +188,8 @@ fn misuse_of_buffers_is_found() {
         f(&mut s);
         run(Call { func, root: 1 }, &s, TYPICAL)
     };
-    let wrong = |r: Result<(), Fault>, text: &str| assert!(r.as_ref().is_err_and(|e| e.to_string().contains(text)), "{r:?}");
+    let wrong =
+        |r: Result<(), Fault>, text: &str| assert!(r.as_ref().is_err_and(|e| e.to_string().contains(text)), "{r:?}");
     let direct = Algo::Direct;
     // NULL at ranks that are not the root.
     wrong(of(Func::Broadcast, direct, &|s| s[0].steps[0].flags |= IN), "rank 0 has no chunk 0 of its input");
@@ -204,6 +208,8 @@ fn misuse_of_buffers_is_found() {
     wrong(of(Func::Broadcast, direct, &|s| s[1].steps[0].flags |= NO_DATA), "for data, but it carries a signal");
     wrong(of(Func::Broadcast, direct, &|s| s[2].steps[0].flags |= NO_DATA), "for a signal, but it carries data");
     // A step that passes data on says how much by its chunk.
-    let tree = |func| of(func, Algo::Tree, &|s| s.iter_mut().for_each(|s| s.steps.iter_mut().for_each(|step| step.in_chunk = 0)));
+    let tree = |func| {
+        of(func, Algo::Tree, &|s| s.iter_mut().for_each(|s| s.steps.iter_mut().for_each(|step| step.in_chunk = 0)))
+    };
     wrong(tree(Func::Reduce), "as if it were chunk");
 }

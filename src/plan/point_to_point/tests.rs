@@ -43,12 +43,15 @@ fn prove(nranks: u32, group: &[Sent], slots: u32) {
     for rank in 0..nranks {
         let sends = sends_of(rank, nranks, group);
         sends.iter().enumerate().for_each(|(place, i)| call[*i] = place as u32);
-        lists.push(sends.iter().map(|i| Message { schedule: &schedules[*i].0, pieces: group[*i].2 }).collect::<Vec<_>>());
+        lists.push(
+            sends.iter().map(|i| Message { schedule: &schedules[*i].0, pieces: group[*i].2 }).collect::<Vec<_>>(),
+        );
         let receives = receives_of(rank, nranks, group);
         lists.push(receives.iter().map(|i| Message { schedule: &schedules[*i].1, pieces: group[*i].2 }).collect());
         receivers.push((lists.len() - 1, receives));
     }
-    let got = execute_messages(&lists, slots).unwrap_or_else(|e| panic!("{nranks} ranks, {slots} slots, {group:?}: {e}"));
+    let got =
+        execute_messages(&lists, slots).unwrap_or_else(|e| panic!("{nranks} ranks, {slots} slots, {group:?}: {e}"));
     for (list, receives) in receivers {
         assert_eq!(got[list].len(), receives.len());
         for (message, i) in got[list].iter().zip(receives) {
@@ -97,7 +100,8 @@ fn one_half_for_both_deadlocks() {
     let schedules = halves(&group);
     let both = |rank: u32| {
         let receives = receives_of(rank, n, &group);
-        let sends = sends_of(rank, n, &group).into_iter().map(|i| Message { schedule: &schedules[i].0, pieces: group[i].2 });
+        let sends =
+            sends_of(rank, n, &group).into_iter().map(|i| Message { schedule: &schedules[i].0, pieces: group[i].2 });
         sends.chain(receives.into_iter().map(|i| Message { schedule: &schedules[i].1, pieces: group[i].2 })).collect()
     };
     let lists: Vec<Vec<Message<'_>>> = (0..n).map(both).collect();

@@ -35,7 +35,8 @@ fn both_ends_know_a_link_and_nobody_else() {
 #[test]
 fn a_ring_follows_its_order() {
     let set = LinkSet { class: LinkClass::Ring, proto: Proto::Ll, channels: 1, slot_bytes: 4096 };
-    let channel = Channel { ring: Order::new(vec![2, 0, 3, 1]).expect("an order"), tree: Order::of_numbers(4), peers: None };
+    let channel =
+        Channel { ring: Order::new(vec![2, 0, 3, 1]).expect("an order"), tree: Order::of_numbers(4), peers: None };
     let graph = Graph::new(vec![0; 4], vec![channel]).expect("a graph");
     let wiring = Wiring::new(graph, vec![set]).expect("wiring");
     let link = |from, to| LinkId { proto: Proto::Ll, ..LinkId::new(LinkClass::Ring, from, to) };
@@ -82,7 +83,8 @@ fn many_ranks_have_few_links_each() {
 fn links_are_those_that_schedules_name() {
     use super::super::algorithm::{Algo, Kind, available, compile};
     use super::super::call::Func;
-    for (n, graph) in [65, 66, 97, 128, 129].into_iter().flat_map(|n| [(n, Graph::of_host(n)), (n, Graph::shuffled(n, 3, 2, 7))])
+    for (n, graph) in
+        [65, 66, 97, 128, 129].into_iter().flat_map(|n| [(n, Graph::of_host(n)), (n, Graph::shuffled(n, 3, 2, 7))])
     {
         let set = |class| LinkSet { class, proto: Proto::Simple, channels: 2, slot_bytes: 64 };
         let wiring = Wiring::new(graph.clone(), vec![set(LinkClass::Ring), set(LinkClass::Mesh)]).expect("wiring");
@@ -96,7 +98,8 @@ fn links_are_those_that_schedules_name() {
                     named.extend(schedule.links.into_iter().map(|link| LinkId { channel, ..link }));
                 }
             }
-            let wired = |rank| ids(&wiring, rank).into_iter().filter(|link| link.channel == channel).collect::<BTreeSet<_>>();
+            let wired =
+                |rank| ids(&wiring, rank).into_iter().filter(|link| link.channel == channel).collect::<BTreeSet<_>>();
             assert_eq!(wired(rank), named, "rank {rank} of {n}");
             for link in named {
                 assert!(wired(link.from).contains(&link) && wired(link.to).contains(&link), "{link:?}");

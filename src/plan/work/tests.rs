@@ -13,7 +13,16 @@ fn requests() -> impl Strategy<Value = Request> {
         let blocks = t >= 36;
         let most = i64::MAX as u64 / datatype.size() as u64 / if blocks { u64::from(nchunks) } else { 1 };
         let count = count.min(most);
-        Request { count, datatype, nchunks, blocks, max_channels, slot_bytes: 16 * lines * LINE, proto, min_channel_bytes }
+        Request {
+            count,
+            datatype,
+            nchunks,
+            blocks,
+            max_channels,
+            slot_bytes: 16 * lines * LINE,
+            proto,
+            min_channel_bytes,
+        }
     })
 }
 

@@ -28,9 +28,12 @@ fn every_function_is_right_without_slots() {
         for n in (2..=12).chain([17, 33]).filter(|n| available(func, algo(func), &Graph::of_host(*n))) {
             for root in [0, n / 2, n - 1] {
                 let schedules = compile_all(func, root, n);
-                for (slots, in_place) in [(schedules[0].slots, false), (schedules[0].slots, true), (8, false), (8, true)] {
+                for (slots, in_place) in
+                    [(schedules[0].slots, false), (schedules[0].slots, true), (8, false), (8, true)]
+                {
                     let proof = run(func, root, &schedules, setting(func, slots, in_place));
-                    proof.unwrap_or_else(|e| panic!("{func:?}, {n} ranks, root {root}, {slots} slots, {in_place}: {e}"));
+                    proof
+                        .unwrap_or_else(|e| panic!("{func:?}, {n} ranks, root {root}, {slots} slots, {in_place}: {e}"));
                 }
             }
         }
@@ -43,9 +46,11 @@ fn what_is_agreed_on_is_right() {
         for n in (2..=12).filter(|n| can_agree(func, algo(func), &Graph::of_host(*n))) {
             for root in [0, n - 1] {
                 let kind = Kind { func, algo: algo(func), root };
-                let schedules: Vec<Schedule> = (0..n).map(|rank| agreed(kind, &Graph::of_host(n), 0, rank).unwrap()).collect();
+                let schedules: Vec<Schedule> =
+                    (0..n).map(|rank| agreed(kind, &Graph::of_host(n), 0, rank).unwrap()).collect();
                 for (slots, in_place) in [(2, false), (2, true), (8, true)] {
-                    run(func, root, &schedules, setting(func, slots, in_place)).unwrap_or_else(|e| panic!("{kind:?}, {n}: {e}"));
+                    run(func, root, &schedules, setting(func, slots, in_place))
+                        .unwrap_or_else(|e| panic!("{kind:?}, {n}: {e}"));
                 }
                 // The kernel finds the link to a peer at the place of the link from it.
                 let (to, from) = (&schedules[1].steps[0], &schedules[1].steps[1]);
@@ -56,7 +61,10 @@ fn what_is_agreed_on_is_right() {
             }
         }
     }
-    assert!(agreed(Kind { func: Func::AllGather, algo: Algo::Direct, root: 0 }, &Graph::of_host(MAX_REDUCE + 1), 0, 0).is_err());
+    assert!(
+        agreed(Kind { func: Func::AllGather, algo: Algo::Direct, root: 0 }, &Graph::of_host(MAX_REDUCE + 1), 0, 0)
+            .is_err()
+    );
 }
 
 #[test]
@@ -66,7 +74,8 @@ fn every_order_of_peers_is_right_without_slots() {
             let graph = Graph::shuffled(n, 1, 2, u64::from(n));
             for (root, channel) in [(0, 0), (n - 1, 1)] {
                 let kind = Kind { func, algo: algo(func), root };
-                let schedules: Vec<Schedule> = (0..n).map(|rank| agreed(kind, &graph, channel, rank).unwrap()).collect();
+                let schedules: Vec<Schedule> =
+                    (0..n).map(|rank| agreed(kind, &graph, channel, rank).unwrap()).collect();
                 for in_place in [false, true] {
                     let proof = run(func, root, &schedules, setting(func, 2, in_place));
                     proof.unwrap_or_else(|e| panic!("{kind:?}, {n} ranks, channel {channel}: {e}"));
@@ -86,13 +95,18 @@ fn what_is_offered_is_used() {
                 for rank in 0..n {
                     let uses = |end: fn(&LinkId) -> u32, links: fn(&Step) -> &[u8]| {
                         let data = |s: &Schedule, step: &Step| {
-                            step.flags & NO_DATA == 0 && links(step).iter().any(|i| end(&s.links[usize::from(*i)]) == rank)
+                            step.flags & NO_DATA == 0
+                                && links(step).iter().any(|i| end(&s.links[usize::from(*i)]) == rank)
                         };
                         all.iter().filter(|s| s.rank != rank).any(|s| s.steps.iter().any(|step| data(s, step)))
                     };
                     let input = reach(func).input && uses(|link| link.from, |step| &step.recv[..step.nrecv.into()]);
                     let output = reach(func).output && uses(|link| link.to, |step| &step.send[..step.nsend.into()]);
-                    assert_eq!(offers(func, root, rank), Reach { input, output }, "{func:?}, rank {rank} of {n}, root {root}");
+                    assert_eq!(
+                        offers(func, root, rank),
+                        Reach { input, output },
+                        "{func:?}, rank {rank} of {n}, root {root}"
+                    );
                 }
             }
         }
@@ -117,7 +131,8 @@ fn order_of_reduction_is_that_of_ranks() {
 #[test]
 fn ordinary_schedules_need_one_more_signal() {
     let with = setting(Func::Broadcast, 8, false);
-    let mut schedules: Vec<Schedule> = (0..4).map(|rank| direct::broadcast(&Order::of_numbers(4), 1, rank).unwrap()).collect();
+    let mut schedules: Vec<Schedule> =
+        (0..4).map(|rank| direct::broadcast(&Order::of_numbers(4), 1, rank).unwrap()).collect();
     let fault = run(Func::Broadcast, 1, &schedules, with);
     assert!(matches!(fault, Err(Fault::Race { owner: 1, .. })), "{fault:?}");
     for s in &mut schedules {

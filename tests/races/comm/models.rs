@@ -25,7 +25,10 @@ fn a_handle_is_taken_back_once() {
                     assert_ne!(own, first, "a handle that may be in use");
                     assert_eq!(cells.get(own).expect("it is alive").number, number);
                     // All of them end the first one: one succeeds.
-                    taken.fetch_add(usize::from(cells.remove(first).is_some_and(|comm| comm.number == 0)), Ordering::Relaxed);
+                    taken.fetch_add(
+                        usize::from(cells.remove(first).is_some_and(|comm| comm.number == 0)),
+                        Ordering::Relaxed,
+                    );
                     assert!(cells.get(first).is_none_or(|comm| comm.number > 3), "it was taken back");
                     let mut alive = 0;
                     cells.each(|comm| alive += usize::from(comm.number == number));

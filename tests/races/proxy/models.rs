@@ -138,7 +138,8 @@ fn letters_arrive_in_order() {
             me
         });
         let all = |from: u32, heard: &Heard| {
-            let numbers: Vec<u8> = heard.letters.iter().filter(|(rank, _)| *rank == from).map(|(_, number)| *number).collect();
+            let numbers: Vec<u8> =
+                heard.letters.iter().filter(|(rank, _)| *rank == from).map(|(_, number)| *number).collect();
             assert!(numbers.iter().copied().eq(0..numbers.len() as u8), "{numbers:?}");
             numbers.len() == LETTERS as usize
         };

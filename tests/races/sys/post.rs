@@ -84,7 +84,9 @@ impl Post {
     }
 
     pub fn send(&self, to: &PostName, bytes: &[u8], _: Option<BorrowedFd<'_>>) -> Result<Sent, Error> {
-        let Some(slot) = BOXES.with_borrow(|boxes| boxes.get(to).and_then(Weak::upgrade)) else { return Ok(Sent::Gone) };
+        let Some(slot) = BOXES.with_borrow(|boxes| boxes.get(to).and_then(Weak::upgrade)) else {
+            return Ok(Sent::Gone);
+        };
         let mut content = slot.content.lock();
         if content.letters.len() == ROOM {
             return Ok(Sent::Later);

@@ -192,7 +192,14 @@ impl Member {
         }
     }
 
-    fn unreachable(&self, target: Target, address: std::net::SocketAddr, cause: Cause, why: &str, waited: Duration) -> Failure {
+    fn unreachable(
+        &self,
+        target: Target,
+        address: std::net::SocketAddr,
+        cause: Cause,
+        why: &str,
+        waited: Duration,
+    ) -> Failure {
         let (rank, own) = (self.config.rank, &self.config.entry);
         let (culprit, who) = match target {
             Target::Root => (None, "the root".to_string()),
@@ -238,7 +245,9 @@ impl Member {
                     self.dial_again(now, conn, Cause::Unreachable, "no answer");
                 }
                 // Its process is there; it answers when it comes to an operation of its own.
-                Step::Answering(conn, _) if self.complete => self.dials.0[index].step = Step::Answering(conn, now + ANSWER),
+                Step::Answering(conn, _) if self.complete => {
+                    self.dials.0[index].step = Step::Answering(conn, now + ANSWER)
+                }
                 Step::Answering(conn, _) => {
                     self.close(conn);
                     self.dial_again(now, conn, Cause::Other, "it accepts the connection and does not answer");

@@ -15,7 +15,8 @@ impl Member {
         let Some(link) = self.links.get(&conn) else {
             return;
         };
-        let text = format!("Bootstrap: rank {} dropped a connection from {}: {why}", self.config.rank, show(link.address));
+        let text =
+            format!("Bootstrap: rank {} dropped a connection from {}: {why}", self.config.rank, show(link.address));
         self.close(conn);
         self.log(Level::Info, text);
     }

@@ -240,7 +240,8 @@ impl Member {
         let parent = self.place.parent.map(|rank| (rank, self.parent));
         let children = self.place.children.iter().map(|span| span.start).zip(self.children.iter().copied());
         let mut neighbours = parent.into_iter().chain(children);
-        let gone = neighbours.find(|(_, conn)| !conn.is_some_and(|conn| self.links.get(&conn).is_some_and(|link| !link.bye)))?;
+        let gone = neighbours
+            .find(|(_, conn)| !conn.is_some_and(|conn| self.links.get(&conn).is_some_and(|link| !link.bye)))?;
         let (why, bye) = self.messages.why_gone(gone.0);
         Some((gone.0, why, bye))
     }
@@ -253,7 +254,8 @@ impl Member {
 
     /// Sends the blocks of this rank's span to the parent, once they are all there; rank 0 sends them down.
     fn climb(&mut self, now: Duration) {
-        let now_due = |up: &Option<(u64, Up)>| up.as_ref().is_some_and(|(sequence, _)| *sequence == self.gather.sequence);
+        let now_due =
+            |up: &Option<(u64, Up)>| up.as_ref().is_some_and(|(sequence, _)| *sequence == self.gather.sequence);
         let complete = self.gather.ups.iter().all(now_due);
         let Stage::Tree { own, sent: sent @ false } = &mut self.gather.stage else {
             return;
@@ -289,7 +291,8 @@ impl Member {
             // The child did not know yet that this exchange was refused.
             return Ok(());
         }
-        let reached = sequence >= expected && (expected..sequence).all(|between| self.gather.refused.contains_key(&between));
+        let reached =
+            sequence >= expected && (expected..sequence).all(|between| self.gather.refused.contains_key(&between));
         if !reached || self.gather.ups[index].is_some() {
             return Err(Malformed(format!("blocks for exchange {sequence} in exchange {expected}")));
         }
@@ -396,7 +399,8 @@ impl Member {
             return;
         }
         for piece in block.chunks(PIECE) {
-            let frame = Encoder::new(Kind::Ring, 16 + piece.len()).u64(self.gather.sequence).u32(origin).raw(piece).finish();
+            let frame =
+                Encoder::new(Kind::Ring, 16 + piece.len()).u64(self.gather.sequence).u32(origin).raw(piece).finish();
             self.gather.queue.push_back(frame);
         }
         self.ring_flush();
@@ -460,7 +464,10 @@ impl Member {
         match &self.gather.stage {
             Stage::Tree { sent: false, .. } => {
                 let culprit = if behind.len() == 1 { Some(behind[0]) } else { None };
-                let text = format!("rank {rank} has waited {seconds} s for the blocks of {}", super::super::ranks::name(&behind));
+                let text = format!(
+                    "rank {rank} has waited {seconds} s for the blocks of {}",
+                    super::super::ranks::name(&behind)
+                );
                 Failure::timeout(culprit, text)
             }
             Stage::Ring { sizes, blocks, .. } => {
@@ -471,7 +478,10 @@ impl Member {
                     .collect();
                 Failure::timeout(
                     None,
-                    format!("rank {rank} has waited {seconds} s for the blocks of {}", super::super::ranks::name(&short)),
+                    format!(
+                        "rank {rank} has waited {seconds} s for the blocks of {}",
+                        super::super::ranks::name(&short)
+                    ),
                 )
             }
             Stage::Tree { .. } | Stage::Idle => {

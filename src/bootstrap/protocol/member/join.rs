@@ -31,8 +31,12 @@ impl Member {
         if let Some(parent) = self.place.parent {
             self.dial(now, parent, Purpose::Tree)?;
         }
-        let waiting: Vec<Conn> =
-            self.links.iter().filter(|(_, link)| matches!(link.role, Role::Unknown(_))).map(|(conn, _)| *conn).collect();
+        let waiting: Vec<Conn> = self
+            .links
+            .iter()
+            .filter(|(_, link)| matches!(link.role, Role::Unknown(_)))
+            .map(|(conn, _)| *conn)
+            .collect();
         for conn in waiting {
             if let Some(Link { role: Role::Unknown(since), .. }) = self.links.get_mut(&conn) {
                 *since = now;
@@ -82,12 +86,18 @@ impl Member {
     }
 
     pub(super) fn links_late(&self, seconds: f32) -> Failure {
-        let children =
-            self.place.children.iter().zip(&self.children).filter(|(_, conn)| conn.is_none()).map(|(span, _)| span.start);
+        let children = self
+            .place
+            .children
+            .iter()
+            .zip(&self.children)
+            .filter(|(_, conn)| conn.is_none())
+            .map(|(span, _)| span.start);
         let parent = self.place.parent.filter(|_| self.parent.is_none());
         let missing: Vec<u32> = parent.into_iter().chain(children).collect();
         let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
-        let text = format!("after {seconds} s rank {} has no connection with {}", self.config.rank, ranks::name(&missing));
+        let text =
+            format!("after {seconds} s rank {} has no connection with {}", self.config.rank, ranks::name(&missing));
         Failure::timeout(culprit, text)
     }
 }

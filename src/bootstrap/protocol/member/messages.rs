@@ -154,7 +154,10 @@ impl Member {
             return Err(error.clone());
         }
         if peer >= self.config.nranks {
-            return Err(Error::InvalidArgument(format!("rank {peer} is out of range, there are {} ranks", self.config.nranks)));
+            return Err(Error::InvalidArgument(format!(
+                "rank {peer} is out of range, there are {} ranks",
+                self.config.nranks
+            )));
         }
         if let Some((why, bye)) = self.messages.gone.get(&peer).cloned() {
             let failure = self.absence(peer, &why, bye);

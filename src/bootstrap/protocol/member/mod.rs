@@ -299,7 +299,8 @@ impl Member {
             self.send(conn, bytes.clone());
         }
         // Whoever comes now must not wait for an answer.
-        let unknown: Vec<Conn> = self.links.iter().filter(|(_, link)| !is_told(link.role)).map(|(conn, _)| *conn).collect();
+        let unknown: Vec<Conn> =
+            self.links.iter().filter(|(_, link)| !is_told(link.role)).map(|(conn, _)| *conn).collect();
         for conn in unknown {
             self.close(conn);
         }
@@ -512,11 +513,13 @@ impl Machine for Member {
     fn accepted(&mut self, now: Duration, from: SocketAddr) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        let mut pending = self.links.iter().filter(|(_, link)| matches!(link.role, Role::Unknown(_))).map(|(conn, _)| *conn);
+        let mut pending =
+            self.links.iter().filter(|(_, link)| matches!(link.role, Role::Unknown(_))).map(|(conn, _)| *conn);
         if let (Some(oldest), Some(_)) = (pending.next(), pending.nth(MAX_PENDING)) {
             self.drop_stranger(oldest, "too many connections have not said who they are");
         }
-        self.links.insert(conn, Link { role: Role::Unknown(now), address: from, reader: Reader::default(), bye: false });
+        self.links
+            .insert(conn, Link { role: Role::Unknown(now), address: from, reader: Reader::default(), bye: false });
         conn
     }
 

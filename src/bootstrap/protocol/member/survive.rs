@@ -69,7 +69,8 @@ impl Member {
         if self.broken.is_none() {
             self.broken = Some(failure.clone());
             let bytes = failure.encode();
-            let told: Vec<Conn> = self.links.iter().filter(|(_, link)| is_told(link.role)).map(|(conn, _)| *conn).collect();
+            let told: Vec<Conn> =
+                self.links.iter().filter(|(_, link)| is_told(link.role)).map(|(conn, _)| *conn).collect();
             told.into_iter().for_each(|conn| self.send(conn, bytes.clone()));
         }
         if self.gather.in_progress() {
@@ -84,7 +85,9 @@ impl Member {
         let needed = match purpose {
             Purpose::Tree => true,
             Purpose::Ring => self.gather.next_lost(why, false),
-            Purpose::Messages => self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank)),
+            Purpose::Messages => {
+                self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank))
+            }
         };
         self.messages.gone(rank, why, false);
         if needed {

@@ -20,8 +20,10 @@ impl Root {
         let who = format!("rank {rank} ({}, {from})", record.process);
         if record.nranks == 0 || record.nranks > MAX_RANKS || rank >= record.nranks {
             let (number, nranks) = (rank.cast_signed(), record.nranks);
-            let text =
-                format!("rank {number} ({}, {from}) is out of range: it says that there are {nranks} ranks", record.process);
+            let text = format!(
+                "rank {number} ({}, {from}) is out of range: it says that there are {nranks} ranks",
+                record.process
+            );
             return Some(Failure::usage(Some(rank), text));
         }
         let first = self.seats.iter().flatten().next()?;
@@ -57,7 +59,8 @@ impl Root {
     pub(super) fn loopback_across_hosts(&self) -> Option<Failure> {
         let mut seats = self.seats.iter().flatten();
         let local = seats.clone().find(|seat| seat.record.entry.address.ip().is_loopback())?;
-        let remote = seats.find(|seat| !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip())?;
+        let remote =
+            seats.find(|seat| !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip())?;
         let (rank, entry) = (local.record.rank, &local.record.entry);
         let text = format!(
             "{} advertises {} on interface {}, which {} cannot reach: set NCCL_SOCKET_IFNAME on that rank to an interface that all hosts share",
@@ -114,7 +117,9 @@ fn differences(groups: &BTreeMap<&Settings, Vec<u32>>) -> Vec<String> {
     }
     let different = values.into_iter().filter(|(_, by_value)| by_value.len() > 1);
     different
-        .map(|(name, by_value)| format!("Bootstrap: {name} is not the same on all ranks: {}", describe_values(by_value)))
+        .map(|(name, by_value)| {
+            format!("Bootstrap: {name} is not the same on all ranks: {}", describe_values(by_value))
+        })
         .collect()
 }
 

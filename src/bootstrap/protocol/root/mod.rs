@@ -9,7 +9,9 @@ use super::checkin::{Announcement, CheckIn, MAX_CHECKIN, Welcome};
 use super::failure::Failure;
 use super::stranger::{self, Visitor};
 use super::wire::{Encoder, Kind, PROTOCOL, Preamble, Reader, Service};
-use super::{Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree};
+use super::{
+    Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree,
+};
 use crate::bootstrap::id::show;
 
 mod announced;
@@ -228,7 +230,8 @@ impl Root {
                     other => return self.unexpected(now, conn, other),
                 },
                 State::Nvidia(_) => {
-                    if let Visitor::Nvidia(Some(who)) = stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
+                    if let Visitor::Nvidia(Some(who)) =
+                        stranger::identify(visit.reader.rest(), self.config.magic, Service::Root)
                     {
                         self.nvidia(now, conn, Some(who));
                     }
@@ -293,7 +296,8 @@ impl Root {
     fn lost(&mut self, now: Duration, conn: Conn, rank: u32, why: &str) {
         self.take_visit(conn);
         let name = self.name(rank);
-        let text = format!("{name} is gone before its initialisation was complete ({why}); its process has probably died");
+        let text =
+            format!("{name} is gone before its initialisation was complete ({why}); its process has probably died");
         if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
             seat.done = true;
         }
@@ -308,7 +312,9 @@ impl Root {
                 Ok(record) => self.check_in(now, conn, record),
                 Err(bad) => self.drop_visit(conn, &format!("its check-in is malformed: {bad}")),
             },
-            (Some(State::Greeted(_)), Kind::Dismiss) if payload == self.config.token.to_le_bytes() => self.dismissed(conn),
+            (Some(State::Greeted(_)), Kind::Dismiss) if payload == self.config.token.to_le_bytes() => {
+                self.dismissed(conn)
+            }
             (Some(State::Greeted(_)), Kind::Announce) => match Announcement::decode(payload) {
                 Ok(announcement) => self.set_state(conn, State::Announced(announcement)),
                 Err(bad) => self.drop_visit(conn, &format!("its announcement is malformed: {bad}")),
@@ -449,7 +455,10 @@ impl Root {
             }
             if self.visits.is_empty() {
                 let waited = self.config.idle.as_secs();
-                self.log(Level::Info, format!("Bootstrap: nobody has used this ncclUniqueId for {waited} s, its root ends"));
+                self.log(
+                    Level::Info,
+                    format!("Bootstrap: nobody has used this ncclUniqueId for {waited} s, its root ends"),
+                );
                 self.actions.push_back(Action::StopListening);
                 self.phase = Phase::Finished;
             }
@@ -460,8 +469,10 @@ impl Root {
             let seconds = limit.as_secs_f32();
             let missing = self.missing();
             let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
-            let text =
-                format!("after {seconds} s {}; do all ranks run, and do they use the same ncclUniqueId?", self.attendance());
+            let text = format!(
+                "after {seconds} s {}; do all ranks run, and do they use the same ncclUniqueId?",
+                self.attendance()
+            );
             return self.fail(now, Failure::timeout(culprit, text));
         }
         if now >= self.next_progress {
@@ -565,7 +576,10 @@ impl Machine for Root {
             State::New(_) | State::Greeted(_) => {
                 let from = show(visit.from);
                 self.take_visit(conn);
-                self.log(Level::Info, format!("Bootstrap: a connection from {from} ended before it said who it is ({why})"));
+                self.log(
+                    Level::Info,
+                    format!("Bootstrap: a connection from {from} ended before it said who it is ({why})"),
+                );
             }
         }
         self.check_finished(now);
@@ -584,7 +598,9 @@ impl Machine for Root {
         let phase = match &self.phase {
             Phase::Collecting => match self.first {
                 None => Some(self.started + self.config.idle),
-                Some(first) => Some(self.timeout.map_or(self.next_progress, |limit| self.next_progress.min(first + limit))),
+                Some(first) => {
+                    Some(self.timeout.map_or(self.next_progress, |limit| self.next_progress.min(first + limit)))
+                }
             },
             Phase::Failed { at, .. } => {
                 let told = self.visits.values().any(|visit| matches!(visit.state, State::Told));

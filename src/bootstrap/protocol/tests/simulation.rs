@@ -48,7 +48,11 @@ fn ids(nranks: u32) -> Vec<Id> {
 fn outcomes(world: &mut World, seed: u64, wanted: &[Id], limit: Duration) -> Vec<(Id, Option<Error>)> {
     let done = world.run(wanted, limit);
     let missing: Vec<&Id> = wanted.iter().filter(|id| !world.outcomes.contains_key(id)).collect();
-    assert!(done, "seed {seed}: {missing:?} wait in silence at {:?}; so far {:?}, {:?}", world.now, world.outcomes, world.infos);
+    assert!(
+        done,
+        "seed {seed}: {missing:?} wait in silence at {:?}; so far {:?}, {:?}",
+        world.now, world.outcomes, world.infos
+    );
     wanted.iter().map(|id| (*id, world.outcomes[id].clone())).collect()
 }
 
@@ -137,7 +141,10 @@ fn a_failing_rank_is_named() {
                 None => {}
                 Some(Error::Resource(text)) if id == culprit => assert_eq!(text, "no memory left"),
                 Some(Error::Remote { rank: Some(rank), text }) => {
-                    assert!(rank as usize == culprit && text.contains("no memory left"), "seed {seed} member {id}: {text}");
+                    assert!(
+                        rank as usize == culprit && text.contains("no memory left"),
+                        "seed {seed} member {id}: {text}"
+                    );
                 }
                 Some(other) => panic!("seed {seed} member {id}: {other:?}"),
             }
@@ -228,7 +235,8 @@ fn missing_ranks_are_named_in_time() {
                 "seed {seed} member {id}: {error}"
             );
         }
-        let progress: Vec<&String> = world.warnings.iter().filter(|text| text.contains("missing: ranks 3, 6, 7")).collect();
+        let progress: Vec<&String> =
+            world.warnings.iter().filter(|text| text.contains("missing: ranks 3, 6, 7")).collect();
         assert_eq!(progress.len(), 3, "seed {seed}: two progress lines and the failure: {:?}", world.warnings);
     }
 }
@@ -263,7 +271,10 @@ fn a_dead_root_is_an_error() {
         world.kill(root, ms(150));
         for (id, outcome) in outcomes(&mut world, seed, &ids(8), last + BOUND + REFUSED + SLACK) {
             if let Some(error) = outcome {
-                assert!(error.code() == Code::Remote && error.to_string().contains("root"), "seed {seed} member {id}: {error}");
+                assert!(
+                    error.code() == Code::Remote && error.to_string().contains("root"),
+                    "seed {seed} member {id}: {error}"
+                );
             }
         }
     }

@@ -115,7 +115,11 @@ fn a_survivor_that_dies_is_named() {
         world.run_until(limit);
         for id in &others {
             // The others wait for the leader, which goes on to answer.
-            assert!(world.script_over(*id), "seed {seed}: rank {id} of {nranks} waits: victim {victim}, {:?}", world.done);
+            assert!(
+                world.script_over(*id),
+                "seed {seed}: rank {id} of {nranks} waits: victim {victim}, {:?}",
+                world.done
+            );
             for outcome in &world.done[id] {
                 assert!(
                     matches!(outcome, Ok(()) | Err(Error::Remote { .. })),
@@ -178,7 +182,8 @@ fn giving_up_ends_exchanges_only() {
         let ids: Vec<Id> = (0..nranks as usize).collect();
         for id in &ids {
             let at = soon(&mut world);
-            let ops: &[Op] = if *id == quitter { &[Op::Gather, Op::GiveUp, Op::Gather] } else { &[Op::Gather, Op::Gather] };
+            let ops: &[Op] =
+                if *id == quitter { &[Op::Gather, Op::GiveUp, Op::Gather] } else { &[Op::Gather, Op::Gather] };
             world.script(*id, at, ops);
         }
         finish(&mut world, seed, &ids);

@@ -76,11 +76,8 @@ fn entries() -> impl Strategy<Value = Entry> {
         (any::<[u8; 16]>(), 1..u16::MAX).prop_map(|(ip, port)| std::net::SocketAddr::from((ip, port))),
     ];
     let address = address.prop_filter("an address", |address| !address.ip().to_canonical().is_unspecified());
-    (address, "[a-z0-9.]{1,15}", prop::collection::vec(any::<u8>(), 0..100)).prop_map(|(address, interface, facts)| Entry {
-        address,
-        interface,
-        facts,
-    })
+    (address, "[a-z0-9.]{1,15}", prop::collection::vec(any::<u8>(), 0..100))
+        .prop_map(|(address, interface, facts)| Entry { address, interface, facts })
 }
 
 proptest! {

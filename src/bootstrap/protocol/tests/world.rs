@@ -460,8 +460,11 @@ impl World {
     fn transmit(&mut self, id: Id, conn: Conn, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
-            let some =
-                if rest.len() > 1 && self.rng.random_bool(0.3) { self.rng.random_range(1..=rest.len()) } else { rest.len() };
+            let some = if rest.len() > 1 && self.rng.random_bool(0.3) {
+                self.rng.random_range(1..=rest.len())
+            } else {
+                rest.len()
+            };
             let (piece, tail) = rest.split_at(some);
             rest = tail;
             let at = self.now + self.delay();

@@ -51,7 +51,11 @@ fn sums(streams: &[Arc<CudaStream>], comms: &[Comm], checks: &Checks) -> Result<
     for (rank, stream) in streams.iter().enumerate() {
         let want = reduced(ranks, COUNT, |a, b| a + b);
         checks.equal(&format!("devices: all_reduce of rank {rank}"), stream.clone_dtoh(&sums[rank])?, want);
-        checks.equal(&format!("devices: all_gather of rank {rank}"), stream.clone_dtoh(&all[rank])?, gathered(ranks, COUNT));
+        checks.equal(
+            &format!("devices: all_gather of rank {rank}"),
+            stream.clone_dtoh(&all[rank])?,
+            gathered(ranks, COUNT),
+        );
     }
     Ok(())
 }
@@ -70,7 +74,11 @@ fn exchange(streams: &[Arc<CudaStream>], comms: &[Comm], checks: &Checks) -> Res
     }
     nccl(group_end())?;
     for (rank, stream) in streams.iter().enumerate() {
-        checks.equal(&format!("devices: all to all of rank {rank}"), stream.clone_dtoh(&recv[rank])?, gathered(ranks, COUNT));
+        checks.equal(
+            &format!("devices: all to all of rank {rank}"),
+            stream.clone_dtoh(&recv[rank])?,
+            gathered(ranks, COUNT),
+        );
     }
     Ok(())
 }
@@ -80,7 +88,11 @@ fn refusals(stream: &Arc<CudaStream>, checks: &Checks) -> Result<(), Fails> {
     let code = |made: Result<Comm, result::NcclError>| made.map(|comm| comm.rank()).map_err(|error| error.0);
     let invalid = sys::ncclResult_t::ncclInvalidArgument;
     checks.equal("refused: rank 2 of 2", code(Comm::from_rank(stream.clone(), 2, 2, nccl(Id::new())?)), Err(invalid));
-    checks.equal("refused: an id of zeros", code(Comm::from_rank(stream.clone(), 0, 1, Id::uninit([0; 128]))), Err(invalid));
+    checks.equal(
+        "refused: an id of zeros",
+        code(Comm::from_rank(stream.clone(), 0, 1, Id::uninit([0; 128]))),
+        Err(invalid),
+    );
     checks.equal("one rank alone", code(Comm::from_rank(stream.clone(), 0, 1, nccl(Id::new())?)), Ok(0));
     Ok(())
 }

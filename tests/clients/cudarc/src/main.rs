@@ -30,8 +30,11 @@ const DEVICES: usize = 2;
 fn threads(ranks: usize, checks: &Checks) -> Result<(), Fails> {
     let id = nccl(Id::new())?;
     std::thread::scope(|scope| {
-        let running: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || member(rank, ranks, id, checks, "threads"))).collect();
-        running.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(Fails("a thread has panicked".into()))))
+        let running: Vec<_> =
+            (0..ranks).map(|rank| scope.spawn(move || member(rank, ranks, id, checks, "threads"))).collect();
+        running
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(Fails("a thread has panicked".into()))))
     })
 }
 
@@ -86,7 +89,9 @@ fn run(arguments: &[String], checks: &Checks) -> Result<(), Fails> {
         ["devices", ranks] => devices::all(number(ranks)?, checks),
         ["threads", ranks] => threads(number(ranks)?, checks),
         ["processes", ranks] => processes(number(ranks)?, checks),
-        ["rank", ranks, rank, id] => member(number(rank)?, number(ranks)?, from_hex(id).ok_or_else(usage)?, checks, "processes"),
+        ["rank", ranks, rank, id] => {
+            member(number(rank)?, number(ranks)?, from_hex(id).ok_or_else(usage)?, checks, "processes")
+        }
         _ => Err(usage()),
     }
 }

@@ -75,7 +75,11 @@ impl<'a> Rank<'a> {
             let send = stream.clone_htod(&input::<T>(self.comm.rank(), COUNT))?;
             let mut recv = stream.alloc_zeros::<T>(COUNT)?;
             nccl(self.comm.all_reduce(&send, &mut recv, &code))?;
-            self.equal(&format!("all_reduce {op} {name}"), stream.clone_dtoh(&recv)?, reduced(self.ranks(), COUNT, fold));
+            self.equal(
+                &format!("all_reduce {op} {name}"),
+                stream.clone_dtoh(&recv)?,
+                reduced(self.ranks(), COUNT, fold),
+            );
             self.equal(
                 &format!("all_reduce {op} {name} leaves its input"),
                 stream.clone_dtoh(&send)?,
@@ -84,7 +88,11 @@ impl<'a> Rank<'a> {
         }
         let mut data = stream.clone_htod(&input::<T>(self.comm.rank(), COUNT))?;
         nccl(self.comm.all_reduce_in_place(&mut data, &ReduceOp::Sum))?;
-        self.equal(&format!("all_reduce_in_place {name}"), stream.clone_dtoh(&data)?, reduced(self.ranks(), COUNT, |a, b| a + b));
+        self.equal(
+            &format!("all_reduce_in_place {name}"),
+            stream.clone_dtoh(&data)?,
+            reduced(self.ranks(), COUNT, |a, b| a + b),
+        );
         Ok(())
     }
 
@@ -196,7 +204,11 @@ impl<'a> Rank<'a> {
         self.equal("group: all_reduce", stream.clone_dtoh(&sums)?, reduced(ranks, COUNT, |a, b| a + b));
         self.equal("group: all_gather", stream.clone_dtoh(&all)?, gathered(ranks, COUNT));
         let products = reduced(ranks, part * ranks, |a, b| a * b);
-        self.equal("group: reduce_scatter", stream.clone_dtoh(&parts)?, products[rank * part..(rank + 1) * part].to_vec());
+        self.equal(
+            "group: reduce_scatter",
+            stream.clone_dtoh(&parts)?,
+            products[rank * part..(rank + 1) * part].to_vec(),
+        );
         self.equal("group: broadcast_in_place", stream.clone_dtoh(&copied)?, input(ranks - 1, COUNT));
         Ok(())
     }

@@ -22,7 +22,8 @@ fn assert_passes(outcome: &Outcome, at_least: usize) {
 fn one_thread_with_several_devices() {
     // Two refusals are part of it.
     for devices in ["2", "4"] {
-        let job = client(&["devices", devices]).allow_warning("Invalid rank requested").allow_warning("ncclGetUniqueId");
+        let job =
+            client(&["devices", devices]).allow_warning("Invalid rank requested").allow_warning("ncclGetUniqueId");
         assert_passes(&job.run(), 12);
     }
 }
