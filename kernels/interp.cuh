@@ -153,7 +153,7 @@ template<Type T> FN void describe(Shared& s) {
   t.scale = (in && !old ? w.flags & WORK_PRE : 0) | (step.flags & STEP_POST ? w.flags & WORK_POST : 0);
   t.pre = w.pre;
   t.post = w.post;
-  t.sign = w.sign;
+  t.signature = w.signature;
   t.serial = w.serial;
   if (in) t.src[step.place] = (old ? (const char*)w.out : w.in) + in_begin * sizeOf<T>;
   if (out) t.dst[0] = w.out + out_begin * sizeOf<T>;
@@ -211,16 +211,16 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
   if (!first) return true;
   if constexpr (!P::COUNTED) {
     l.begin = (u32)l.pos;
-    if (!receive) storeWord(&l.posted->call, callWord(l.pos, w.sign));
+    if (!receive) storeWord(&l.posted->call, callWord(l.pos, w.signature));
   }
-  return !receive || !counts || !mismatch(b.args(), l, w.serial, w.sign, l.posted->signs[l.pos % SLOTS]);
+  return !receive || !counts || !mismatch(b.args(), l, w.serial, w.signature, l.posted->signatures[l.pos % SLOTS]);
 }
 
 // What a signal of an item with WORK_OFFER says. Its first step sends to the peers in the order in which they are heard.
 FN void hear(const Block& b, Shared& s, LinkEnd& l, u32 k) {
   const Work& w = s.work;
   if (s.step.flags & STEP_OFFER) takeOffers(s.agreement, b.args().peers, l, w.links[w.steps[0].send[k]]);
-  if ((s.step.flags & STEP_VERDICT) && !l.posted->signs[l.pos % SLOTS]) storeFlag(&s.agreement.unable, 1);
+  if ((s.step.flags & STEP_VERDICT) && !l.posted->signatures[l.pos % SLOTS]) storeFlag(&s.agreement.unable, 1);
 }
 
 // Each lane: waits for its links, and enters them.
@@ -269,10 +269,10 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
     const u64 at = l.pos++;
     if (k < step.nrecv) {
       post(l.consumed, l.pos);
-      if (!counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.sign)) storeFlag(&s.failed, 1);
+      if (!counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.signature)) storeFlag(&s.failed, 1);
     } else if (counts) {
       if (P::COUNTED && (step.flags & STEP_OFFER)) giveOffers(s.work, *l.posted);
-      l.posted->signs[at % SLOTS] = P::COUNTED && (step.flags & STEP_VERDICT) ? !loadFlag(&s.agreement.unable) : s.work.sign;
+      l.posted->signatures[at % SLOTS] = P::COUNTED && (step.flags & STEP_VERDICT) ? !loadFlag(&s.agreement.unable) : s.work.signature;
       post(l.posted, l.pos);
     }
   }

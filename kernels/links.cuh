@@ -1,10 +1,10 @@
 // What the two ends of a link tell each other besides data: which call this is, and that one of them has left.
 //
-// Simple, and signals of any protocol: the sender writes its call's sign beside the counter before it posts; the
+// Simple, and signals of any protocol: the sender writes its call's signature beside the counter before it posts; the
 // receiver looks at it when an item first uses the link, before it uses the slot.
 //
 // LL: no counter says that a slot is there, so this is best effort. When an item first uses a link its sender writes
-// where the item begins there, and its sign, as one word; the receiver looks at it when lines do not come, and once
+// where the item begins there, and its signature, as one word; the receiver looks at it when lines do not come, and once
 // they have come. Nothing orders that word and the lines: a mismatch may be missed, and then shows as a wait or in
 // the next call. Ends that agree begin their items at the same place, so there is never a false alarm.
 //
@@ -16,15 +16,15 @@
 namespace oxccl {
 namespace {
 
-FN u64 callWord(u64 begin, u32 sign) { return (u32)begin | (u64)sign << 32; }
+FN u64 callWord(u64 begin, u32 signature) { return (u32)begin | (u64)signature << 32; }
 
-// The block's own sign differs from the peer's: that is the error.
+// The block's own signature differs from the peer's: that is the error.
 FN bool mismatch(const LaunchArgs& a, const LinkEnd& l, u32 serial, u32 own, u32 theirs) {
   if (!own || own == theirs) return false;
   report(a, ERROR_MISMATCH, l.peer, serial, own, theirs);
   return true;
 }
-// A link whose lines say what is there. A fresh counter has the sign 0, which says nothing.
+// A link whose lines say what is there. A fresh counter has the signature 0, which says nothing.
 FN bool callMismatch(const LaunchArgs& a, const LinkEnd& l, u32 serial, u32 own) {
   const u64 call = loadWord(&l.posted->call);
   const u32 theirs = (u32)(call >> 32);
@@ -33,7 +33,7 @@ FN bool callMismatch(const LaunchArgs& a, const LinkEnd& l, u32 serial, u32 own)
 
 // An end leaves for good.
 FN void leaveEnd(LinkEnd& l, Counter* written) {
-  // A rank's farewell can come while another of its kernels leaves.
+  // A rank's goodbye can come while another of its kernels leaves.
   if (loadFlag(&l.left)) return;
   storeFlag(&l.left, 1);
   abandon(written);

@@ -41,7 +41,7 @@ struct Watch {
   // False: nothing will come. Who has left may have sent before, so there is one more look at the lines.
   MEMBER bool lasts(const LaunchArgs& a) {
     const LinkEnd& l = *t.from[source];
-    if (callMismatch(a, l, t.serial, t.sign)) return false;
+    if (callMismatch(a, l, t.serial, t.signature)) return false;
     if (left) report(a, ERROR_PEER_LEFT, l.peer, t.serial);
     if (left) return false;
     left = loadLeft(*l.posted);

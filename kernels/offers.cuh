@@ -7,7 +7,7 @@
 // that it was offered. If all do, the links carry the peers' buffers for as long as the item runs.
 //
 // The words of an offer have no slot of their own: a sender writes them when the receiver has consumed everything before.
-// Verdicts are beside the counters, one for each slot, in place of signs.
+// Verdicts are beside the counters, one for each slot, in place of signatures.
 //
 // What a rank reaches its host writes to a table, one word for each registration of each rank: the tag, and the memory's
 // address in units of PLACE_UNIT. One word says both, so that a host may change it while a kernel looks.
@@ -54,13 +54,13 @@ FN bool agreed(const Agreement& all, const Work& w, const Step& step) {
 }
 
 // Asking in vain costs a signal, so after REFUSALS refusals in a row only one of SKIPPED + 1 calls asks. Each rank remembers
-// for itself, by classes of like signs, in bytes that its ends of the item's links have to spare: how often it was refused (3
+// for itself, by classes of like signatures, in bytes that its ends of the item's links have to spare: how often it was refused (3
 // bits), and how many calls are left that do not ask (5 bits). As all have asked the same and heard the same, all
 // remember the same.
 constexpr u32 REFUSALS = 7, SKIPPED = 15;
 
-FN u32& memoryOf(const Work& w) { return w.links[w.sign / 8 % w.nlinks].begin; }
-FN u32 memoryShift(const Work& w) { return w.sign / 2 % 4 * 8; }
+FN u32& memoryOf(const Work& w) { return w.links[w.signature / 8 % w.nlinks].begin; }
+FN u32 memoryShift(const Work& w) { return w.signature / 2 % 4 * 8; }
 
 FN bool asks(const Work& w) {
   if (!w.nlinks) return true;

@@ -20,7 +20,7 @@ struct Turn {
   u64 src_pos[MAX_FAN + 1], dst_pos[MAX_FAN + 1];
   u32 dst_bytes[MAX_FAN + 1];
   const LinkEnd* from[MAX_FAN + 1];   // the links of sources
-  u32 sign, serial;                   // of the work item
+  u32 signature, serial;                   // of the work item
 };
 
 // A compiled loop: type, operator (-1: read from the turn), with scaling or without, and how many sources

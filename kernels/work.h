@@ -69,7 +69,7 @@ enum : u32 {
   ERROR_NONE = 0,
   ERROR_ABORTED = 1,     // left because the abort word said ABORT_REPORT: outputs are not complete
   ERROR_BAD_WORK = 2,    // a work item that this kernel cannot run: wrong type or protocol
-  ERROR_MISMATCH = 3,    // a peer made another call: the words behind are its rank, the own call's serial, both signs
+  ERROR_MISMATCH = 3,    // a peer made another call: the words behind are its rank, the own call's serial, both signatures
   ERROR_PEER_LEFT = 4,   // a peer left after an error: the words behind are its rank and the own call's serial
 };
 
@@ -91,8 +91,8 @@ struct alignas(64) Counter {
   u64 value;
   u32 waiters;
   u32 left;              // nonzero: who writes this counter has left for good; whoever waits for it leaves too
-  u32 signs[SLOTS];      // `posted`: Work::sign of whoever filled the slot of this number
-  u64 call;              // `posted`, LL: where the sender's last work item began on this link (low half), and its sign
+  u32 signatures[SLOTS];      // `posted`: Work::signature of whoever filled the slot of this number
+  u64 call;              // `posted`, LL: where the sender's last work item began on this link (low half), and its signature
                          // `posted`, SIMPLE: the sender's offer of its input
   u64 offer;             // `posted`, SIMPLE: the sender's offer of its output
 };
@@ -125,7 +125,7 @@ struct Work {
   u8 type, op, proto, flags;
   u32 nlinks;
   u64 pre, post;         // scalars: bits of the element type in the low bytes
-  u32 sign;              // says which call this is: both ends of a link must agree; 0: the receiver does not compare
+  u32 signature;              // says which call this is: both ends of a link must agree; 0: the receiver does not compare
   u32 serial;            // the number of the call in its communicator, for reports
   u64 offers[2];         // WORK_OFFER: input and output, as peers find them (offers.cuh)
 };

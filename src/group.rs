@@ -166,7 +166,7 @@ fn submit_job(job: Job) -> Result<Outcome, Error> {
     Ok(Outcome::Done)
 }
 
-/// Creates a communicator (`ncclCommInitRank` and its kin). `publish` is told the handle: at once for
+/// Creates a communicator (`ncclCommInitRank` and its like). `publish` is told the handle: at once for
 /// a non-blocking communicator, else when the creation has succeeded. The roots of `unused` ids hear that nobody comes.
 ///
 /// # Errors
@@ -179,7 +179,7 @@ pub fn init_rank(
 ) -> Result<Outcome, Error> {
     let blocking = request.config.blocking || request.always_blocking;
     let (nranks, rank) = (request.nranks, request.rank);
-    let comm = Comm::create(request).inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
+    let comm = Comm::create(request).inspect_err(|error| comm::report_failure(&id, nranks, rank, error))?;
     if blocking {
         return submit_job(Job::new(comm, Task::Init { id, unused, publish: Some(publish), presence: None }, true));
     }
@@ -272,8 +272,8 @@ pub fn abort(comm: Arc<Comm>) -> Result<Outcome, Error> {
     submit_job(Job::new(comm, Task::Abort, blocking))
 }
 
-/// Derives a communicator from another one (`ncclCommSplit`, `ncclCommShrink`); `publish` takes its handle when it is there,
-/// also where the parent is polled for that.
+/// Derives a communicator from another one (`ncclCommSplit`, `ncclCommShrink`); `publish` takes its handle when it is
+/// there, also where the parent is polled for that.
 ///
 /// # Errors
 /// What the ranks give; a rank that fails before it takes part tells the others.
@@ -284,8 +284,8 @@ pub fn derive(parent: Arc<Comm>, plan: Plan, config: Config, publish: Publish) -
     submit_job(Job::new(parent, Task::Derive(Box::new(derivation)), blocking))
 }
 
-/// Lets new ranks join those of a communicator (`ncclCommGrow`, called by a rank that exists). `publish` takes the handle: at
-/// once for a non-blocking communicator, else when it is there.
+/// Lets new ranks join those of a communicator (`ncclCommGrow`, called by a rank that exists). `publish` takes the
+/// handle: at once for a non-blocking communicator, else when it is there.
 ///
 /// # Errors
 /// As [`derive()`].

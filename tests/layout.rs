@@ -34,7 +34,7 @@ fn structures(text: &mut String) {
         in_chunk = "in_chunk", out_chunk = "out_chunk", recv = "recv", send = "send",
     });
     structure!(text, Counter {
-        value = "value", waiters = "waiters", left = "left", signs = "signs", call = "call", offer = "offer",
+        value = "value", waiters = "waiters", left = "left", signatures = "signatures", call = "call", offer = "offer",
     });
     structure!(text, LinkEnd {
         slots = "slots", posted = "posted", consumed = "consumed", direct = "direct", pos = "pos", seen = "seen",
@@ -43,7 +43,7 @@ fn structures(text: &mut String) {
     structure!(text, Work {
         input = "in", output = "out", steps = "steps", links = "links", count = "count", block = "block",
         piece = "piece", lo = "lo", hi = "hi", nsteps = "nsteps", nchunks = "nchunks", datatype = "type", op = "op",
-        proto = "proto", flags = "flags", nlinks = "nlinks", pre = "pre", post = "post", sign = "sign",
+        proto = "proto", flags = "flags", nlinks = "nlinks", pre = "pre", post = "post", signature = "signature",
         serial = "serial", offers = "offers",
     });
     structure!(text, LaunchArgs {

@@ -63,7 +63,7 @@ impl Call {
         let comm = comm_of(self.func.name(), self.comm)?;
         let result = self.on(&comm, config);
         result.inspect_err(|error| {
-            crate::launch::farewell_if_due(&comm);
+            crate::launch::goodbye_if_due(&comm);
             comm.fail_call(error);
             comm.note_failure(self.function, error);
         })

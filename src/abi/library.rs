@@ -101,7 +101,8 @@ pub unsafe extern "C" fn pncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> Re
 pub unsafe extern "C" fn pncclMemFree(ptr: *mut c_void) -> ResultCode {
     guard("ncclMemFree", |_| -> Result<(), Error> {
         device::free(ptr as u64)?;
-        // Not before: a peer may be using it until then, and unlike the memory its registration would not wait for that.
+        // Not before: a peer may be using it until then, and unlike the memory its registration would not wait for
+        // that.
         comm::memory_freed(ptr as u64);
         Ok(())
     })

@@ -62,8 +62,8 @@ pub unsafe extern "C" fn pncclCommInitRankConfig(
 
 /// Makes a communicator; several ids share the work of meeting.
 ///
-/// The first id alone is used: it names the communicator (spec §3.2), and one root serves thousands of ranks. The roots of
-/// the others hear from the ranks of their place in the list that nobody will come.
+/// The first id alone is used: it names the communicator (spec §3.2), and one root serves thousands of ranks. The roots
+/// of the others hear from the ranks of their place in the list that nobody will come.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pncclCommInitRankScalable(
     newcomm: *mut CommHandle,
@@ -100,9 +100,9 @@ struct Rank {
     rank: c_int,
 }
 
-/// What the three ways of making one rank's communicator have in common. A missing driver is told before
-/// anything else and not remembered by a group, as by NCCL; what goes wrong afterwards is. `id` gives the id, and one whose
-/// root is not needed.
+/// What the three ways of making one rank's communicator have in common. A missing driver is told before anything else
+/// and not remembered by a group, as by NCCL; what goes wrong afterwards is. `id` gives the id, and one whose root is
+/// not needed.
 ///
 /// # Safety
 /// `rank.newcomm` is NULL or valid for writing until the call (in a group: the group, without blocking: the
@@ -116,8 +116,8 @@ unsafe fn init(
     prepare();
     let of = |id: UniqueId| bootstrap::UniqueId(id.internal);
     let id = id().map(|(id, unused)| (of(id), unused.map(of)));
-    let excuse = |error: &Error| id.iter().for_each(|(id, _)| comm::excuse(id, nranks, rank, error));
-    comm::check_cuda().inspect_err(excuse).inspect_err(|error| never_made(function, error))?;
+    let report_failure = |error: &Error| id.iter().for_each(|(id, _)| comm::report_failure(id, nranks, rank, error));
+    comm::check_cuda().inspect_err(report_failure).inspect_err(|error| never_made(function, error))?;
     log::banner(rank, library_path);
     noted((|| {
         let admit = || {
@@ -129,7 +129,7 @@ unsafe fn init(
             // SAFETY: the contract is the same.
             Ok((id.clone()?, unsafe { read::config(config) }?))
         };
-        let ((id, unused), config) = admit().inspect_err(excuse)?;
+        let ((id, unused), config) = admit().inspect_err(report_failure)?;
         ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.0[..8]);
         let request = InitRequest { always_blocking, ..InitRequest::new(function, (nranks, rank), id, config) };
         // SAFETY: `newcomm` is not NULL and stays valid by the contract.
@@ -183,7 +183,8 @@ unsafe fn publish_to(to: *mut CommHandle) -> Publish {
     Box::new(move |handle| unsafe { (to as *mut CommHandle).write(handle as CommHandle) })
 }
 
-/// What split and shrink check: where the new communicator goes, that the parent is ready, the configuration, which it gives.
+/// What split and shrink check: where the new communicator goes, that the parent is ready, the configuration, which it
+/// gives.
 ///
 /// # Safety
 /// `newcomm` is NULL or valid for writing, `config` NULL or an `ncclConfig_t`.
@@ -345,7 +346,7 @@ unsafe fn grow_new(
     }
     prepare();
     // SAFETY: NULL or an ncclConfig_t by the C contract.
-    let config = unsafe { read::config(config) }.inspect_err(|error| comm::excuse(&id, nranks, rank, error))?;
+    let config = unsafe { read::config(config) }.inspect_err(|error| comm::report_failure(&id, nranks, rank, error))?;
     log::banner(rank, library_path);
     // SAFETY: it is not NULL, and stays valid as for every creation.
     let publish = unsafe { publish_to(newcomm) };

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn pncclCommGetAsyncError(comm: CommHandle, to: *mut Resul
         const NAME: &str = "ncclGetAsyncError";
         let comm = comm_of(NAME, comm)?;
         let code = comm.async_state();
-        crate::launch::farewell_if_due(&comm);
+        crate::launch::goodbye_if_due(&comm);
         // SAFETY: NULL or valid for writing, by the C contract.
         unsafe { store(NAME, "asyncError", to, code.into()) }
     })

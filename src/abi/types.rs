@@ -18,8 +18,8 @@ impl From<Code> for ResultCode {
     }
 }
 
-// Handles are never followed. cbindgen.toml gives these names their C types, so that the C compiler tells apart what are
-// plain pointers and integers here.
+// Handles are never followed. cbindgen.toml gives these names their C types, so that the C compiler tells apart what
+// are plain pointers and integers here.
 
 /// `ncclComm_t`.
 pub type CommHandle = *mut c_void;

@@ -31,7 +31,8 @@ pub struct NetConfig {
     pub receive_buffer: Option<usize>,
     /// First and last port that a listener may take; `None` = any. For hosts with a firewall.
     pub ports: Option<(u16, u16)>,
-    /// `OXCCL_BOOTSTRAP_TIMEOUT`: from the first check-in until all ranks are there, and for every exchange after that; `None` = never.
+    /// `OXCCL_BOOTSTRAP_TIMEOUT`: from the first check-in until all ranks are there, and for every exchange after that;
+    /// `None` = never.
     pub timeout: Option<Duration>,
     /// How often a waiting root says who is missing.
     pub progress: Duration,

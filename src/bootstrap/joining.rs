@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::id::{Growth, IdParts, UniqueId};
 use super::net::cancel::Cancel;
-use super::net::interface::{self, Wish};
+use super::net::interface::{self, AddressRequest};
 use super::net::{root, socket};
 use super::protocol::member::Member;
 use super::protocol::wire::{Encoder, Kind, Preamble, Service};
@@ -88,7 +88,8 @@ impl Drop for RootHandle {
     }
 }
 
-/// Makes an id for a communicator that is derived from another one: as [`super::create_id`], whatever `NCCL_COMM_ID` says.
+/// Makes an id for a communicator that is derived from another one: as [`super::create_id`], whatever `NCCL_COMM_ID`
+/// says.
 ///
 /// # Errors
 /// As [`super::create_id`].
@@ -102,7 +103,7 @@ pub fn create_root(config: &NetConfig, grow: Option<Growth>) -> Result<RootHandl
 pub(super) fn start_root(config: &NetConfig, grow: Option<Growth>, stop: Option<Cancel>) -> Result<UniqueId, Error> {
     let interface = interface::choose(
         &interface::list()?,
-        Wish { filter: config.interfaces.as_ref(), family: config.family, ..Wish::default() },
+        AddressRequest { filter: config.interfaces.as_ref(), family: config.family, ..AddressRequest::default() },
     )?;
     log_interface(&interface);
     let listener = socket::listen(interface.at(0), config.ports, "the ranks (root)")?;
@@ -120,8 +121,8 @@ pub fn growth(id: &UniqueId) -> Result<Option<Growth>, Error> {
     IdParts::decode(id).map(|parts| parts.grow)
 }
 
-/// Tells the root of an id that nobody will come, since the ranks meet elsewhere. A root that is gone, or that a rank has
-/// come to, is left alone.
+/// Tells the root of an id that nobody will come, since the ranks meet elsewhere. A root that is gone, or that a rank
+/// has come to, is left alone.
 pub fn dismiss(id: &UniqueId) {
     let Ok(IdParts { magic, root, fixed: false, token, .. }) = IdParts::decode(id) else { return };
     let frame = Encoder::new(Kind::Dismiss, 8).u64(token).finish();

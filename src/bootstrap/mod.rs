@@ -13,27 +13,27 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::sys;
 
-mod circle;
 pub mod config;
 pub mod id;
 mod joining;
 pub mod net;
+mod participants;
 mod presence;
 pub mod protocol;
 
 #[cfg(test)]
 mod tests;
 
-pub use circle::Circle;
 pub use config::{CommId, Family, InterfaceFilter, NetConfig};
 pub use id::{Growth, UniqueId};
 pub use joining::{Joining, RootHandle, create_root, dismiss, growth};
 pub use net::cancel::Cancel;
+pub use participants::Participants;
 pub use presence::Presence;
 
 use id::{IdParts, show_ip};
 use net::driver::{Driver, Stop};
-use net::interface::{self, Interface, Wish};
+use net::interface::{self, AddressRequest, Interface};
 use net::socket::{self, Buffers};
 use protocol::checkin::{Entry, MAX_SETTINGS};
 use protocol::member::{Member, MemberConfig, Retry};
@@ -59,7 +59,8 @@ pub struct Join {
     pub version: u32,
     /// Settings on which the ranks should agree (name, value); a difference is a warning that names rank and values.
     pub settings: Vec<(String, String)>,
-    /// Data for the other ranks, at most 64 KiB: it travels with the rendezvous and costs no exchange. See [`Bootstrap::facts`].
+    /// Data for the other ranks, at most 64 KiB: it travels with the rendezvous and costs no exchange. See
+    /// [`Bootstrap::facts`].
     pub facts: Vec<u8>,
     /// Ends this rank's waits from another thread.
     pub cancel: Option<Cancel>,
@@ -81,7 +82,7 @@ pub struct Bootstrap {
     rank: u32,
     nranks: u32,
     timings: Timings,
-    /// When the operations in progress must be over; none but for those of a rank that has an excuse to make.
+    /// When the operations in progress must be over; none but for those of a rank that has a reason to tell.
     limit: Option<Duration>,
     /// An exchange of some ranks was given up, so that what still comes for it could be taken for another one's.
     gave_up: bool,
@@ -301,7 +302,7 @@ impl Drop for Bootstrap {
             let _ = self.driver.run(&mut self.member, Some(limit), |member| !member.awaits_root());
         }
         self.member.leave();
-        self.driver.farewell(&mut self.member);
+        self.driver.goodbye(&mut self.member);
     }
 }
 
@@ -354,8 +355,8 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Res
     let parts = IdParts::decode(id)?;
     let route = interface::route_to(parts.root);
     let subnet = parts.fixed.then_some(parts.root.ip());
-    let wish = Wish { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
-    let interface = interface::choose(&interface::list()?, wish)?;
+    let request = AddressRequest { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
+    let interface = interface::choose(&interface::list()?, request)?;
     log_interface(&interface);
     if parts.fixed && join.rank == 0 && errand != Errand::ReportAgain {
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;

@@ -1,5 +1,6 @@
-//! A rank that is about to join. The call that creates a communicator which does not block returns before the rank has checked
-//! in: it first loads kernels, for instance. Should its process die meanwhile, the root must know that it was coming.
+//! A rank that is about to join. The call that creates a communicator which does not block returns before the rank has
+//! checked in: it first loads kernels, for instance. Should its process die meanwhile, the root must know that it was
+//! coming.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -17,7 +18,8 @@ use crate::sys::ChildCloses;
 /// How long it may take to tell the root, for each step: the caller of a call that does not wait has to.
 const LIMIT: Duration = Duration::from_millis(20);
 
-/// A connection with the root that says how long this process lives. Dropped, it says that there is nothing to worry about.
+/// A connection with the root that says how long this process lives. Dropped, it says that there is nothing to worry
+/// about.
 pub struct Presence {
     _child_closes: ChildCloses,
     socket: Socket,

@@ -1,11 +1,12 @@
 //! Communicators that are derived from another one: split, shrink, grow (spec §6.3 to §6.5).
 //!
-//! The ranks of the new communicator agree over the parent's bootstrap, then meet as those of any other communicator do:
+//! The ranks of the new communicator agree over the parent's bootstrap, then meet as those of any other communicator
+//! do:
 //!
 //! 1. Each says what it wants. From the answers all compute who belongs together.
 //! 2. The first rank of each new communicator makes an id, and all hear it. (A grow has its id before.)
-//! 3. Each checks in at the root of its new communicator, and says so. From here on the root notices the death of a rank;
-//!    until here, the parent's bootstrap does.
+//! 3. Each checks in at the root of its new communicator, and says so. From here on the root notices the death of a
+//!    rank; until here, the parent's bootstrap does.
 //!
 //! What goes wrong at a rank in between is what it says in the next of these rounds, so that nobody waits for it.
 
@@ -19,7 +20,7 @@ use super::settings::Settings;
 use super::{Comm, Config, InitRequest, Parts, State};
 use crate::bootstrap::id::fnv1a;
 use crate::bootstrap::protocol::ranks;
-use crate::bootstrap::{self, Bootstrap, Cancel, Circle, Growth, RootHandle, UniqueId};
+use crate::bootstrap::{self, Bootstrap, Cancel, Growth, Participants, RootHandle, UniqueId};
 use crate::error::Error;
 use crate::log::lines::OriginLine;
 
@@ -74,10 +75,10 @@ impl Plan {
         }
     }
 
-    fn circle(&self) -> Circle {
+    fn participants(&self) -> Participants {
         match self {
-            Plan::Shrink { ranks, .. } => Circle::Some(ranks.clone()),
-            Plan::Split { .. } | Plan::Grow { .. } => Circle::All,
+            Plan::Shrink { ranks, .. } => Participants::Some(ranks.clone()),
+            Plan::Split { .. } | Plan::Grow { .. } => Participants::All,
         }
     }
 }
@@ -96,24 +97,24 @@ pub struct Derivation {
 
 /// What each rank says first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Wish {
+enum DeriveRequest {
     Split { color: Option<i32>, key: i32 },
     Shrink { ranks: Vec<u32> },
     Grow { nranks: i32, id: Option<(Vec<u8>, bool)> },
 }
 
-impl Wish {
+impl DeriveRequest {
     fn name(&self) -> &'static str {
         match self {
-            Wish::Split { .. } => "ncclCommSplit",
-            Wish::Shrink { .. } => "ncclCommShrink",
-            Wish::Grow { .. } => "ncclCommGrow",
+            DeriveRequest::Split { .. } => "ncclCommSplit",
+            DeriveRequest::Shrink { .. } => "ncclCommShrink",
+            DeriveRequest::Grow { .. } => "ncclCommGrow",
         }
     }
 }
 
 /// The same with the number of communicators that the rank has derived before.
-type Offer = (u32, Wish);
+type Offer = (u32, DeriveRequest);
 
 /// What a rank of the parent says in a round, or why it cannot go on.
 type Said<T> = (u32, Result<T, Error>);
@@ -121,7 +122,7 @@ type Said<T> = (u32, Result<T, Error>);
 /// One rank's way through the rounds. The parent's bootstrap is nobody else's meanwhile.
 struct Rounds<'a> {
     bootstrap: MutexGuard<'a, Option<Bootstrap>>,
-    circle: Circle,
+    participants: Participants,
     /// The ranks that take part, in the order of their blocks.
     ranks: Vec<u32>,
     me: u32,
@@ -132,14 +133,14 @@ impl<'a> Rounds<'a> {
     fn begin(parent: &'a Comm, plan: &Plan, cancel: &Cancel) -> Result<Rounds<'a>, Error> {
         let gone = || Error::InvalidArgument(format!("{} : the communicator has ended", plan.function()));
         let mut bootstrap = parent.parts.get().ok_or_else(gone)?.bootstrap.lock();
-        let circle = plan.circle();
+        let participants = plan.participants();
         let open = bootstrap.as_mut().ok_or_else(gone)?;
-        open.watch(Some(cancel)).inspect_err(|error| open.refuse_in(&circle, error))?;
-        let ranks = match &circle {
-            Circle::All => (0..parent.nranks).collect(),
-            Circle::Some(ranks) => ranks.clone(),
+        open.watch(Some(cancel)).inspect_err(|error| open.refuse_in(&participants, error))?;
+        let ranks = match &participants {
+            Participants::All => (0..parent.nranks).collect(),
+            Participants::Some(ranks) => ranks.clone(),
         };
-        Ok(Rounds { bootstrap, circle, ranks, me: parent.rank, function: plan.function() })
+        Ok(Rounds { bootstrap, participants, ranks, me: parent.rank, function: plan.function() })
     }
 
     /// What each rank says, or why it cannot go on; with its rank in the parent.
@@ -149,7 +150,7 @@ impl<'a> Rounds<'a> {
         let Some(bootstrap) = self.bootstrap.as_mut() else {
             return Err(Error::Internal("a communicator lost its bootstrap".to_string()));
         };
-        let blocks = bootstrap.gather_in(&self.circle, &block)?;
+        let blocks = bootstrap.gather_in(&self.participants, &block)?;
         let read = |(rank, block): (&u32, Vec<u8>)| {
             let said: Result<T, String> = postcard::from_bytes(&block).map_err(|_| other_call(*rank, function))?;
             Ok((*rank, said.map_err(|text| Error::Remote { rank: Some(*rank), text })))
@@ -241,12 +242,12 @@ impl Derivation {
     /// Does it, and waits for the ranks that take part.
     ///
     /// # Errors
-    /// The first failure of any rank, of which the others hear; nothing is left of the new communicator then, and the parent
-    /// is as it was, unless a rank of it has ended.
+    /// The first failure of any rank, of which the others hear; nothing is left of the new communicator then, and the
+    /// parent is as it was, unless a rank of it has ended.
     pub fn carry_out(mut self) -> Result<(), Error> {
         crate::log::set_thread_device(self.parent.device);
         let parent = self.parent.clone();
-        let _deriving = parent.kin.derive(&self.cancel);
+        let _deriving = parent.derivations.derive(&self.cancel);
         if parent.cancel.fired() {
             // It was aborted before this was noted.
             self.cancel.fire();
@@ -268,7 +269,7 @@ impl Derivation {
         self.parent.refuse(&self.plan, error);
         if let Some(child) = &self.child {
             // New ranks hear it from the root.
-            drop(self.parent.kin.take_growth());
+            drop(self.parent.derivations.take_growth());
             child.drop_unmade(self.publish.is_some(), error);
         }
     }
@@ -276,9 +277,9 @@ impl Derivation {
     /// A split or a shrink.
     fn derive(&mut self) -> Result<(), Error> {
         let parent = self.parent.clone();
-        drop(parent.kin.take_growth());
-        let (mut rounds, offers) = self.first_round(&parent, parent.kin.next())?;
-        let count = parent.kin.agree(offers.iter().map(|(_, (count, _))| *count));
+        drop(parent.derivations.take_growth());
+        let (mut rounds, offers) = self.first_round(&parent, parent.derivations.next())?;
+        let count = parent.derivations.agree(offers.iter().map(|(_, (count, _))| *count));
         let members = members(&offers, parent.rank)?;
         let mut root = None;
         let made = match members.first() == Some(&parent.rank) {
@@ -314,16 +315,16 @@ impl Derivation {
     /// A grow, of a rank that exists.
     fn grow(&mut self, child: &Arc<Comm>) -> Result<(), Error> {
         let parent = self.parent.clone();
-        let root = parent.kin.take_growth();
+        let root = parent.derivations.take_growth();
         let own = root.as_ref().map(|root| *root.id());
         if let Plan::Grow { id, .. } = &mut self.plan {
             *id = id.or(own);
         }
-        let count = parent.kin.next();
+        let count = parent.derivations.next();
         let mut met = None;
         child.come_to_life(self.publish.is_none(), || {
             let (rounds, offers) = self.first_round(&parent, count)?;
-            parent.kin.agree(offers.iter().map(|(_, (count, _))| *count));
+            parent.derivations.agree(offers.iter().map(|(_, (count, _))| *count));
             let id = *met.insert(meeting_place(&offers)?);
             let _ = child.hash.set(id.hash64());
             let members: Vec<u32> = (0..parent.nranks).collect();
@@ -338,25 +339,25 @@ impl Derivation {
     /// What all ranks want; `count` is what this rank has derived before.
     fn first_round<'a>(&self, parent: &'a Comm, count: u32) -> Result<(Rounds<'a>, Vec<(u32, Offer)>), Error> {
         let mut rounds = Rounds::begin(parent, &self.plan, &self.cancel)?;
-        let wish = self.wish(count);
-        let said = rounds.round::<Offer>(Ok((count, wish.clone())))?;
+        let request = self.derive_request(count);
+        let said = rounds.round::<Offer>(Ok((count, request.clone())))?;
         let offers: Vec<(u32, Offer)> =
             said.into_iter().map(|(rank, said)| said.map(|offer| (rank, offer))).collect::<Result<_, Error>>()?;
-        if let Some((rank, (_, other))) = offers.iter().find(|(_, (_, other))| other.name() != wish.name()) {
-            let (me, ours, theirs) = (parent.rank, wish.name(), other.name());
+        if let Some((rank, (_, other))) = offers.iter().find(|(_, (_, other))| other.name() != request.name()) {
+            let (me, ours, theirs) = (parent.rank, request.name(), other.name());
             return Err(Error::InvalidUsage(format!("rank {rank} calls {theirs} while rank {me} calls {ours}")));
         }
         Ok((rounds, offers))
     }
 
-    fn wish(&self, count: u32) -> Wish {
+    fn derive_request(&self, count: u32) -> DeriveRequest {
         match &self.plan {
-            Plan::Split { color, key } => Wish::Split { color: *color, key: *key },
-            Plan::Shrink { ranks, .. } => Wish::Shrink { ranks: ranks.clone() },
+            Plan::Split { color, key } => DeriveRequest::Split { color: *color, key: *key },
+            Plan::Shrink { ranks, .. } => DeriveRequest::Shrink { ranks: ranks.clone() },
             Plan::Grow { nranks, id } => {
                 let now = Growth { parent: self.parent.hash(), count };
                 let fresh = |id: &UniqueId| bootstrap::growth(id) == Ok(Some(now));
-                Wish::Grow { nranks: *nranks, id: id.map(|id| (id.0.to_vec(), fresh(&id))) }
+                DeriveRequest::Grow { nranks: *nranks, id: id.map(|id| (id.0.to_vec(), fresh(&id))) }
             }
         }
     }
@@ -434,13 +435,13 @@ impl Comm {
     /// This rank takes no part in a derivation: others that wait for it hear why.
     pub fn refuse(&self, plan: &Plan, error: &Error) {
         let Some(parts) = self.parts.get().filter(|_| self.nranks > 1 && !self.is_inherited()) else { return };
-        drop(self.kin.take_growth());
-        self.kin.next();
+        drop(self.derivations.take_growth());
+        self.derivations.next();
         self.tell_refusal(parts, plan, error);
     }
 
-    /// The same for a call with a wrong argument, or one that is not allowed now. One that comes too early is no part of
-    /// what the ranks do together.
+    /// The same for a call with a wrong argument, or one that is not allowed now. One that comes too early is no part
+    /// of what the ranks do together.
     pub fn refuse_call(&self, plan: &Plan, error: &Error) {
         if !matches!(*self.state.lock(), State::Busy | State::Ended) {
             self.refuse(plan, error);
@@ -463,7 +464,7 @@ impl Comm {
         let told = Error::Remote { rank: Some(me), text: format!("{function} : rank {me} takes no part: {error}") };
         // Held: this rank takes part in something at this moment, so that others wait for that.
         match parts.bootstrap.try_lock().as_deref_mut() {
-            Some(Some(bootstrap)) => bootstrap.refuse_in(&plan.circle(), &told),
+            Some(Some(bootstrap)) => bootstrap.refuse_in(&plan.participants(), &told),
             _ => ::log::info!(target: "INIT", "{function} : the other ranks are not told that rank {me} takes no part"),
         }
     }
@@ -475,20 +476,20 @@ fn make_root() -> Result<RootHandle, Error> {
 
 /// The ranks of this rank's new communicator, in their new order; none where it gets none.
 fn members(offers: &[(u32, Offer)], me: u32) -> Result<Vec<u32>, Error> {
-    let own = offers.iter().find(|(rank, _)| *rank == me).map(|(_, (_, wish))| wish);
+    let own = offers.iter().find(|(rank, _)| *rank == me).map(|(_, (_, request))| request);
     match own {
-        Some(Wish::Split { color: Some(color), .. }) => {
-            let same = offers.iter().filter_map(|(rank, (_, wish))| match wish {
-                Wish::Split { color: Some(other), key } if other == color => Some((*key, *rank)),
+        Some(DeriveRequest::Split { color: Some(color), .. }) => {
+            let same = offers.iter().filter_map(|(rank, (_, request))| match request {
+                DeriveRequest::Split { color: Some(other), key } if other == color => Some((*key, *rank)),
                 _ => None,
             });
             let mut same: Vec<(i32, u32)> = same.collect();
             same.sort_unstable();
             Ok(same.into_iter().map(|(_, rank)| rank).collect())
         }
-        Some(Wish::Shrink { ranks }) => {
-            let differs = offers.iter().find_map(|(rank, (_, wish))| match wish {
-                Wish::Shrink { ranks: theirs } if theirs != ranks => Some((*rank, theirs)),
+        Some(DeriveRequest::Shrink { ranks }) => {
+            let differs = offers.iter().find_map(|(rank, (_, request))| match request {
+                DeriveRequest::Shrink { ranks: theirs } if theirs != ranks => Some((*rank, theirs)),
                 _ => None,
             });
             match differs {
@@ -519,20 +520,20 @@ fn read_id(members: &[u32], words: Vec<Said<Option<Vec<u8>>>>, own: Option<Error
 /// Where the ranks of a grow meet.
 ///
 /// # Errors
-/// The same on all ranks: `InvalidUsage` where they do not agree or none has an id, `InvalidArgument` for an id that is not
-/// for this grow.
+/// The same on all ranks: `InvalidUsage` where they do not agree or none has an id, `InvalidArgument` for an id that is
+/// not for this grow.
 fn meeting_place(offers: &[(u32, Offer)]) -> Result<UniqueId, Error> {
     const NAME: &str = "ncclCommGrow";
-    let wishes = offers.iter().filter_map(|(rank, (_, wish))| match wish {
-        Wish::Grow { nranks, id } => Some((*rank, *nranks, id.as_ref())),
+    let requests = offers.iter().filter_map(|(rank, (_, request))| match request {
+        DeriveRequest::Grow { nranks, id } => Some((*rank, *nranks, id.as_ref())),
         _ => None,
     });
-    let wishes: Vec<_> = wishes.collect();
-    if let Some(pair) = wishes.windows(2).find(|pair| pair[0].1 != pair[1].1) {
+    let requests: Vec<_> = requests.collect();
+    if let Some(pair) = requests.windows(2).find(|pair| pair[0].1 != pair[1].1) {
         let ((a, few, _), (b, many, _)) = (pair[0], pair[1]);
         return Err(Error::InvalidUsage(format!("{NAME} : rank {a} wants {few} ranks and rank {b} wants {many}")));
     }
-    let ids: Vec<_> = wishes.iter().filter_map(|(rank, _, id)| id.map(|(id, fresh)| (*rank, id, *fresh))).collect();
+    let ids: Vec<_> = requests.iter().filter_map(|(rank, _, id)| id.map(|(id, fresh)| (*rank, id, *fresh))).collect();
     if let Some((rank, ..)) = ids.iter().find(|(.., fresh)| !fresh) {
         return Err(Error::InvalidArgument(format!(
             "{NAME} : magic mismatch: the id that rank {rank} was given is not for this grow; it was made for another \

@@ -1,5 +1,5 @@
-//! Work that only the thread that made a call can do: its default stream has a name in no other thread (`0x2`). Another thread
-//! gets everything ready and hands the rest over; the owner takes it up when it next calls the library.
+//! Work that only the thread that made a call can do: its default stream has a name in no other thread (`0x2`). Another
+//! thread gets everything ready and hands the rest over; the owner takes it up when it next calls the library.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -122,8 +122,8 @@ pub fn to_this_thread(comms: &[Arc<Comm>]) -> Result<Giver, Error> {
     Ok(Giver(handover))
 }
 
-/// Does what was handed over to the calling thread, in the order of its calls, as far as it is there. The communicators know
-/// how it went; gives what the last one came to, if anything came of it.
+/// Does what was handed over to the calling thread, in the order of its calls, as far as it is there. The communicators
+/// know how it went; gives what the last one came to, if anything came of it.
 pub fn take_up() -> Option<Result<(), Error>> {
     let mut last = None;
     while COUNT.get() > 0
@@ -137,8 +137,8 @@ pub fn take_up() -> Option<Result<(), Error>> {
     last
 }
 
-/// Waits for what was announced to the calling thread last, and does it; none where it has not come within the limit, or never
-/// will: the state of the communicators tells.
+/// Waits for what was announced to the calling thread last, and does it; none where it has not come within the limit,
+/// or never will: the state of the communicators tells.
 pub fn wait_for_last(limit: Duration) -> Option<Result<(), Error>> {
     let deadline = Instant::now() + limit;
     let last = MINE.try_with(|mine| mine.borrow().0.back().cloned()).ok().flatten()?;

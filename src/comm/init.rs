@@ -10,11 +10,11 @@ use super::config::VERSION;
 use super::links::comms_on;
 use super::schedules::{self, Schedules};
 use super::settings::{self, Settings};
-use super::{Comm, ItemStore, Order, Parts, Registrations, State, arena, board};
+use super::{Comm, ItemStore, Order, Parts, Registrations, State, arena, flight_recorder};
 use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
 use crate::device::{self, HostFlag, Kernels, Use};
 use crate::error::Error;
-use crate::health::board::PART_BYTES;
+use crate::health::flight_recorder::PART_BYTES;
 use crate::log::{Place, lines};
 use crate::plan::wiring::Wiring;
 use crate::sys::{self, HostFacts};
@@ -80,9 +80,9 @@ impl Comm {
         result
     }
 
-    /// What a creation has come to; of no account if the communicator was aborted meanwhile. One that is polled stays busy
-    /// until its whole group has been carried out. An error that no call returns becomes the last error here, before it
-    /// can be seen.
+    /// What a creation has come to; of no account if the communicator was aborted meanwhile. One that is polled stays
+    /// busy until its whole group has been carried out. An error that no call returns becomes the last error here,
+    /// before it can be seen.
     fn begin_life(&self, result: &Result<(), Error>, published: bool) {
         if let (Err(error), true) = (result, published)
             && *self.state.lock() == State::Busy
@@ -129,7 +129,7 @@ impl Comm {
 
     fn build_entered(self: &Arc<Comm>, entered: Entered, id: &UniqueId, timings: &mut Timings) -> Result<(), Error> {
         let Entered { settings, kernels, links, joining } = entered;
-        let mut bootstrap = joining.finish().inspect_err(|error| self.excuse_lack(&settings.net, id, error))?;
+        let mut bootstrap = joining.finish().inspect_err(|error| self.report_lack(&settings.net, id, error))?;
         timings.bootstrap = timings.lap();
         match self.build_joined(&settings, &mut bootstrap, &links, kernels, timings) {
             Ok(mut parts) => {
@@ -160,13 +160,13 @@ impl Comm {
         let Err(error) = outcome else { return Ok(()) };
         use Error::{Aborted, InvalidArgument, InvalidUsage, Remote, Timeout};
         if !matches!(error, InvalidArgument(_) | InvalidUsage(_) | Remote { .. } | Timeout(_) | Aborted) {
-            excuse(id, self.nranks(), self.rank(), error);
+            report_failure(id, self.nranks(), self.rank(), error);
         }
         Err(error.clone())
     }
 
     /// Where the system has refused something, the root may not know of this rank.
-    fn excuse_lack(&self, net: &NetConfig, id: &UniqueId, error: &Error) {
+    fn report_lack(&self, net: &NetConfig, id: &UniqueId, error: &Error) {
         if matches!(error, Error::System { .. } | Error::Resource(_)) {
             tell(net, id, self.nranks, self.rank, error);
         }
@@ -192,7 +192,7 @@ impl Comm {
     /// are told, and the handle is taken back where nobody has it.
     pub fn give_up(&self, id: &UniqueId, published: bool, error: &Error) {
         self.drop_unmade(!published, error);
-        excuse(id, self.nranks(), self.rank(), error);
+        report_failure(id, self.nranks(), self.rank(), error);
     }
 
     /// The same where the other ranks are told otherwise.
@@ -218,12 +218,12 @@ impl Comm {
         let me = &peers[self.rank as usize];
         let wiring = wired.as_ref().map(|(_, wiring, _)| wiring);
         let schedules = Schedules::upload(&self.context, me, &peers, agreed, wiring, &self.ledger)?;
-        let board = links.as_ref().and_then(|links| board::share(me, &peers, links));
-        let mappable = board.as_ref().filter(|_| schedules.offers());
-        let registrations = mappable.map(|board| Registrations::new(&self.context, &peers, board)).transpose()?;
+        let recorder = links.as_ref().and_then(|links| flight_recorder::share(me, &peers, links));
+        let mappable = recorder.as_ref().filter(|_| schedules.offers());
+        let registrations = mappable.map(|recorder| Registrations::new(&self.context, &peers, recorder)).transpose()?;
         let bytes = [
             HostFlag::BYTES,
-            board.as_ref().map_or(0, |_| PART_BYTES),
+            recorder.as_ref().map_or(0, |_| PART_BYTES),
             registrations.as_ref().map_or(0, Registrations::bytes),
         ];
         let probe = wired.map(|(probe, wiring, facts)| {
@@ -236,7 +236,7 @@ impl Comm {
             kernels,
             schedules,
             items: ItemStore::new(&self.context, &self.ledger),
-            board,
+            recorder,
             registrations,
             order: Mutex::new(Order::create(&self.context, self.config.graph_usage_mode == MIXED_GRAPHS)?),
             flag: HostFlag::create(&self.context)?,
@@ -267,7 +267,7 @@ impl Comm {
             capability: self.facts.capability,
             reachable: self.context.reachable()?,
             linked: self.context.linked()?,
-            post: links.map(Links::post).unwrap_or_default(),
+            mailbox: links.map(Links::mailbox).unwrap_or_default(),
             links: links.map_or(0, Links::key),
             p2p_disabled: settings.p2p_disabled,
             shm_disabled: settings.shm_disabled,
@@ -275,13 +275,13 @@ impl Comm {
             channels: settings.channels(&self.config, self.context.driver().is_software()),
             slot_bytes: settings.slot_bytes(halvings),
             halvings,
-            ways: settings.usable_ways(self.facts.capability, self.context.driver().is_software()),
+            candidates: settings.usable_candidates(self.facts.capability, self.context.driver().is_software()),
             cpus: sys::allowed_cpus() as u32,
         })
     }
 
-    /// Tries the transports between every rank and every other one. Where peer memory turns out not to work, all ranks take
-    /// the other way. Gives the links that there shall be, and the facts by which transports are chosen.
+    /// Tries the transports between every rank and every other one. Where peer memory turns out not to work, all ranks
+    /// take the other way. Gives the links that there shall be, and the facts by which transports are chosen.
     fn probe(
         &self,
         bootstrap: &mut Bootstrap,
@@ -354,7 +354,7 @@ impl Comm {
 /// Ends the creation of a communicator on all ranks because this one cannot take part, for a wrong argument
 /// or a lack: they may be waiting for it already. The numbers are as C gave them. A rank that is out of range
 /// is told of, too; alone, a rank has nobody to tell, and its id is good for another try.
-pub fn excuse(id: &UniqueId, nranks: i32, rank: i32, error: &Error) {
+pub fn report_failure(id: &UniqueId, nranks: i32, rank: i32, error: &Error) {
     if nranks < 2 {
         return;
     }

@@ -183,8 +183,8 @@ pub fn polled(jobs: &[Job]) -> Vec<Arc<Comm>> {
     jobs.iter().filter(|job| !job.blocking && !job.is_end()).map(|job| job.comm.clone()).collect()
 }
 
-/// Runs jobs at the same time, since they wait for one another, but those of one communicator in the order of their calls;
-/// returns the first failure. A failure makes those that wait give up. Communicators that are polled stay busy.
+/// Runs jobs at the same time, since they wait for one another, but those of one communicator in the order of their
+/// calls; returns the first failure. A failure makes those that wait give up. Communicators that are polled stay busy.
 ///
 /// # Errors
 /// The first failure of a job, or of the system to start a thread.
@@ -263,8 +263,8 @@ fn run_lanes(lanes: Vec<Vec<Job>>) -> Result<(), Error> {
     first.into_inner().map_or(Ok(()), Err)
 }
 
-/// Starts `work` for communicators on a thread of its own: they are busy, unless they were not ready, until somebody ends
-/// that; they fail with `work`.
+/// Starts `work` for communicators on a thread of its own: they are busy, unless they were not ready, until somebody
+/// ends that; they fail with `work`.
 ///
 /// # Errors
 /// [`Error::System`] when there is no thread; the communicators have then failed.

@@ -5,29 +5,29 @@ use std::sync::{Arc, Weak};
 use super::{Comm, arena};
 use crate::error::Error;
 use crate::plan::layout::kernel_error;
-use crate::transport::{Hooks, Links, Unit};
+use crate::transport::{ConnectionGroup, Hooks, Links};
 
 impl Comm {
-    /// Asks the peers for units of links, and waits for nobody.
+    /// Asks the peers for connection groups of links, and waits for nobody.
     ///
     /// # Errors
     /// As [`Comm::connect`].
-    pub fn ask_for_links(&self, units: &[Unit]) -> Result<(), Error> {
-        self.links()?.ask(units)
+    pub fn ask_for_links(&self, groups: &[ConnectionGroup]) -> Result<(), Error> {
+        self.links()?.ask(groups)
     }
 
-    /// Connects units of links: waits for answers of the peers' helper threads, whatever their users do. `busy` says that
-    /// the communicator may be busy, with this. A failure is for good, and the peers are told.
+    /// Connects connection groups of links: waits for answers of the peers' helper threads, whatever their users do.
+    /// `busy` says that the communicator may be busy, with this. A failure is for good, and the peers are told.
     ///
     /// # Errors
-    /// [`Error::Remote`] for a peer that is gone, [`Error::Aborted`]; what ranks that do not agree on a call get; what the
-    /// driver gives when it has no memory.
-    pub fn connect(&self, units: &[Unit], busy: bool) -> Result<(), Error> {
+    /// [`Error::Remote`] for a peer that is gone, [`Error::Aborted`]; what ranks that do not agree on a call get; what
+    /// the driver gives when it has no memory.
+    pub fn connect(&self, groups: &[ConnectionGroup], busy: bool) -> Result<(), Error> {
         let parts = self.parts()?;
         let (schedules, links) = (&parts.schedules, self.links()?);
-        let connected = |unit| schedules.is_connected(unit);
+        let connected = |group| schedules.is_connected(group);
         let look = || self.check_usable(busy);
-        let result = links.connect(units, connected, &look, |unit, ends| schedules.connect(unit, ends));
+        let result = links.connect(groups, connected, &look, |group, ends| schedules.connect(group, ends));
         // A peer that is gone may have gone for a reason that is known here.
         let result = result.map_err(|error| look().err().unwrap_or(error));
         result.inspect_err(|error| self.lose_links(links, error))

@@ -2,21 +2,21 @@
 
 mod arena;
 mod background;
-mod board;
 pub mod config;
 mod context;
+mod derivations;
+mod device_schedules;
 pub mod family;
 mod filter;
+mod flight_recorder;
 mod graphs;
 pub mod handover;
 mod init;
 mod items;
 pub mod jobs;
-mod kin;
 mod links;
 mod ops;
 mod order;
-mod programs;
 mod registration;
 mod revoke;
 mod schedules;
@@ -34,22 +34,22 @@ use parking_lot::Mutex;
 use crate::bootstrap::{Bootstrap, Cancel, UniqueId};
 use crate::device::{self, Charge, Context, DeviceFacts, HostFlag, Kernels, Ledger};
 use crate::error::{Code, Error};
-use crate::health::Board;
+use crate::health::FlightRecorder;
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
 use crate::plan::layout::kernel_error;
 use crate::sys;
-use crate::transport::{Links, PeerFacts, Probe, Unit};
+use crate::transport::{ConnectionGroup, Links, PeerFacts, Probe};
 
 use background::Background;
+use derivations::Derivations;
 use family::Origin;
 use graphs::Graphs;
-use kin::Kin;
 use watch::Watch;
 
 pub use config::Config;
 pub use graphs::{Captured, settle as settle_graphs};
-pub use init::excuse;
+pub use init::report_failure;
 pub use items::{ItemStore, Lent};
 pub use ops::{Operators, check_destroyable};
 pub use order::Order;
@@ -131,7 +131,7 @@ pub struct Comm {
     collectives: AtomicU64,
     /// How many calls there were with the last collective.
     calls_by_collective: AtomicU64,
-    farewell_due: AtomicBool,
+    goodbye_due: AtomicBool,
     /// Why there are no data calls any more.
     halt: AtomicU8,
     /// Its user has aborted it.
@@ -145,13 +145,13 @@ pub struct Comm {
     operators: Operators,
     graphs: Graphs,
     /// What it has to do with communicators that are derived from it.
-    kin: Kin,
+    derivations: Derivations,
     /// What it holds in memory.
     ledger: Arc<Ledger>,
     suspended: AtomicBool,
     watch: Mutex<Watch>,
-    /// The units of links that are to be connected at the end of a suspension.
-    to_reconnect: Mutex<Vec<Unit>>,
+    /// The connection groups of links that are to be connected at the end of a suspension.
+    to_reconnect: Mutex<Vec<ConnectionGroup>>,
 }
 
 /// What a communicator has once its creation has succeeded. The fields drop in this order.
@@ -163,7 +163,7 @@ pub struct Parts {
     /// Work items that do not fit a launch's argument.
     pub items: ItemStore,
     /// What the ranks of the host have called lately, and registered.
-    pub board: Option<Board>,
+    pub recorder: Option<FlightRecorder>,
     /// Memory that is registered; none where ranks cannot map it, or need not.
     pub registrations: Option<Registrations>,
     /// Order of launches among streams.
@@ -234,7 +234,7 @@ impl Comm {
             calls: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
             calls_by_collective: AtomicU64::new(0),
-            farewell_due: AtomicBool::new(false),
+            goodbye_due: AtomicBool::new(false),
             halt: AtomicU8::new(revoke::RUNNING),
             aborted: AtomicBool::new(false),
             finalized: AtomicBool::new(false),
@@ -243,7 +243,7 @@ impl Comm {
             parts: OnceLock::new(),
             operators: Operators::default(),
             graphs: Graphs::default(),
-            kin: Kin::default(),
+            derivations: Derivations::default(),
             ledger: Arc::default(),
             suspended: AtomicBool::new(false),
             watch: Mutex::default(),
@@ -289,8 +289,8 @@ impl Comm {
     }
 
     /// Whether this rank is to tell its peers that it has left; once.
-    pub fn take_farewell(&self) -> bool {
-        self.farewell_due.swap(false, Ordering::AcqRel)
+    pub fn take_goodbye(&self) -> bool {
+        self.goodbye_due.swap(false, Ordering::AcqRel)
     }
 
     /// What the C interface calls it.
@@ -401,8 +401,8 @@ impl Comm {
         self.fail_unasked(&place, error, (kernel_error::MISMATCH, 0, 0));
     }
 
-    /// Something is found that makes the communicator fail, while no call is made that could return it. The `report` makes
-    /// this rank's own kernels leave, too.
+    /// Something is found that makes the communicator fail, while no call is made that could return it. The `report`
+    /// makes this rank's own kernels leave, too.
     fn fail_unasked(&self, place: &Place<'_>, error: Error, (code, peer, serial): (u32, u32, u32)) {
         let mut state = self.state.lock();
         if *state != State::Ready {
@@ -416,7 +416,7 @@ impl Comm {
         if let Some(parts) = self.parts.get() {
             parts.flag.report(code, peer, serial);
         }
-        self.farewell_due.store(true, Ordering::Release);
+        self.goodbye_due.store(true, Ordering::Release);
     }
 
     /// Whether the communicator works without blocking its caller.
@@ -432,9 +432,9 @@ impl Comm {
         }
     }
 
-    /// The failure of a data call: it is for good where results are polled for (spec §4.3), but not
-    /// while the communicator is busy, which the call has merely come too early for, nor where there are no data calls at
-    /// all any more, and others are allowed.
+    /// The failure of a data call: it is for good where results are polled for (spec §4.3), but not while the
+    /// communicator is busy, which the call has merely come too early for, nor where there are no data calls at all any
+    /// more, and others are allowed.
     pub fn fail_call(&self, error: &Error) {
         if !self.is_blocking() && !self.is_halted() && *self.state.lock() == State::Ready {
             self.fail(error);
@@ -472,7 +472,8 @@ impl Comm {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Counts a call, which has been counted as one, as a collective; returns how many there were before. All ranks count alike.
+    /// Counts a call, which has been counted as one, as a collective; returns how many there were before. All ranks
+    /// count alike.
     pub fn count_collective(&self) -> u64 {
         self.calls_by_collective.store(self.calls.load(Ordering::Relaxed), Ordering::Relaxed);
         self.collectives.fetch_add(1, Ordering::Relaxed)

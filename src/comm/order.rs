@@ -12,8 +12,9 @@ use crate::error::Error;
 /// The wait is also made where both are on one stream, which costs nothing: a handle can name another
 /// stream than before (of another thread, or made after the first was destroyed).
 ///
-/// In a capture the first launch waits, whenever the graph is launched, for what then is the last launch; each launch marks
-/// its end then, and waits for the one captured before it. So launches of graphs are in the order with all others.
+/// In a capture the first launch waits, whenever the graph is launched, for what then is the last launch; each launch
+/// marks its end then, and waits for the one captured before it. So launches of graphs are in the order with all
+/// others.
 pub struct Order {
     /// The end of the last launch.
     done: Arc<Event>,
@@ -34,8 +35,8 @@ impl Order {
         Ok(Order { done, aside, launched: false, mixed, lost: false })
     }
 
-    /// Makes a stream wait for the launches before; `captured` is that of the stream's capture. The device's context must be
-    /// current.
+    /// Makes a stream wait for the launches before; `captured` is that of the stream's capture. The device's context
+    /// must be current.
     pub fn before(&self, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
         match captured.map(Captured::before) {
             None if self.launched => self.done.hold(stream),

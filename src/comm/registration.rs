@@ -1,8 +1,8 @@
 //! Memory that users have registered (`ncclCommRegister`, `ncclMemAlloc`): what peers may use in place of slots.
 //!
-//! A rank publishes its registrations on the host's board. Before a call that could do without slots, each rank looks whether
-//! its peers' have changed, maps what is new, and writes its address to a table that kernels read. A rank that has not mapped
-//! a peer's memory yet says so to the others in the kernel, and all of them use slots.
+//! A rank publishes its registrations on the host's flight recorder. Before a call that could do without slots, each
+//! rank looks whether its peers' have changed, maps what is new, and writes its address to a table that kernels read. A
+//! rank that has not mapped a peer's memory yet says so to the others in the kernel, and all of them use slots.
 //!
 //! What is freed without a word is noticed at the next use: no two allocations have one buffer id.
 
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::{Comm, arena};
 use crate::device::{self, Allocation, Context, HostMemory, IpcMemHandle};
 use crate::error::Error;
-use crate::health::{Board, Registered};
+use crate::health::{FlightRecorder, Registered};
 use crate::plan::layout::REGISTRATIONS;
 use crate::plan::offer::{MISSING, Tag};
 use crate::transport::{PeerBuffer, PeerFacts};
@@ -47,10 +47,10 @@ struct Mapped {
 /// What is known of a peer.
 struct Peer {
     rank: u32,
-    /// Its place on the board.
+    /// Its place on the flight recorder.
     place: usize,
     same_process: bool,
-    /// [`Board::changes`] at the last look.
+    /// [`FlightRecorder::changes`] at the last look.
     seen: u64,
     mapped: Vec<Option<Mapped>>,
 }
@@ -80,9 +80,13 @@ impl Registrations {
     ///
     /// # Errors
     /// What the driver gives when it has no memory.
-    pub(super) fn new(context: &Arc<Context>, peers: &[PeerFacts], board: &Board) -> Result<Registrations, Error> {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        peers: &[PeerFacts],
+        recorder: &FlightRecorder,
+    ) -> Result<Registrations, Error> {
         let table = HostMemory::create(context, peers.len() * REGISTRATIONS * size_of::<u64>())?;
-        let me = &peers[board.ranks()[board.mine()] as usize];
+        let me = &peers[recorder.ranks()[recorder.mine()] as usize];
         let peer = |(place, rank): (usize, &u32)| {
             let (rank, facts) = (*rank, &peers[*rank as usize]);
             let mapped = std::iter::repeat_with(|| None).take(REGISTRATIONS).collect();
@@ -90,7 +94,7 @@ impl Registrations {
             (rank != me.rank).then_some(Peer { rank, place, same_process, seen: 0, mapped })
         };
         let own = std::iter::repeat_with(|| None).take(REGISTRATIONS).collect();
-        let peers = board.ranks().iter().enumerate().filter_map(peer).collect();
+        let peers = recorder.ranks().iter().enumerate().filter_map(peer).collect();
         let state = State { own, peers, ..State::default() };
         Ok(Registrations { context: context.clone(), table, state: Mutex::new(state) })
     }
@@ -105,7 +109,7 @@ impl Registrations {
         let mut state = self.state.lock();
         self.table.words().iter().for_each(|word| word.store(0, Ordering::Release));
         for peer in &mut state.peers {
-            // No number of changes that a board has.
+            // No number of changes that a flight recorder has.
             peer.seen = u64::MAX;
             peer.mapped.iter_mut().for_each(|mapped| *mapped = None);
         }
@@ -118,16 +122,16 @@ impl Registrations {
     }
 
     /// Registers a range for the user; none where peers could not map it, or too much is registered.
-    fn register(&self, board: &Board, from: u64, bytes: u64) -> Option<usize> {
+    fn register(&self, recorder: &FlightRecorder, from: u64, bytes: u64) -> Option<usize> {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
         let to = from.checked_add(bytes)?;
         let mut state = self.state.lock();
         let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-        let added = self.add(&mut state, board, Range { handle, from, to });
+        let added = self.add(&mut state, recorder, Range { handle, from, to });
         added.then(|| state.handles.insert(handle)).map(|_| handle)
     }
 
-    fn add(&self, state: &mut State, board: &Board, range: Range) -> bool {
+    fn add(&self, state: &mut State, recorder: &FlightRecorder, range: Range) -> bool {
         let allocation = Allocation::at(&self.context, range.from).ok().flatten();
         let Some(allocation) = allocation.filter(|found| range.from < range.to && range.to <= found.base + found.bytes)
         else {
@@ -138,7 +142,7 @@ impl Registrations {
             return true;
         }
         // What had these addresses before is gone.
-        state.forget(board, |own| {
+        state.forget(recorder, |own| {
             own.allocation.base < allocation.base + allocation.bytes && allocation.base < own.end()
         });
         let Some(number) = state.own.iter().position(Option::is_none) else { return false };
@@ -146,33 +150,33 @@ impl Registrations {
         let tag = Tag::new(number, state.given);
         state.given = state.given.wrapping_add(1);
         let record = Registered { tag, base: allocation.base, bytes: allocation.bytes, handle: handle.0 };
-        board.publish(number, Some(record));
+        recorder.publish(number, Some(record));
         log::info!(target: "REG", "registered {:#x}, {} bytes, as {number}", allocation.base, allocation.bytes);
         state.own[number] = Some(Own { tag, allocation, ranges: vec![range] });
         true
     }
 
     /// Takes a user's registration back; false for a handle that is none.
-    fn deregister(&self, board: &Board, handle: usize) -> bool {
+    fn deregister(&self, recorder: &FlightRecorder, handle: usize) -> bool {
         let mut state = self.state.lock();
         state.own.iter_mut().flatten().for_each(|own| own.ranges.retain(|range| range.handle != handle));
-        state.forget(board, |own| own.ranges.is_empty());
+        state.forget(recorder, |own| own.ranges.is_empty());
         state.handles.remove(&handle)
     }
 
     /// Takes all registrations of an allocation back that is gone. Another one may begin at its address by now.
-    fn freed(&self, board: &Board, base: u64) {
+    fn freed(&self, recorder: &FlightRecorder, base: u64) {
         let gone = |own: &Own| {
             own.allocation.base == base && device::buffer_id(&self.context, base) != Some(own.allocation.id)
         };
-        self.state.lock().forget(board, gone);
+        self.state.lock().forget(recorder, gone);
     }
 
     /// A buffer as peers find it; [`MISSING`] where they cannot. Memory of `ncclMemAlloc` is registered by itself.
-    pub fn offer(&self, board: &Board, address: u64, bytes: u64) -> u64 {
+    pub fn offer(&self, recorder: &FlightRecorder, address: u64, bytes: u64) -> u64 {
         let Some(id) = device::buffer_id(&self.context, address) else { return MISSING };
         let mut state = self.state.lock();
-        state.forget(board, |own| own.covers(address) && own.allocation.id != id);
+        state.forget(recorder, |own| own.covers(address) && own.allocation.id != id);
         if let Some(offer) = state.offer(address, bytes) {
             return offer;
         }
@@ -186,7 +190,7 @@ impl Registrations {
         }
         let Ok(Some(whole)) = Allocation::at(&self.context, address) else { return MISSING };
         let range = Range { handle: 0, from: whole.base, to: whole.base + whole.bytes };
-        match self.add(&mut state, board, range) {
+        match self.add(&mut state, recorder, range) {
             true => state.offer(address, bytes).unwrap_or(MISSING),
             false => MISSING,
         }
@@ -194,14 +198,14 @@ impl Registrations {
 
     /// Maps what peers have registered since the last look. What they have taken back goes when `quiet` says that no
     /// kernel of the device may be waiting: unmapping waits for the device.
-    pub fn look(&self, board: &Board, quiet: impl FnOnce() -> bool) {
+    pub fn look(&self, recorder: &FlightRecorder, quiet: impl FnOnce() -> bool) {
         let mut state = self.state.lock();
         let State { peers, retired, .. } = &mut *state;
         for peer in peers {
-            let changes = board.changes(peer.place);
+            let changes = recorder.changes(peer.place);
             if changes != peer.seen {
                 peer.seen = changes;
-                self.map(peer, board, retired);
+                self.map(peer, recorder, retired);
             }
         }
         if !retired.is_empty() && quiet() {
@@ -209,10 +213,10 @@ impl Registrations {
         }
     }
 
-    fn map(&self, peer: &mut Peer, board: &Board, retired: &mut Vec<PeerBuffer>) {
+    fn map(&self, peer: &mut Peer, recorder: &FlightRecorder, retired: &mut Vec<PeerBuffer>) {
         let first = peer.rank as usize * REGISTRATIONS;
         let table = &self.table.words()[first..first + REGISTRATIONS];
-        for ((word, mapped), record) in table.iter().zip(&mut peer.mapped).zip(board.registered(peer.place)) {
+        for ((word, mapped), record) in table.iter().zip(&mut peer.mapped).zip(recorder.registered(peer.place)) {
             if mapped.as_ref().map(|mapped| mapped.tag) == record.map(|record| record.tag) {
                 continue;
             }
@@ -246,11 +250,11 @@ impl Own {
 
 impl State {
     /// Takes registrations back.
-    fn forget(&mut self, board: &Board, which: impl Fn(&Own) -> bool) {
+    fn forget(&mut self, recorder: &FlightRecorder, which: impl Fn(&Own) -> bool) {
         for (number, own) in self.own.iter_mut().enumerate() {
             if own.as_ref().is_some_and(&which) {
                 *own = None;
-                board.publish(number, None);
+                recorder.publish(number, None);
             }
         }
     }
@@ -268,7 +272,7 @@ impl Comm {
     pub fn register(&self, address: u64, bytes: u64) -> usize {
         let parts = self.parts.get().filter(|_| !self.is_inherited());
         let registered =
-            parts.and_then(|parts| parts.registrations.as_ref()?.register(parts.board.as_ref()?, address, bytes));
+            parts.and_then(|parts| parts.registrations.as_ref()?.register(parts.recorder.as_ref()?, address, bytes));
         registered.unwrap_or(0)
     }
 
@@ -279,7 +283,7 @@ impl Comm {
     pub fn deregister(&self, handle: usize) -> Result<(), Error> {
         let parts = self.parts.get().filter(|_| !self.is_inherited());
         let known =
-            parts.and_then(|parts| Some(parts.registrations.as_ref()?.deregister(parts.board.as_ref()?, handle)));
+            parts.and_then(|parts| Some(parts.registrations.as_ref()?.deregister(parts.recorder.as_ref()?, handle)));
         if known == Some(true) || self.is_inherited() {
             return Ok(());
         }
@@ -291,9 +295,9 @@ impl Comm {
 pub fn memory_freed(base: u64) {
     for comm in arena::all().iter().filter(|comm| !comm.is_inherited()) {
         if let Some(parts) = comm.parts.get()
-            && let (Some(registrations), Some(board)) = (&parts.registrations, &parts.board)
+            && let (Some(registrations), Some(recorder)) = (&parts.registrations, &parts.recorder)
         {
-            registrations.freed(board, base);
+            registrations.freed(recorder, base);
         }
     }
 }

@@ -42,8 +42,8 @@ impl Comm {
     /// Tells kernels and data calls to leave; never waits.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a second call, and after `ncclCommFinalize`; as [`Comm::check_ready`] for one that is
-    /// busy or has ended.
+    /// [`Error::InvalidArgument`] for a second call, and after `ncclCommFinalize`; as [`Comm::check_ready`] for one
+    /// that is busy or has ended.
     pub fn begin_revoke(&self) -> Result<(), Error> {
         if self.is_inherited() {
             return Ok(());
@@ -83,7 +83,8 @@ impl Comm {
         self.wait_until_quiet("ncclCommShrink")
     }
 
-    /// The flag stays up: the links are in disorder, so that whatever comes later, by the replay of a graph, must leave too.
+    /// The flag stays up: the links are in disorder, so that whatever comes later, by the replay of a graph, must leave
+    /// too.
     fn wait_until_quiet(&self, function: &str) -> Result<(), Error> {
         if self.leave_kernels(Instant::now() + ABORT_LIMIT) {
             return Ok(());

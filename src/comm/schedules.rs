@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use zerocopy::IntoBytes;
 
-use super::programs::{Program, Programs};
+use super::device_schedules::{DeviceSchedule, DeviceSchedules};
 use super::settings::Agreed;
 use crate::device::{Charge, Context, DeviceMemory, HostFlag, Ledger, Use};
 use crate::error::Error;
 use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
-use crate::plan::cost::{Choice, Choices, Machine, Ways};
+use crate::plan::cost::{Candidates, Choice, Choices, Machine};
 use crate::plan::layout::{
     ERROR_CLAIM, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag,
 };
 use crate::plan::operator::Operator;
 use crate::plan::point_to_point::send_distance;
 use crate::plan::shape::{Shape, shape};
-use crate::plan::wiring::{self, LinkNeed, LinkSet, Unit, Wiring};
+use crate::plan::wiring::{self, ConnectionGroup, LinkNeed, LinkSet, Wiring};
 use crate::plan::work::{Geometry, Request};
 use crate::plan::{LinkClass, zero_copy};
 use crate::sys;
@@ -68,18 +68,28 @@ impl WaitPolicy {
 }
 
 /// What the cost model is told of a machine.
-fn machine(software: bool, crowd: u32) -> Machine {
+fn machine(software: bool, oversubscription: u32) -> Machine {
     let mut machine = match software {
         // Of the order that two cores of a virtual machine show; where choices change is not measured.
-        true => Machine { launch: 0.5, hop: [0.5; Proto::ALL.len()], speed: [8000.0; Proto::ALL.len()], crowd: 1.0 },
+        true => Machine {
+            launch: 0.5,
+            hop: [0.5; Proto::ALL.len()],
+            speed: [8000.0; Proto::ALL.len()],
+            oversubscription: 1.0,
+        },
         // Not measured: what NCCL's own model assumes of NVLink (internals).
-        false => Machine { launch: 4.0, hop: [5.0; Proto::ALL.len()], speed: [20_000.0; Proto::ALL.len()], crowd: 1.0 },
+        false => Machine {
+            launch: 4.0,
+            hop: [5.0; Proto::ALL.len()],
+            speed: [20_000.0; Proto::ALL.len()],
+            oversubscription: 1.0,
+        },
     };
     // Half of a line of LL is data, and 15 of 16 bytes of one of LL128.
     machine.speed[Proto::Ll as usize] *= 0.5;
     machine.speed[Proto::Ll128 as usize] *= 120.0 / 128.0;
     if software {
-        machine.crowd = f64::from(crowd.max(1));
+        machine.oversubscription = f64::from(oversubscription.max(1));
     } else {
         machine.hop[Proto::Ll as usize] = 1.5;
         machine.hop[Proto::Ll128 as usize] = 2.0;
@@ -113,7 +123,8 @@ impl Table {
 /// By class and protocol; none where there is no such set.
 type Tables = [[Option<Table>; Proto::ALL.len()]; LinkClass::ALL.len()];
 
-/// Which units are connected. What is set stays so but for [`Schedules::disconnect`], so that a call needs no lock.
+/// Which connection groups are connected. What is set stays so but for [`Schedules::disconnect`], so that a call needs
+/// no lock.
 struct Connected {
     /// This rank.
     me: u32,
@@ -139,24 +150,26 @@ impl Connected {
         low + high - self.me
     }
 
-    /// Where it is noted whether a unit is connected: a word, and the bit in it.
-    fn place(&self, unit: Unit) -> (&AtomicU64, u64) {
-        match unit {
-            Unit::Channel { class, proto, channel } => (&self.channels[class as usize][proto as usize], 1 << channel),
-            Unit::Pair { low, high } => {
+    /// Where it is noted whether a connection group is connected: a word, and the bit in it.
+    fn place(&self, group: ConnectionGroup) -> (&AtomicU64, u64) {
+        match group {
+            ConnectionGroup::Channel { class, proto, channel } => {
+                (&self.channels[class as usize][proto as usize], 1 << channel)
+            }
+            ConnectionGroup::Pair { low, high } => {
                 let peer = self.other(low, high);
                 (&self.peers[(peer / u64::BITS) as usize], 1 << (peer % u64::BITS))
             }
         }
     }
 
-    fn has(&self, unit: Unit) -> bool {
-        let (word, bit) = self.place(unit);
+    fn has(&self, group: ConnectionGroup) -> bool {
+        let (word, bit) = self.place(group);
         word.load(Ordering::Acquire) & bit != 0
     }
 
-    fn add(&self, unit: Unit) {
-        let (word, bit) = self.place(unit);
+    fn add(&self, group: ConnectionGroup) {
+        let (word, bit) = self.place(group);
         word.fetch_or(bit, Ordering::Release);
     }
 
@@ -179,7 +192,7 @@ pub struct Cut<'a> {
     pub choice: Choice,
     geometry: Geometry,
     /// By channel; at least one. Further channels repeat them.
-    programs: &'a [Program],
+    schedules: &'a [DeviceSchedule],
     table: Table,
     /// Further [`work_flag`]s.
     flags: u8,
@@ -203,11 +216,11 @@ impl Cut<'_> {
     /// The work item of a channel, complete but for the user's buffers.
     pub fn work(&self, channel: u32, datatype: DataType, operator: &Operator) -> Work {
         let work = self.geometry.work(channel, datatype, operator);
-        let program = self.programs[channel as usize % self.programs.len()];
+        let schedule = self.schedules[channel as usize % self.schedules.len()];
         Work {
             flags: work.flags | self.flags,
-            steps: program.steps,
-            nsteps: program.nsteps,
+            steps: schedule.steps,
+            nsteps: schedule.nsteps,
             links: self.table.channel(channel),
             nlinks: self.table.links,
             ..work
@@ -230,7 +243,7 @@ pub struct Schedules {
     machine: Machine,
     /// By the number of the function; none for one rank.
     options: Vec<Option<Options>>,
-    programs: Programs,
+    schedules: DeviceSchedules,
     /// By class and protocol.
     tables: Tables,
     connected: Connected,
@@ -297,14 +310,14 @@ impl Schedules {
         let software = context.driver().is_software();
         let links = wiring.map(|wiring| wiring.links(me.rank)).unwrap_or_default();
         let graph = wiring.map_or_else(|| Arc::new(Graph::of_host(nranks)), |wiring| wiring.graph().clone());
-        let image = Programs::compile(me.rank, &graph, agreed.channels, &links)?;
+        let image = DeviceSchedules::compile(me.rank, &graph, agreed.channels, &links)?;
         let links_at = image.steps().len().next_multiple_of(align_of::<LinkEnd>());
         let (mut tables, links_bytes) = tables(wiring.map(Wiring::sets).unwrap_or_default(), &links);
         let memory = DeviceMemory::zeroed(context, links_at + links_bytes as usize + 1)?;
         memory.write(0, image.steps())?;
         tables.iter_mut().flatten().flatten().for_each(|table| table.at += memory.address() + links_at as u64);
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
-        let machine = machine(software, agreed.crowd);
+        let machine = machine(software, agreed.oversubscription);
         Ok(Schedules {
             wait: WaitPolicy::choose(local, context.driver().no_wake()),
             threads: if software { THREADS.0 } else { THREADS.1 },
@@ -315,7 +328,7 @@ impl Schedules {
             options: if nranks > 1 { options(&machine, &graph, &agreed) } else { Vec::new() },
             graph,
             machine,
-            programs: image.at(memory.address()),
+            schedules: image.at(memory.address()),
             tables,
             connected: Connected::none(me.rank, nranks),
             _charge: ledger.charge(Use::Persist, memory.bytes()),
@@ -325,15 +338,15 @@ impl Schedules {
 
     /// Whether there is a schedule for a function; else its calls are sends and receives.
     pub fn has(&self, func: Func) -> bool {
-        Algo::ALL.into_iter().any(|algo| self.programs.collective(func, algo, 0).is_some())
+        Algo::ALL.into_iter().any(|algo| self.schedules.collective(func, algo, 0).is_some())
     }
 
     /// Chooses how a collective is carried out, and cuts it into channels and pieces.
     pub fn cut(&self, ask: &Ask) -> Result<Cut<'_>, Error> {
         let choice = self.choose(ask)?;
-        let programs = self.programs.collective(ask.func, choice.algo, ask.root);
-        let programs = programs.ok_or_else(|| Error::Internal(format!("no schedule for {ask:?} by {choice:?}")))?;
-        self.cut_as(choice, programs, ask, u32::MAX)
+        let schedules = self.schedules.collective(ask.func, choice.algo, ask.root);
+        let schedules = schedules.ok_or_else(|| Error::Internal(format!("no schedule for {ask:?} by {choice:?}")))?;
+        self.cut_as(choice, schedules, ask, u32::MAX)
     }
 
     /// Whether ranks ever ask each other for buffers in place of slots. All ranks come to the same answer.
@@ -346,23 +359,23 @@ impl Schedules {
     /// The answer depends on nothing that ranks do not have in common: what is registered is none of it.
     pub fn offered<'a>(&'a self, ask: &Ask, cut: &Cut<'a>, operator: &Operator) -> Result<Option<Offered<'a>>, Error> {
         let (func, algo) = (ask.func, zero_copy::algo(ask.func));
-        let allowed = Ways { algos: ask.algos.unwrap_or(!0), ..Ways::ALL };
+        let allowed = Candidates { algos: ask.algos.unwrap_or(!0), ..Candidates::ALL };
         let worth = self.offers() && ask.bytes(self.nranks) >= OFFER_BYTES && cut.choice.proto == Proto::Simple;
-        let open = self.agreed.ways(func).allows(algo, Proto::Simple) && allowed.allows(algo, Proto::Simple);
+        let open = self.agreed.candidates(func).allows(algo, Proto::Simple) && allowed.allows(algo, Proto::Simple);
         // A kernel scales what its own rank gives, and reads that of others as it is.
         if !worth || !open || operator.flags & work_flag::PRE != 0 {
             return Ok(None);
         }
-        let Some(programs) = self.programs.agreed(func, ask.root) else { return Ok(None) };
-        let mut direct = self.cut_as(Choice { algo, ..cut.choice }, programs, ask, OFFER_CHANNELS)?;
+        let Some(schedules) = self.schedules.agreed(func, ask.root) else { return Ok(None) };
+        let mut direct = self.cut_as(Choice { algo, ..cut.choice }, schedules, ask, OFFER_CHANNELS)?;
         direct.geometry.piece = direct.geometry.part;
         direct.flags = work_flag::OFFER;
         // Channels come to their own decisions, so each must move the same elements either way.
-        let fallback = match direct.channels() == 1 || cut.programs[0].nchunks == programs[0].nchunks {
-            true => cut.programs,
-            false => self.programs.collective(func, algo, ask.root).unwrap_or(cut.programs),
+        let fallback = match direct.channels() == 1 || cut.schedules[0].nchunks == schedules[0].nchunks {
+            true => cut.schedules,
+            false => self.schedules.collective(func, algo, ask.root).unwrap_or(cut.schedules),
         };
-        let choice = if fallback == cut.programs { cut.choice } else { direct.choice };
+        let choice = if fallback == cut.schedules { cut.choice } else { direct.choice };
         let channels = direct.channels().min(OFFER_CHANNELS);
         Ok(Some(Offered { direct, slots: self.cut_as(choice, fallback, ask, channels)? }))
     }
@@ -371,7 +384,7 @@ impl Schedules {
     pub fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
         let ask = Ask { func: Func::Send, count, datatype, root: 0, algos: None };
         let choice = Choice { algo: Algo::Direct, proto: Proto::Simple, us: 0.0 };
-        let mut cut = self.cut_as(choice, std::slice::from_ref(self.programs.half(half)), &ask, u32::MAX)?;
+        let mut cut = self.cut_as(choice, std::slice::from_ref(self.schedules.half(half)), &ask, u32::MAX)?;
         // The one link of the schedule is the one to, or from, the peer.
         cut.table.at = cut.table.end(self.link_place(half));
         cut.table.links = u32::from(half != Half::Copy);
@@ -389,23 +402,29 @@ impl Schedules {
         }
     }
 
-    fn cut_as<'a>(&self, choice: Choice, programs: &'a [Program], ask: &Ask, channels: u32) -> Result<Cut<'a>, Error> {
-        let Some(program) = programs.first() else {
+    fn cut_as<'a>(
+        &self,
+        choice: Choice,
+        schedules: &'a [DeviceSchedule],
+        ask: &Ask,
+        channels: u32,
+    ) -> Result<Cut<'a>, Error> {
+        let Some(schedule) = schedules.first() else {
             return Err(Error::Internal(format!("no channel has a schedule for {ask:?}")));
         };
         let alone = Table { at: 0, links: 0, channels: 1, slot_bytes: self.agreed.slot_bytes };
-        let table = self.tables[program.class as usize][choice.proto as usize].unwrap_or(alone);
+        let table = self.tables[schedule.class as usize][choice.proto as usize].unwrap_or(alone);
         let geometry = Geometry::new(&Request {
             count: ask.count,
             datatype: ask.datatype,
-            nchunks: program.nchunks,
+            nchunks: schedule.nchunks,
             blocks: has_blocks(ask.func),
             max_channels: table.channels.min(channels),
             slot_bytes: u64::from(table.slot_bytes),
             proto: choice.proto,
             min_channel_bytes: CHANNEL_BYTES,
         })?;
-        Ok(Cut { choice, geometry, programs, table, flags: 0 })
+        Ok(Cut { choice, geometry, schedules, table, flags: 0 })
     }
 
     fn choose(&self, ask: &Ask) -> Result<Choice, Error> {
@@ -417,8 +436,8 @@ impl Schedules {
             log::warn!("NCCL_ALGO leaves no algorithm for {name}; choosing among all that oxccl has");
         }
         let restricted = ask.algos.and_then(|algos| {
-            let ways = Ways { algos, ..self.agreed.ways(ask.func) };
-            self.machine.rank(ask.func, &self.graph, bytes, self.channels(bytes), ways).first().copied()
+            let candidates = Candidates { algos, ..self.agreed.candidates(ask.func) };
+            self.machine.rank(ask.func, &self.graph, bytes, self.channels(bytes), candidates).first().copied()
         });
         let choice = restricted.unwrap_or_else(|| options.choices.of(bytes));
         if log::log_enabled!(target: "TUNING", log::Level::Info) {
@@ -434,7 +453,7 @@ impl Schedules {
     /// "AllReduce 65536 B: direct/Simple, 1 channels, est. 9.0 us; ring/Simple 14.0 us".
     fn log_choice(&self, ask: &Ask, bytes: u64, choice: Choice) {
         let channels = self.channels(bytes);
-        let all = self.machine.rank(ask.func, &self.graph, bytes, channels, self.agreed.ways(ask.func));
+        let all = self.machine.rank(ask.func, &self.graph, bytes, channels, self.agreed.candidates(ask.func));
         let others = all.iter().filter(|other| (other.algo, other.proto) != (choice.algo, choice.proto));
         let name = |choice: &Choice| format!("{}/{}", choice.algo.name(), choice.proto.name());
         let others: String = others.map(|other| format!("; {} {:.1} us", name(other), other.us)).collect();
@@ -453,32 +472,34 @@ impl Schedules {
         Ok(self.machine.estimate(ask.func, choice.algo, choice.proto, self.nranks, bytes, self.channels(bytes)))
     }
 
-    /// Items at which a kernel leaves and marks every link of this rank that is connected, once the error report says that
-    /// it is to: they have no piece, so that nothing is ever moved.
-    pub fn farewell(&self) -> Vec<Work> {
-        let item = |program: Program, links, nlinks| Work {
-            steps: program.steps,
-            nsteps: program.nsteps,
+    /// Items at which a kernel leaves and marks every link of this rank that is connected, once the error report says
+    /// that it is to: they have no piece, so that nothing is ever moved.
+    pub fn goodbye(&self) -> Vec<Work> {
+        let item = |schedule: DeviceSchedule, links, nlinks| Work {
+            steps: schedule.steps,
+            nsteps: schedule.nsteps,
             links,
             nlinks,
             hi: 1,
             ..Work::default()
         };
         let mut items = Vec::new();
-        for unit in self.connected_units() {
-            match unit {
-                Unit::Channel { class, proto, channel } => {
+        for group in self.connected_groups() {
+            match group {
+                ConnectionGroup::Channel { class, proto, channel } => {
                     let table = self.tables[class as usize][proto as usize];
-                    let programs = self.programs.farewells(channel).iter().filter(|program| program.class == class);
+                    let schedules = self.schedules.goodbyes(channel).iter().filter(|schedule| schedule.class == class);
                     items.extend(
-                        programs.zip(table).map(|(program, table)| item(*program, table.channel(channel), table.links)),
+                        schedules
+                            .zip(table)
+                            .map(|(schedule, table)| item(*schedule, table.channel(channel), table.links)),
                     );
                 }
-                Unit::Pair { low, high } => {
+                ConnectionGroup::Pair { low, high } => {
                     let peer = self.connected.other(low, high);
                     let Some(table) = self.tables[LinkClass::Peer as usize][Proto::Simple as usize] else { continue };
                     for half in [Half::Send(peer), Half::Receive(peer)] {
-                        items.push(item(*self.programs.half(half), table.end(self.link_place(half)), 1));
+                        items.push(item(*self.schedules.half(half), table.end(self.link_place(half)), 1));
                     }
                 }
             }
@@ -486,69 +507,77 @@ impl Schedules {
         items
     }
 
-    /// The units that a cut needs and that are not connected.
-    pub fn missing(&self, cut: &Cut) -> impl Iterator<Item = Unit> {
-        let (class, proto) = (cut.programs[0].class, cut.choice.proto);
+    /// The connection groups that a cut needs and that are not connected.
+    pub fn missing(&self, cut: &Cut) -> impl Iterator<Item = ConnectionGroup> {
+        let (class, proto) = (cut.schedules[0].class, cut.choice.proto);
         let (needed, there) =
             (if cut.table.links == 0 { 0 } else { cut.channels() }, self.connected.channels(class, proto));
         let missing = (0..needed).filter(move |channel| there & 1 << channel == 0);
-        missing.map(move |channel| Unit::Channel { class, proto, channel })
+        missing.map(move |channel| ConnectionGroup::Channel { class, proto, channel })
     }
 
-    /// The unit that half of a message needs, if it is not connected.
-    pub fn missing_half(&self, half: Half) -> Option<Unit> {
+    /// The connection group that half of a message needs, if it is not connected.
+    pub fn missing_half(&self, half: Half) -> Option<ConnectionGroup> {
         let (Half::Send(peer) | Half::Receive(peer)) = half else { return None };
-        let unit = Unit::pair(self.rank, peer);
-        (!self.connected.has(unit)).then_some(unit)
+        let group = ConnectionGroup::pair(self.rank, peer);
+        (!self.connected.has(group)).then_some(group)
     }
 
-    /// Whether a unit is connected.
-    pub fn is_connected(&self, unit: Unit) -> bool {
-        self.connected.has(unit)
+    /// Whether a connection group is connected.
+    pub fn is_connected(&self, group: ConnectionGroup) -> bool {
+        self.connected.has(group)
     }
 
-    /// All units that are connected.
-    pub fn connected_units(&self) -> Vec<Unit> {
-        let mut units = Vec::new();
+    /// All connection groups that are connected.
+    pub fn connected_groups(&self) -> Vec<ConnectionGroup> {
+        let mut groups = Vec::new();
         for class in [LinkClass::Ring, LinkClass::Mesh] {
             for proto in Proto::ALL {
-                units.extend((0..self.agreed.channels).map(|channel| Unit::Channel { class, proto, channel }));
+                groups.extend((0..self.agreed.channels).map(|channel| ConnectionGroup::Channel {
+                    class,
+                    proto,
+                    channel,
+                }));
             }
         }
-        units.extend((0..self.nranks).filter(|peer| *peer != self.rank).map(|peer| Unit::pair(self.rank, peer)));
-        units.retain(|unit| self.is_connected(*unit));
-        units
+        groups.extend(
+            (0..self.nranks).filter(|peer| *peer != self.rank).map(|peer| ConnectionGroup::pair(self.rank, peer)),
+        );
+        groups.retain(|group| self.is_connected(*group));
+        groups
     }
 
-    /// Puts the ends of a unit's links, which are given in the order of [`Wiring::links`], on the device: from here on
-    /// launches may use them. No kernel knows of them yet.
+    /// Puts the ends of a connection group's links, which are given in the order of [`Wiring::links`], on the device:
+    /// from here on launches may use them. No kernel knows of them yet.
     ///
     /// # Errors
     /// What the driver gives.
-    pub fn connect(&self, unit: Unit, links: &[(LinkNeed, LinkAddresses)]) -> Result<(), Error> {
-        let (class, proto) = match unit {
-            Unit::Channel { class, proto, .. } => (class, proto),
-            Unit::Pair { .. } => (LinkClass::Peer, Proto::Simple),
+    pub fn connect(&self, group: ConnectionGroup, links: &[(LinkNeed, LinkAddresses)]) -> Result<(), Error> {
+        let (class, proto) = match group {
+            ConnectionGroup::Channel { class, proto, .. } => (class, proto),
+            ConnectionGroup::Pair { .. } => (LinkClass::Peer, Proto::Simple),
         };
         let table = self.tables[class as usize][proto as usize];
-        let table = table.ok_or_else(|| Error::Internal(format!("no room for links of {unit:?}")))?;
-        let (at, room) = match unit {
-            Unit::Channel { channel, .. } => (table.channel(channel), table.links),
-            Unit::Pair { low, high } => (table.end(self.link_place(Half::Send(self.connected.other(low, high)))), 2),
+        let table = table.ok_or_else(|| Error::Internal(format!("no room for links of {group:?}")))?;
+        let (at, room) = match group {
+            ConnectionGroup::Channel { channel, .. } => (table.channel(channel), table.links),
+            ConnectionGroup::Pair { low, high } => {
+                (table.end(self.link_place(Half::Send(self.connected.other(low, high)))), 2)
+            }
         };
         // Channels can have different numbers of links; there is room for the most in each.
-        let fits =
-            links.len() == room as usize || (links.len() < room as usize && matches!(unit, Unit::Channel { .. }));
+        let fits = links.len() == room as usize
+            || (links.len() < room as usize && matches!(group, ConnectionGroup::Channel { .. }));
         if !fits {
-            return Err(Error::Internal(format!("{} links of {unit:?}, where there is room for {room}", links.len())));
+            return Err(Error::Internal(format!("{} links of {group:?}, where there is room for {room}", links.len())));
         }
         let ends: Vec<LinkEnd> = links.iter().map(|(_, addresses)| link_end(addresses)).collect();
         self.memory.write((at - self.memory.address()) as usize, ends.as_bytes())?;
-        self.connected.add(unit);
+        self.connected.add(group);
         Ok(())
     }
 
-    /// No unit is connected any more. Nothing may be running or be launched meanwhile.
+    /// No connection group is connected any more. Nothing may be running or be launched meanwhile.
     pub fn disconnect(&self) {
         self.connected.clear();
     }
@@ -610,11 +639,12 @@ fn channels(agreed: &Agreed, bytes: u64) -> u32 {
 fn options(machine: &Machine, graph: &Graph, agreed: &Agreed) -> Vec<Option<Options>> {
     let mut all: Vec<Option<Options>> = Vec::new();
     for func in Func::COLLECTIVES {
-        let (ways, channels) = (agreed.ways(func), |bytes| channels(agreed, bytes));
-        let filtered = Choices::fill(machine, func, graph, ways, channels);
+        let (candidates, channels) = (agreed.candidates(func), |bytes| channels(agreed, bytes));
+        let filtered = Choices::fill(machine, func, graph, candidates, channels);
         let untold = AtomicBool::new(filtered.is_none());
-        let choices =
-            filtered.or_else(|| Choices::fill(machine, func, graph, Ways { algos: Ways::ALL.algos, ..ways }, channels));
+        let choices = filtered.or_else(|| {
+            Choices::fill(machine, func, graph, Candidates { algos: Candidates::ALL.algos, ..candidates }, channels)
+        });
         let place = func as usize;
         all.resize_with(all.len().max(place + 1), || None);
         all[place] = choices.map(|choices| Options { choices, untold });

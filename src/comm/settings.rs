@@ -8,7 +8,7 @@ use crate::device;
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
 use crate::plan::call::Func;
-use crate::plan::cost::Ways;
+use crate::plan::cost::Candidates;
 use crate::plan::layout::Proto;
 use crate::sys;
 use crate::transport::{self, PeerFacts};
@@ -28,7 +28,7 @@ const SLOT_RANGE: (i64, i64) = (4 << 10, 64 << 20);
 /// Communicators of a device and process that have slots of full size; twice as many have half.
 const FULL_SIZE_COMMS: usize = 8;
 /// The least size of a slot that the number of communicators leads to, in bytes: of a ring, and of other links.
-const CROWDED_SLOT: (u32, u32) = (16 << 10, 4 << 10);
+const SMALL_SLOT: (u32, u32) = (16 << 10, 4 << 10);
 /// The least compute capability for LL128, major × 10 + minor.
 const LL128_CAPABILITY: i32 = 70;
 /// Settings on which ranks should agree: a difference is a warning that names rank and variable.
@@ -53,7 +53,7 @@ pub(super) struct Settings {
     /// What `NCCL_BUFFSIZE` says.
     slot_bytes: Option<u32>,
     /// By place in [`filter::FUNCTIONS`].
-    pub ways: [Ways; filter::FUNCTIONS.len()],
+    pub candidates: [Candidates; filter::FUNCTIONS.len()],
     /// `NCCL_PROTO` says something.
     asks_protos: bool,
     pub agreement: Vec<(String, String)>,
@@ -76,33 +76,34 @@ pub struct Agreed {
     /// How often the size of other slots is halved.
     pub halvings: u32,
     /// What the filters leave, by place in [`filter::FUNCTIONS`].
-    pub ways: [Ways; filter::FUNCTIONS.len()],
+    pub candidates: [Candidates; filter::FUNCTIONS.len()],
     /// The most ranks for each processor on any host.
-    pub crowd: u32,
+    pub oversubscription: u32,
     /// Every rank can map the registered buffers of every other one, and may.
     pub maps_buffers: bool,
 }
 
 impl Agreed {
-    /// The ways that a function may be carried out in. Functions without a choice of algorithms use Simple, but for
-    /// where only LL is left to all others.
-    pub(super) fn ways(&self, func: Func) -> Ways {
+    /// The candidates of a function. Functions without a choice of algorithms use Simple, but
+    /// for where only LL is left to all others.
+    pub(super) fn candidates(&self, func: Func) -> Candidates {
         let place = filter::FUNCTIONS.iter().position(|known| *known == func);
         let protos = self.protos();
         let simple = 1 << Proto::Simple as u8;
-        let other = Ways { algos: Ways::ALL.algos, protos: if protos & simple != 0 { simple } else { protos } };
-        place.map_or(other, |place| self.ways[place])
+        let other =
+            Candidates { algos: Candidates::ALL.algos, protos: if protos & simple != 0 { simple } else { protos } };
+        place.map_or(other, |place| self.candidates[place])
     }
 
-    /// The size of a slot that is no ring's, where it would be `bytes`: less in processes with many communicators, and not
-    /// more than a ring's.
+    /// The size of a slot that is no ring's, where it would be `bytes`: less in processes with many communicators, and
+    /// not more than a ring's.
     pub(super) fn small_slot(&self, bytes: u32) -> u32 {
-        halved(bytes, self.halvings, CROWDED_SLOT.1).min(self.slot_bytes)
+        halved(bytes, self.halvings, SMALL_SLOT.1).min(self.slot_bytes)
     }
 
     /// The protocols that any function may use: bits `1 << proto`.
     pub(super) fn protos(&self) -> u8 {
-        self.ways.iter().fold(0, |all, ways| all | ways.protos)
+        self.candidates.iter().fold(0, |all, candidates| all | candidates.protos)
     }
 }
 
@@ -124,7 +125,7 @@ impl Settings {
             shm_disabled: params.flag(params::SHM_DISABLE),
             registers: params.flag(params::LOCAL_REGISTER),
             multi_rank_device: params.flag(params::MULTI_RANK_GPU_ENABLE),
-            ways: ways(&params)?,
+            candidates: candidates(&params)?,
             asks_protos: !params.text(params::PROTO).unwrap_or("").trim().is_empty(),
             slot_bytes: told.map(|slot| (slot.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(4096)),
             agreement: AGREE
@@ -135,14 +136,17 @@ impl Settings {
         })
     }
 
-    /// What this rank's filters leave, for [`PeerFacts::ways`].
-    pub(super) fn usable_ways(&self, capability: i32, software: bool) -> Vec<(u8, u8)> {
-        usable(self.ways, self.asks_protos, capability, software).iter().map(|ways| (ways.algos, ways.protos)).collect()
+    /// What this rank's filters leave, for [`PeerFacts::candidates`].
+    pub(super) fn usable_candidates(&self, capability: i32, software: bool) -> Vec<(u8, u8)> {
+        usable(self.candidates, self.asks_protos, capability, software)
+            .iter()
+            .map(|candidates| (candidates.algos, candidates.protos))
+            .collect()
     }
 
     /// The size of a ring's slot, in bytes, that this rank would like.
     pub(super) fn slot_bytes(&self, halvings: u32) -> u32 {
-        self.slot_bytes.unwrap_or_else(|| halved(SLOT_BYTES, halvings, CROWDED_SLOT.0))
+        self.slot_bytes.unwrap_or_else(|| halved(SLOT_BYTES, halvings, SMALL_SLOT.0))
     }
 
     /// The number of channels that this rank would like.
@@ -179,52 +183,52 @@ impl Range {
 
 /// What `NCCL_ALGO` and `NCCL_PROTO` leave to each function. No protocol means that the words leave none that is
 /// built.
-fn ways(params: &Snapshot) -> Result<[Ways; filter::FUNCTIONS.len()], Error> {
+fn candidates(params: &Snapshot) -> Result<[Candidates; filter::FUNCTIONS.len()], Error> {
     let text = |key: Key| params.text(key).unwrap_or("");
     let refuse = |key: Key, why: String| Error::InvalidUsage(format!("{}={}: {why}", key.param().name, text(key)));
-    let mut all = [Ways::ALL; filter::FUNCTIONS.len()];
-    for (ways, func) in all.iter_mut().zip(filter::FUNCTIONS) {
-        ways.algos = filter::algorithms(text(params::ALGO), func).map_err(|why| refuse(params::ALGO, why))?;
-        ways.protos = filter::protocols(text(params::PROTO), func).map_err(|why| refuse(params::PROTO, why))?;
+    let mut all = [Candidates::ALL; filter::FUNCTIONS.len()];
+    for (candidates, func) in all.iter_mut().zip(filter::FUNCTIONS) {
+        candidates.algos = filter::algorithms(text(params::ALGO), func).map_err(|why| refuse(params::ALGO, why))?;
+        candidates.protos = filter::protocols(text(params::PROTO), func).map_err(|why| refuse(params::PROTO, why))?;
     }
     Ok(all)
 }
 
-/// What a device can do of what the words leave. The software device has no LL128: a host's stores to a line of 128 bytes
-/// are several; and so are those of GPUs before compute capability 7.0. Where nobody asks, LL128 is not used at all,
-/// and LL not on the software device, where it gains nothing.
+/// What a device can do of what the words leave. The software device has no LL128: a host's stores to a line of 128
+/// bytes are several; and so are those of GPUs before compute capability 7.0. Where nobody asks, LL128 is not used at
+/// all, and LL not on the software device, where it gains nothing.
 fn usable(
-    mut ways: [Ways; filter::FUNCTIONS.len()],
+    mut candidates: [Candidates; filter::FUNCTIONS.len()],
     asked: bool,
     capability: i32,
     software: bool,
-) -> [Ways; filter::FUNCTIONS.len()] {
+) -> [Candidates; filter::FUNCTIONS.len()] {
     let (simple, ll, ll128) = (1 << Proto::Simple as u8, 1 << Proto::Ll as u8, 1 << Proto::Ll128 as u8);
-    for ways in &mut ways {
+    for candidates in &mut candidates {
         match (asked, software) {
-            (false, true) => ways.protos = simple,
-            (false, false) => ways.protos = simple | ll,
-            (true, true) if ways.protos == ll128 => {
-                simple_instead(ways, "only LL128, which the software device does not have")
+            (false, true) => candidates.protos = simple,
+            (false, false) => candidates.protos = simple | ll,
+            (true, true) if candidates.protos == ll128 => {
+                simple_instead(candidates, "only LL128, which the software device does not have")
             }
-            (true, false) if ways.protos == ll128 && capability < LL128_CAPABILITY => {
-                simple_instead(ways, "only LL128, which needs a GPU of compute capability 7.0 or later");
+            (true, false) if candidates.protos == ll128 && capability < LL128_CAPABILITY => {
+                simple_instead(candidates, "only LL128, which needs a GPU of compute capability 7.0 or later");
             }
-            (true, _) if ways.protos == 0 => simple_instead(ways, "no protocol"),
+            (true, _) if candidates.protos == 0 => simple_instead(candidates, "no protocol"),
             _ => {}
         }
         if software || capability < LL128_CAPABILITY {
-            ways.protos &= !ll128;
+            candidates.protos &= !ll128;
         }
     }
-    ways
+    candidates
 }
 
 /// Simple, in place of what `NCCL_PROTO` leaves; told once.
-fn simple_instead(ways: &mut Ways, left: &str) {
+fn simple_instead(candidates: &mut Candidates, left: &str) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| log::warn!("NCCL_PROTO leaves {left}; using Simple"));
-    ways.protos = 1 << Proto::Simple as u8;
+    candidates.protos = 1 << Proto::Simple as u8;
 }
 
 fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
@@ -316,11 +320,11 @@ pub(super) fn check_devices(peers: &[PeerFacts], me: u32, allowed: bool) -> Resu
 /// What all ranks will do: nobody gets more channels or larger slots than it asked for, and a way is open where all
 /// leave it open (a difference between the variables has been warned of).
 pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
-    let mut ways = [Ways::ALL; filter::FUNCTIONS.len()];
-    for (place, common) in ways.iter_mut().enumerate() {
+    let mut candidates = [Candidates::ALL; filter::FUNCTIONS.len()];
+    for (place, common) in candidates.iter_mut().enumerate() {
         for peer in peers {
-            let theirs = peer.ways.get(place).copied().unwrap_or((0, 0));
-            *common = Ways { algos: common.algos & theirs.0, protos: common.protos & theirs.1 };
+            let theirs = peer.candidates.get(place).copied().unwrap_or((0, 0));
+            *common = Candidates { algos: common.algos & theirs.0, protos: common.protos & theirs.1 };
         }
         if common.protos == 0 {
             common.protos = 1 << Proto::Simple as u8;
@@ -330,8 +334,8 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
         channels: peers.iter().map(|peer| peer.channels).min().unwrap_or(1),
         slot_bytes: peers.iter().map(|peer| peer.slot_bytes).min().unwrap_or(SLOT_BYTES),
         halvings: peers.iter().map(|peer| peer.halvings).max().unwrap_or(0),
-        ways,
-        crowd: peers.iter().map(|peer| crowd(peers, peer)).max().unwrap_or(1),
+        candidates,
+        oversubscription: peers.iter().map(|peer| oversubscription(peers, peer)).max().unwrap_or(1),
         maps_buffers: peers.iter().all(|peer| peer.registers) && all_pairs(peers, transport::maps_buffers),
     };
     if agreed.protos() & 1 << Proto::Ll128 as u8 != 0 && !all_pairs(peers, transport::keeps_lines_whole) {
@@ -351,7 +355,7 @@ pub(super) fn without_peer_memory(agreed: &mut Agreed) {
 }
 
 /// Ranks for each processor where a rank is.
-fn crowd(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
+fn oversubscription(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
     let here = peers.iter().filter(|peer| peer.host.same_host(&at.host));
     let (ranks, cpus) = here.fold((0u32, u32::MAX), |(ranks, cpus), peer| (ranks + 1, cpus.min(peer.cpus)));
     ranks.div_ceil(cpus.max(1))
@@ -360,11 +364,11 @@ fn crowd(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
 /// Takes LL128 away: a link may be in other memory than a peer device's that is reached over NVLink.
 fn without_whole_lines(agreed: &mut Agreed) {
     let ll128 = 1 << Proto::Ll128 as u8;
-    for ways in &mut agreed.ways {
-        if ways.protos == ll128 {
-            simple_instead(ways, "only LL128, which needs NVLink between all devices");
+    for candidates in &mut agreed.candidates {
+        if candidates.protos == ll128 {
+            simple_instead(candidates, "only LL128, which needs NVLink between all devices");
         }
-        ways.protos &= !ll128;
+        candidates.protos &= !ll128;
     }
 }
 
@@ -396,7 +400,7 @@ mod tests {
             capability: 90,
             reachable: vec![[0; 16], [1; 16]],
             linked: vec![[0; 16], [1; 16]],
-            post: [rank as u8; 16],
+            mailbox: [rank as u8; 16],
             links: u64::from(rank),
             p2p_disabled: false,
             shm_disabled: false,
@@ -404,7 +408,7 @@ mod tests {
             channels: 2 + rank,
             slot_bytes: 8192 >> rank,
             halvings: rank,
-            ways: vec![(!0, protos); filter::FUNCTIONS.len()],
+            candidates: vec![(!0, protos); filter::FUNCTIONS.len()],
             cpus: 2 - rank,
         };
         (0..2).map(one).collect()
@@ -413,7 +417,7 @@ mod tests {
     #[test]
     fn slots_shrink_with_the_number_of_communicators() {
         assert_eq!([0, 1, 8, 9, 16, 17, 32, 1000].map(halvings), [0, 0, 0, 1, 1, 2, 2, 7]);
-        let ring = |comms| halved(SLOT_BYTES, halvings(comms), CROWDED_SLOT.0);
+        let ring = |comms| halved(SLOT_BYTES, halvings(comms), SMALL_SLOT.0);
         assert_eq!([8, 9, 40, 100, 1 << 30].map(|comms| ring(comms) >> 10), [256, 128, 32, 16, 16]);
         assert_eq!([0, 1, 2, 9].map(|halvings| halved(20 << 10, halvings, 4 << 10) >> 10), [20, 8, 4, 4]);
         let agreed = agree(&peers(SIMPLE));
@@ -424,12 +428,15 @@ mod tests {
     fn a_way_is_open_where_all_leave_it_open() {
         for protos in [SIMPLE, LL, SIMPLE | LL, LL128, SIMPLE | LL | LL128] {
             let agreed = agree(&peers(protos));
-            assert_eq!((agreed.channels, agreed.slot_bytes, agreed.crowd, agreed.protos()), (2, 4096, 2, protos));
+            assert_eq!(
+                (agreed.channels, agreed.slot_bytes, agreed.oversubscription, agreed.protos()),
+                (2, 4096, 2, protos)
+            );
         }
         let mut mixed = peers(LL);
-        mixed[1].ways = vec![(!0, SIMPLE); filter::FUNCTIONS.len()];
+        mixed[1].candidates = vec![(!0, SIMPLE); filter::FUNCTIONS.len()];
         assert_eq!(agree(&mixed).protos(), SIMPLE);
-        mixed[1].ways = Vec::new();
+        mixed[1].candidates = Vec::new();
         assert_eq!(agree(&mixed).protos(), SIMPLE);
     }
 
@@ -448,8 +455,8 @@ mod tests {
 
     #[test]
     fn functions_without_a_choice_use_simple_if_there_is_any() {
-        assert_eq!(agree(&peers(SIMPLE | LL)).ways(Func::AlltoAll).protos, SIMPLE);
-        assert_eq!(agree(&peers(LL)).ways(Func::Gather).protos, LL);
+        assert_eq!(agree(&peers(SIMPLE | LL)).candidates(Func::AlltoAll).protos, SIMPLE);
+        assert_eq!(agree(&peers(LL)).candidates(Func::Gather).protos, LL);
     }
 
     #[test]

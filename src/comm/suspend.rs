@@ -1,4 +1,5 @@
-//! Memory that a communicator gives up for a while (`ncclCommSuspend`, spec §3.4), and how much it has (`ncclCommMemStats`).
+//! Memory that a communicator gives up for a while (`ncclCommSuspend`, spec §3.4), and how much it has
+//! (`ncclCommMemStats`).
 
 use std::sync::atomic::Ordering;
 
@@ -75,12 +76,12 @@ impl Comm {
         }
     }
 
-    /// Gives the memory of all links up, and the mappings of registered memory, when all ranks have called this and their
-    /// operations have ended. Messages that were sent and not received are lost.
+    /// Gives the memory of all links up, and the mappings of registered memory, when all ranks have called this and
+    /// their operations have ended. Messages that were sent and not received are lost.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] where the communicator is suspended already; what the launched operations give; what ends the
-    /// wait for other ranks, and then the communicator has failed.
+    /// [`Error::InvalidUsage`] where the communicator is suspended already; what the launched operations give; what
+    /// ends the wait for other ranks, and then the communicator has failed.
     pub fn suspend(&self) -> Result<(), Error> {
         if self.suspended.swap(true, Ordering::AcqRel) {
             return Err(Error::InvalidUsage("ncclCommSuspend: the communicator is suspended already".to_string()));
@@ -91,7 +92,7 @@ impl Comm {
             // From here on no kernel of any rank uses a link.
             self.meet()?;
             super::settle_graphs();
-            *self.to_reconnect.lock() = if self.has_graphs() { parts.schedules.connected_units() } else { Vec::new() };
+            *self.to_reconnect.lock() = if self.has_graphs() { parts.schedules.connected_groups() } else { Vec::new() };
             parts.schedules.disconnect();
             links.unmap();
             parts.registrations.iter().for_each(|registrations| registrations.unmap());
@@ -103,21 +104,21 @@ impl Comm {
         Ok(())
     }
 
-    /// Makes a suspended communicator usable again, when all ranks have called this. Links are connected when they are next
-    /// needed; those of graphs that were captured before at once.
+    /// Makes a suspended communicator usable again, when all ranks have called this. Links are connected when they are
+    /// next needed; those of graphs that were captured before at once.
     ///
     /// # Errors
-    /// [`Error::InvalidUsage`] where the communicator is not suspended; what ends the wait for other ranks, and then the
-    /// communicator has failed.
+    /// [`Error::InvalidUsage`] where the communicator is not suspended; what ends the wait for other ranks, and then
+    /// the communicator has failed.
     pub fn resume(&self) -> Result<(), Error> {
         if !self.suspended.load(Ordering::Acquire) {
             return Err(Error::InvalidUsage("ncclCommResume: the communicator is not suspended".to_string()));
         }
         if self.parts.get().is_some_and(|parts| parts.links.is_some()) {
             self.meet()?;
-            let units = std::mem::take(&mut *self.to_reconnect.lock());
-            if !units.is_empty() {
-                self.connect(&units, true)?;
+            let groups = std::mem::take(&mut *self.to_reconnect.lock());
+            if !groups.is_empty() {
+                self.connect(&groups, true)?;
             }
         }
         self.suspended.store(false, Ordering::Release);

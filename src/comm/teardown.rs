@@ -9,7 +9,7 @@ use super::init::MIXED_GRAPHS;
 use super::{Comm, State, arena};
 use crate::device::gate;
 use crate::error::Error;
-use crate::health::Board;
+use crate::health::FlightRecorder;
 use crate::plan::layout::kernel_error;
 use crate::sys;
 use crate::transport::PeerFacts;
@@ -19,7 +19,8 @@ pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two looks at the stream during an abort.
 const ABORT_NAP: Duration = Duration::from_micros(200);
 
-/// Ended communicators whose memory is not freed yet: nobody else may be the last to drop one. They have no handle any more.
+/// Ended communicators whose memory is not freed yet: nobody else may be the last to drop one. They have no handle any
+/// more.
 static ENDED: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
 
 impl Comm {
@@ -57,8 +58,8 @@ impl Comm {
     ///
     /// # Errors
     /// The failure of a communicator that has failed: nothing is freed then, abort does that. [`Error::Cuda`] where its
-    /// context or device is lost; it is freed all the same. [`Error::InvalidArgument`] where somebody else aborts or destroys it
-    /// meanwhile.
+    /// context or device is lost; it is freed all the same. [`Error::InvalidArgument`] where somebody else aborts or
+    /// destroys it meanwhile.
     pub fn destroy(self: &Arc<Comm>) -> Result<(), Error> {
         if self.is_inherited() {
             return Ok(());
@@ -104,7 +105,7 @@ impl Comm {
     /// Ends waits and kernels.
     pub(super) fn stop(&self) {
         self.cancel.fire();
-        self.kin.stop_deriving();
+        self.derivations.stop_deriving();
         if let Some(parts) = self.parts.get() {
             parts.flag.raise();
         }
@@ -190,8 +191,8 @@ impl Comm {
         parts.order.try_lock().map_or(Ok(false), |order| order.is_idle())
     }
 
-    /// The devices on which it has memory: its own, and those of ranks of this process, whose memory lives until the last
-    /// that has used it lets it go.
+    /// The devices on which it has memory: its own, and those of ranks of this process, whose memory lives until the
+    /// last that has used it lets it go.
     fn devices_of_memory(&self) -> impl Iterator<Item = i32> {
         let peers = self.parts.get().map_or(&[][..], |parts| &parts.peers);
         let mine = peers.get(self.rank as usize).map(|mine| (mine.process, &mine.host));
@@ -212,12 +213,12 @@ impl Comm {
     pub(super) fn kernel_failure(&self) -> Option<Error> {
         let parts = self.parts.get()?;
         let report = parts.flag.error();
-        let trouble = parts.board.as_ref().is_some_and(Board::trouble);
+        let trouble = parts.recorder.as_ref().is_some_and(FlightRecorder::trouble);
         if matches!(report[0], kernel_error::NONE | kernel_error::ABORTED) && !trouble {
             return None;
         }
         let [code, peer, serial, ..] = report;
-        let known = parts.board.as_ref().and_then(Board::disagreement).map(Error::InvalidUsage);
+        let known = parts.recorder.as_ref().and_then(FlightRecorder::disagreement).map(Error::InvalidUsage);
         Some(match (code, known) {
             (kernel_error::NONE | kernel_error::ABORTED, Some(error)) => error,
             (kernel_error::NONE | kernel_error::ABORTED, None) => {
@@ -236,8 +237,8 @@ impl Comm {
         })
     }
 
-    /// From here on nothing is launched: a launch looks at the state under the same lock. False: at the deadline somebody
-    /// was still launching. The driver keeps a launch waiting while its stream is full.
+    /// From here on nothing is launched: a launch looks at the state under the same lock. False: at the deadline
+    /// somebody was still launching. The driver keeps a launch waiting while its stream is full.
     fn refuse_launches(&self, deadline: Instant) -> bool {
         let order = self.parts.get().map(|parts| parts.order.try_lock_until(deadline));
         *self.state.lock() = State::Ended;
@@ -245,9 +246,9 @@ impl Comm {
     }
 
     fn end(self: &Arc<Comm>, what: &str) {
-        self.kin.stop_deriving();
-        if let Some(board) = self.parts.get().and_then(|parts| parts.board.as_ref()) {
-            board.end();
+        self.derivations.stop_deriving();
+        if let Some(recorder) = self.parts.get().and_then(|parts| parts.recorder.as_ref()) {
+            recorder.end();
         }
         // Sockets close now even if another thread still holds the communicator.
         let bootstrap = self.parts.get().and_then(|parts| parts.bootstrap.lock().take());
@@ -266,8 +267,8 @@ fn ended() -> MutexGuard<'static, Vec<Arc<Comm>>> {
     ENDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All ended communicators, which the caller is to free. In a forked child none where the list is locked: who has locked it may
-/// be missing.
+/// All ended communicators, which the caller is to free. In a forked child none where the list is locked: who has
+/// locked it may be missing.
 fn take_ended() -> Vec<Arc<Comm>> {
     if sys::forks() > 0 && matches!(ENDED.try_lock(), Err(TryLockError::WouldBlock)) {
         return Vec::new();
@@ -275,10 +276,10 @@ fn take_ended() -> Vec<Arc<Comm>> {
     std::mem::take(&mut *ended())
 }
 
-/// Frees ended communicators that nobody uses any more, but none on a device where a kernel may wait for a peer, or behind
-/// work of the user's: freeing waits for the device, and the caller may be the one who is to abort that kernel's
-/// communicator, or whom that kernel waits for. Threads that are still inside one, and graphs, keep it; the next call here
-/// frees it.
+/// Frees ended communicators that nobody uses any more, but none on a device where a kernel may wait for a peer, or
+/// behind work of the user's: freeing waits for the device, and the caller may be the one who is to abort that kernel's
+/// communicator, or whom that kernel waits for. Threads that are still inside one, and graphs, keep it; the next call
+/// here frees it.
 pub fn free_ended() {
     super::settle_graphs();
     // Not under the lock: what the driver is asked may end graphs.

@@ -1,11 +1,11 @@
-//! A look at the other ranks while a collective does not end. Whoever asks for the communicator's state looks, as the watchdogs
-//! of frameworks do all the time; nobody else has to pay for it.
+//! A look at the other ranks while a collective does not end. Whoever asks for the communicator's state looks, as the
+//! watchdogs of frameworks do all the time; nobody else has to pay for it.
 
 use std::time::{Duration, Instant};
 
 use super::{Comm, State};
 use crate::error::Error;
-use crate::health::{Board, Peer, Record, Verdict, Waiting};
+use crate::health::{FlightRecorder, Peer, Record, Verdict, Waiting};
 use crate::log::Place;
 use crate::params;
 use crate::plan::layout::kernel_error;
@@ -24,11 +24,11 @@ pub(super) struct Watch {
 }
 
 impl Comm {
-    /// Looks for ranks that the last collective waits for in vain: one that is gone makes the communicator fail, one that
-    /// does not come is named once.
+    /// Looks for ranks that the last collective waits for in vain: one that is gone makes the communicator fail, one
+    /// that does not come is named once.
     pub(super) fn look_at_peers(&self) {
         let Some(parts) = self.parts.get().filter(|_| !self.is_halted()) else { return };
-        let (Some(board), Some(links)) = (&parts.board, &parts.links) else { return };
+        let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
         // Somebody else looks already.
         let Some(mut watch) = self.watch.try_lock() else { return };
         let now = watch.start.get_or_insert_with(Instant::now).elapsed();
@@ -38,7 +38,7 @@ impl Comm {
         watch.next = now + LOOK;
         // A message waits for one peer only, a call without elements for none.
         let waits = |record: &Record| record.count > 0 && self.ends_with_collective() && !self.is_idle();
-        let Some(mine) = board.last(board.mine()).filter(waits) else {
+        let Some(mine) = recorder.last(recorder.mine()).filter(waits) else {
             watch.waiting = None;
             return;
         };
@@ -46,7 +46,7 @@ impl Comm {
             watch.waiting = Some(Waiting::new(mine, now));
         }
         let Some(waiting) = watch.waiting.as_mut().filter(|waiting| waiting.is_due(now)) else { return };
-        match waiting.judge(self.rank, &peers(board, links), now, late()) {
+        match waiting.judge(self.rank, &peers(recorder, links), now, late()) {
             Verdict::Patience => {}
             Verdict::Late(text) => log::warn!("comm {:#x}: {text}", self.handle()),
             Verdict::Lost(rank, text) => {
@@ -65,12 +65,12 @@ fn late() -> Option<Duration> {
 }
 
 /// The other ranks of the host. What a rank that is gone has written is there: it is read afterwards.
-fn peers(board: &Board, links: &Links) -> Vec<Peer> {
-    let others = board.ranks().iter().enumerate().filter(|(place, _)| *place != board.mine());
+fn peers(recorder: &FlightRecorder, links: &Links) -> Vec<Peer> {
+    let others = recorder.ranks().iter().enumerate().filter(|(place, _)| *place != recorder.mine());
     others
         .map(|(place, rank)| {
             let gone = links.is_gone(*rank);
-            Peer { rank: *rank, gone, ended: board.has_ended(place), last: board.last(place) }
+            Peer { rank: *rank, gone, ended: recorder.has_ended(place), last: recorder.last(place) }
         })
         .collect()
 }

@@ -22,8 +22,9 @@ const MOVE_REFERENCE: c_uint = 1;
 
 /// What a graph keeps alive.
 pub trait Kept: Send + Sync + 'static {
-    /// The graph, its copies and everything made of them are gone, and nothing of them runs any more. Called once, on any
-    /// thread, perhaps inside a call of the driver: it must not call CUDA, and must not wait for who may be inside CUDA.
+    /// The graph, its copies and everything made of them are gone, and nothing of them runs any more. Called once, on
+    /// any thread, perhaps inside a call of the driver: it must not call CUDA, and must not wait for who may be inside
+    /// CUDA.
     fn graph_gone(self: Arc<Self>);
 }
 
@@ -35,11 +36,12 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// The capture of a stream of the context; none where the stream carries out what it is given. The context must be current.
+    /// The capture of a stream of the context; none where the stream carries out what it is given. The context must be
+    /// current.
     ///
     /// # Errors
-    /// [`Error::Cuda`] for no stream at all, for a capture that was invalidated, and for the legacy stream while it may not
-    /// be used; [`Error::InvalidUsage`] where the driver is too old.
+    /// [`Error::Cuda`] for no stream at all, for a capture that was invalidated, and for the legacy stream while it may
+    /// not be used; [`Error::InvalidUsage`] where the driver is too old.
     pub fn of(context: &Context, stream: Stream) -> Result<Option<Capture>, Error> {
         let driver = context.driver();
         let mut status = NOT_CAPTURING;

@@ -64,8 +64,8 @@ pub struct DeviceFacts {
 /// The driver's handle of a context, and its number where the driver has numbers: handles are used again.
 pub type ContextKey = (usize, Option<u64>);
 
-/// A context, with a stream of its own for set-up work. A primary one is retained; others belong to whoever made them, and
-/// may go at any time, as a primary one does by a reset. Dropping it releases both.
+/// A context, with a stream of its own for set-up work. A primary one is retained; others belong to whoever made them,
+/// and may go at any time, as a primary one does by a reset. Dropping it releases both.
 pub struct Context {
     driver: &'static Driver,
     device: i32,
@@ -95,8 +95,8 @@ impl Context {
         Context::open(driver, device, raw, true)
     }
 
-    /// The context that the calling thread works in: its current one, else the primary one of device 0, as in the runtime
-    /// API.
+    /// The context that the calling thread works in: its current one, else the primary one of device 0, as in the
+    /// runtime API.
     ///
     /// # Errors
     /// As [`Context::retain`].
@@ -219,8 +219,8 @@ impl Context {
         (self.raw.addr(), self.number)
     }
 
-    /// Checks that a stream is one of this context, before a call on it. Default streams are those of this context, unless
-    /// another context of its device is current, which has streams of the same names.
+    /// Checks that a stream is one of this context, before a call on it. Default streams are those of this context,
+    /// unless another context of its device is current, which has streams of the same names.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a stream of another context, which is named; what the driver gives for no stream.
@@ -233,8 +233,8 @@ impl Context {
             }
         } else {
             // SAFETY: the pointer is to a live variable; the driver checks the stream.
-            self.driver
-                .check("cuStreamGetCtx", unsafe { (self.driver.table.stream_context)(stream.raw(), &mut owner) })?;
+            let code = unsafe { (self.driver.table.stream_context)(stream.raw(), &mut owner) };
+            self.driver.check("cuStreamGetCtx", code)?;
         }
         if owner == self.raw {
             return Ok(());

@@ -12,7 +12,8 @@ use crate::error::Error;
 
 /// `CU_EVENT_DISABLE_TIMING`: the cheap kind.
 const DISABLE_TIMING: c_uint = 2;
-/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: a node of the graph that is captured, which acts at each launch.
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: a node of the graph that is captured, which acts at each
+/// launch.
 const EXTERNAL: c_uint = 1;
 
 /// A CUDA event without timing. Dropping it destroys it; work that waits for it is not affected.
@@ -51,8 +52,8 @@ impl Event {
         driver.check("cuStreamWaitEvent", unsafe { (driver.table.stream_wait)(stream.raw(), self.raw, 0) })
     }
 
-    /// Adds to the capture of a stream that every launch of the graph records the event here. The stream's context must be
-    /// current.
+    /// Adds to the capture of a stream that every launch of the graph records the event here. The stream's context must
+    /// be current.
     pub fn record_at_launch(&self, stream: Stream) -> Result<(), Error> {
         let driver = self.context.driver();
         let table = capture::table(driver)?;

@@ -1,7 +1,7 @@
 //! Launches and allocations of a device that keep out of each other's way.
 //!
-//! `cuMemAlloc` may wait for what runs on the device, and a kernel for a peer that waits for the memory. Whoever allocates
-//! while nothing runs must know that nothing is launched meanwhile.
+//! `cuMemAlloc` may wait for what runs on the device, and a kernel for a peer that waits for the memory. Whoever
+//! allocates while nothing runs must know that nothing is launched meanwhile.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -21,8 +21,8 @@ pub fn launching(device: i32) -> RwLockReadGuard<'static, ()> {
     gate(device).read_recursive()
 }
 
-/// To be held while memory is allocated or freed on a device on which nothing runs; none where something is being launched, or
-/// somebody else does so.
+/// To be held while memory is allocated or freed on a device on which nothing runs; none where something is being
+/// launched, or somebody else does so.
 pub fn allocating(device: i32) -> Option<RwLockWriteGuard<'static, ()>> {
     gate(device).try_write()
 }

@@ -174,8 +174,9 @@ impl Drop for RegisteredMemory {
     }
 }
 
-/// Pinned host memory that kernels can reach, zeroed when it is made. Dropping it frees it. The memory is this library's and
-/// only registered with CUDA, so that the host can use it when the context is gone, too. The fields drop in this order.
+/// Pinned host memory that kernels can reach, zeroed when it is made. Dropping it frees it. The memory is this
+/// library's and only registered with CUDA, so that the host can use it when the context is gone, too. The fields drop
+/// in this order.
 pub struct HostMemory {
     registered: RegisteredMemory,
     memory: SharedMemory,

@@ -50,8 +50,8 @@ struct Access {
 
 const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
 
-/// Device memory that is mapped in this process, made here or by another one. Dropping it unmaps it; the memory lives until
-/// nobody has it mapped, in any process.
+/// Device memory that is mapped in this process, made here or by another one. Dropping it unmaps it; the memory lives
+/// until nobody has it mapped, in any process.
 pub struct PhysicalMemory {
     context: Arc<Context>,
     address: u64,
@@ -66,8 +66,8 @@ impl PhysicalMemory {
         context.driver().virtual_memory.is_some() && ATTRIBUTES.into_iter().all(has)
     }
 
-    /// Allocates memory of at least `bytes` bytes, of which the first `zeroed` are zero; and a descriptor by which others can
-    /// map it.
+    /// Allocates memory of at least `bytes` bytes, of which the first `zeroed` are zero; and a descriptor by which
+    /// others can map it.
     ///
     /// # Errors
     /// [`Error::Cuda`] where the device has no memory, or the driver cannot do this.
@@ -91,8 +91,8 @@ impl PhysicalMemory {
         driver.check("cuMemGetAllocationGranularity", code)?;
         let (bytes, mut handle) = (bytes.next_multiple_of(unit.max(1)), 0);
         // SAFETY: as above.
-        driver
-            .check("cuMemCreate", unsafe { (table.create)(&mut handle, bytes, (&raw const properties).cast(), 0) })?;
+        let code = unsafe { (table.create)(&mut handle, bytes, (&raw const properties).cast(), 0) };
+        driver.check("cuMemCreate", code)?;
         let handle = Handle { table, handle };
         let mut fd: c_int = -1;
         // SAFETY: the pointer is to a live integer, which is what this kind of handle is.

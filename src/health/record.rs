@@ -2,9 +2,9 @@
 
 use crate::plan::call::{DataType, Func, Op};
 
-/// Words of 64 bits that a record takes on a board.
+/// Words of 64 bits that a record takes on a flight recorder.
 pub const WORDS: usize = 4;
-/// The number of a user's operator on a board: one past the last built-in one.
+/// The number of a user's operator on a flight recorder: one past the last built-in one.
 const USER_OP: u8 = Op::Avg as u8 + 1;
 
 /// A collective call, in what all ranks must say alike.
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_survive_the_board(serial: u64, root: u32, count: u64, func in 0..11u8, datatype in 0..12u8, op in 0..6u8) {
+        fn records_survive_the_recorder(serial: u64, root: u32, count: u64, func in 0..11u8, datatype in 0..12u8, op in 0..6u8) {
             let record = Record { serial, func, datatype, op, root, count };
             prop_assert_eq!(Record::from_words(record.to_words()), Some(record));
             prop_assert!(!record.text().is_empty());

@@ -4,7 +4,7 @@ use crate::plan::offer::Tag;
 
 /// Bytes of a CUDA inter-process handle.
 const HANDLE: usize = 64;
-/// Words of 64 bits that a record takes on a board.
+/// Words of 64 bits that a record takes on a flight recorder.
 pub const WORDS: usize = 4 + HANDLE / size_of::<u64>();
 
 /// Registered memory.
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_survive_the_board() {
+    fn records_survive_the_recorder() {
         let handle = std::array::from_fn(|i| i as u8);
         let record = Registered { tag: Tag::new(9, 77), base: 0x7f00_0000_0000, bytes: 1 << 33, handle };
         assert_eq!(Registered::from_words(Registered::to_words(Some(record))), Some(record));

@@ -6,8 +6,8 @@ use super::record::Record;
 
 /// A collective that has not ended for so long is looked at. In shorter time nothing is asked of the system.
 pub const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a collective may go on after the end of a rank that has called it, too: what the rank had to send may be there, and
-/// wait behind other work of the stream.
+/// How long a collective may go on after the end of a rank that has called it, too: what the rank had to send may be
+/// there, and wait behind other work of the stream.
 pub const GONE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Another rank, as far as this one sees it.

@@ -9,8 +9,8 @@ use crate::comm::{Comm, Outcome, handover, jobs};
 use crate::error::Error;
 use crate::log::{Place, failure};
 
-/// How long a call on the calling thread's default stream waits for its links, so that it is enqueued when it returns: nobody
-/// else can do it. Links take some milliseconds, unless a peer was stopped.
+/// How long a call on the calling thread's default stream waits for its links, so that it is enqueued when it returns:
+/// nobody else can do it. Links take some milliseconds, unless a peer was stopped.
 const OWN_STREAM_WAIT: Duration = Duration::from_millis(200);
 
 /// Connects links and launches, in the background.
@@ -29,8 +29,9 @@ pub(super) fn connect_and_launch(all: Vec<Prepared>) -> Result<Outcome, Error> {
     })
 }
 
-/// Starts a thread that does some `work`, connects the links and launches; with `own_thread`, the calling thread launches when
-/// it next calls the library. The communicators are busy until everything is enqueued, and fail all if something fails.
+/// Starts a thread that does some `work`, connects the links and launches; with `own_thread`, the calling thread
+/// launches when it next calls the library. The communicators are busy until everything is enqueued, and fail all if
+/// something fails.
 ///
 /// # Errors
 /// [`Error::System`] when there is no thread; the communicators have then failed. As [`handover::to_this_thread`].

@@ -42,7 +42,7 @@ impl Call {
     }
 
     /// The call in one number that ranks compare: what all of them must say alike. Never 0.
-    pub(super) fn sign(&self) -> u32 {
+    pub(super) fn signature(&self) -> u32 {
         let words = [
             self.func as u64,
             self.datatype as u64,
@@ -57,7 +57,7 @@ impl Call {
         ((hash >> 32) as u32 ^ hash as u32) | 1
     }
 
-    /// The call as the board keeps it.
+    /// The call as the flight recorder keeps it.
     pub(super) fn record(&self, serial: u64) -> Record {
         Record {
             serial,

@@ -39,16 +39,17 @@ pub fn run_one(comm: &Arc<Comm>, call: &Call) -> Result<Outcome, Error> {
 /// known to be wrong is found before anything is launched, and what takes memory is done: peers wait for a launch.
 ///
 /// # Errors
-/// As [`run_one`], and [`Error::InvalidUsage`] for streams of which some are captured; when the driver refuses a launch,
-/// the calls of later communicators are not launched.
+/// As [`run_one`], and [`Error::InvalidUsage`] for streams of which some are captured; when the driver refuses a
+/// launch, the calls of later communicators are not launched.
 pub fn run_group(calls: &[(Arc<Comm>, Call)]) -> Result<Outcome, Error> {
     let comms = communicators(calls);
     let run = || connect_and_launch(prepare_all(&comms, calls, captured(&comms, calls)?, false)?);
-    run().inspect_err(|_| comms.iter().for_each(|comm| farewell_if_due(comm)))
+    run().inspect_err(|_| comms.iter().for_each(|comm| goodbye_if_due(comm)))
 }
 
-/// Launches the calls of a group in the background, after what else the group has to do, `first`. Until everything is enqueued
-/// the communicators of the calls are busy, and the `others`. What streams are meant is found out here, in the calling thread.
+/// Launches the calls of a group in the background, after what else the group has to do, `first`. Until everything is
+/// enqueued the communicators of the calls are busy, and the `others`. What streams are meant is found out here, in the
+/// calling thread.
 ///
 /// # Errors
 /// What is wrong with the calls, before anything is done; later errors are those of all these communicators.
@@ -100,8 +101,8 @@ fn connect_and_launch(all: Vec<Prepared>) -> Result<Outcome, Error> {
     all.into_iter().try_for_each(|prepared| prepared.launch(false)).map(|()| Outcome::Done)
 }
 
-/// Connects links; `busy` says that the communicators are busy with it. All ask their peers before any of them waits for
-/// answers.
+/// Connects links; `busy` says that the communicators are busy with it. All ask their peers before any of them waits
+/// for answers.
 fn connect(all: &[Prepared], busy: bool) -> Result<(), Error> {
     let missing = || all.iter().filter(|prepared| !prepared.missing.is_empty());
     missing().try_for_each(|prepared| prepared.comm.ask_for_links(&prepared.missing))?;
@@ -149,7 +150,8 @@ fn check_all(comms: &[&Arc<Comm>], calls: &[(Arc<Comm>, Call)]) -> Result<Vec<Op
     Ok(captures)
 }
 
-/// What is wrong with calls of one communicator, as far as it shows before a launch; the capture that their streams are in.
+/// What is wrong with calls of one communicator, as far as it shows before a launch; the capture that their streams are
+/// in.
 fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<Option<Capture>, Error> {
     comm.check_ready()?;
     comm.check_awake()?;
@@ -198,14 +200,14 @@ fn completion_events<'a>(calls: impl Iterator<Item = &'a Call>) -> impl Iterator
 
 /// Where a communicator has failed because ranks are out of step: marks all links of this rank, once, so that whoever
 /// waits for it leaves, too.
-pub fn farewell_if_due(comm: &Comm) {
-    if !comm.take_farewell() {
+pub fn goodbye_if_due(comm: &Comm) {
+    if !comm.take_goodbye() {
         return;
     }
     comm.tell_leaving();
     let told = comm.parts().and_then(|parts| {
         let _entered = comm.context().enter()?;
-        let launches = Plan::farewell(comm, parts)?;
+        let launches = Plan::goodbye(comm, parts)?;
         launches.into_iter().try_for_each(|launch| launch.go(parts, comm.context().setup_stream(), None))
     });
     if let Err(why) = told {

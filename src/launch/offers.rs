@@ -15,11 +15,11 @@ pub(super) fn words(comm: &Comm, parts: &Parts, call: &Call) -> [u64; 2] {
         Shape::Divided => (1, 1),
         Shape::Uniform { input, output } => (input, output),
     };
-    let words = match (&parts.registrations, &parts.board) {
-        (Some(registrations), Some(board)) => {
-            registrations.look(board, || comm.device_is_quiet());
+    let words = match (&parts.registrations, &parts.recorder) {
+        (Some(registrations), Some(recorder)) => {
+            registrations.look(recorder, || comm.device_is_quiet());
             let offer = |used: bool, address: u64, blocks: u32| {
-                if used { registrations.offer(board, address, call.bytes() * u64::from(blocks)) } else { UNUSED }
+                if used { registrations.offer(recorder, address, call.bytes() * u64::from(blocks)) } else { UNUSED }
             };
             [offer(input, call.send, blocks.0), offer(output, call.recv, blocks.1)]
         }

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::plan::call::DataType;
 use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work};
 use crate::plan::operator::Operator;
-use crate::transport::Unit;
+use crate::transport::ConnectionGroup;
 
 /// Collectives run before the messages of the same group (spec §4.7).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,8 +36,8 @@ pub(super) struct Plan<'a> {
     pub(super) comm: &'a Comm,
     pub(super) parts: &'a Parts,
     items: Vec<Item>,
-    /// Links that are needed and not connected, each unit once.
-    missing: Vec<Unit>,
+    /// Links that are needed and not connected, each connection group once.
+    missing: Vec<ConnectionGroup>,
 }
 
 /// A launch that is ready to go.
@@ -93,10 +93,10 @@ impl<'a> Plan<'a> {
             true => Operator::of(call.reduction, call.datatype, self.comm.nranks() as u32),
             false => Operator::COPY,
         };
-        let sign = call.sign();
+        let signature = call.signature();
         let mut add = |cut: &Cut, block, offers| {
             let work = cut.work(block, ask.datatype, &operator);
-            let work = Work { input: call.send, output: call.recv, sign, serial, offers, ..work };
+            let work = Work { input: call.send, output: call.recv, signature, serial, offers, ..work };
             let kernel = kernel_number(cut.choice.proto, ask.datatype);
             self.items.push(Item { stage: Stage::Collectives, kernel, block, work });
         };
@@ -119,10 +119,10 @@ impl<'a> Plan<'a> {
     }
 
     /// Notes links that are to be connected first.
-    fn need(&mut self, units: impl Iterator<Item = Unit>) {
-        for unit in units {
-            if !self.missing.contains(&unit) {
-                self.missing.push(unit);
+    fn need(&mut self, groups: impl Iterator<Item = ConnectionGroup>) {
+        for group in groups {
+            if !self.missing.contains(&group) {
+                self.missing.push(group);
             }
         }
     }
@@ -155,16 +155,16 @@ impl<'a> Plan<'a> {
     }
 
     /// Launches that only leave, and say so on all links; each fits its argument.
-    pub(super) fn farewell(comm: &'a Comm, parts: &'a Parts) -> Result<Vec<Launch>, Error> {
+    pub(super) fn goodbye(comm: &'a Comm, parts: &'a Parts) -> Result<Vec<Launch>, Error> {
         let plan = Plan { comm, parts, items: Vec::new(), missing: Vec::new() };
         let kernel = kernel_number(Proto::Simple, DataType::Int8);
-        parts.schedules.farewell().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
+        parts.schedules.goodbye().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
     }
 
     /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
-    /// launches, since all have the same collectives; items of one block keep their order. With them the links that must be connected
-    /// before.
-    pub(super) fn launches(self) -> Result<(Vec<Launch>, Vec<Unit>), Error> {
+    /// launches, since all have the same collectives; items of one block keep their order. With them the links that
+    /// must be connected before.
+    pub(super) fn launches(self) -> Result<(Vec<Launch>, Vec<ConnectionGroup>), Error> {
         let mut groups: Vec<Columns> = Vec::with_capacity(1);
         for &Item { stage, kernel, block, work } in &self.items {
             let alike = |group: &Columns| (group.stage, group.kernel) == (stage, kernel);

@@ -8,7 +8,7 @@ use crate::comm::{self, Captured, Comm, Parts};
 use crate::device::{Capture, Stream, gate};
 use crate::error::Error;
 use crate::log::lines::CallLine;
-use crate::transport::Unit;
+use crate::transport::ConnectionGroup;
 
 /// A thing to put on a stream.
 enum Action {
@@ -27,7 +27,7 @@ pub(super) struct Prepared {
     /// Where nothing is launched now: what the calls have in common with others in their capture.
     captured: Option<Arc<Captured>>,
     /// Links that must be connected before the launch.
-    pub(super) missing: Vec<Unit>,
+    pub(super) missing: Vec<ConnectionGroup>,
 }
 
 /// Makes everything ready that takes memory. `busy` says that the communicator may be busy with this.
@@ -45,7 +45,7 @@ pub(super) fn prepare<'c>(
     let mut agree = true;
     let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, note(comm, parts, call, &mut agree))).collect();
     if !agree {
-        // The board says so by now, so the communicator has failed.
+        // The flight recorder says so by now, so the communicator has failed.
         comm.check_usable(busy)?;
         return Err(Error::InvalidUsage("calls do not match".to_string()));
     }
@@ -100,7 +100,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// Puts everything on the stream, in the communicator's order. `busy` says that the communicator may be busy with this.
+    /// Puts everything on the stream, in the communicator's order. `busy` says that the communicator may be busy with
+    /// this.
     pub(super) fn launch(self, busy: bool) -> Result<(), Error> {
         if busy {
             self.check_again()?;
@@ -149,16 +150,16 @@ fn other_streams<'a>(calls: impl Iterator<Item = &'a Call>, last: Stream) -> Vec
     others
 }
 
-/// Counts a call, logs it, and writes a collective on the board; returns a collective's number in the communicator.
-/// `agree` becomes false where other ranks have called something else.
+/// Counts a call, logs it, and writes a collective on the flight recorder; returns a collective's number in the
+/// communicator. `agree` becomes false where other ranks have called something else.
 fn note(comm: &Comm, parts: &Parts, call: &Call, agree: &mut bool) -> u32 {
     log_call(comm, call);
     if call.func.has_peer() {
         return 0;
     }
     let serial = comm.count_collective();
-    if let Some(board) = &parts.board {
-        *agree &= board.note(call.record(serial));
+    if let Some(recorder) = &parts.recorder {
+        *agree &= recorder.note(call.record(serial));
     }
     serial as u32
 }

@@ -49,7 +49,8 @@ impl CommLine<'_> {
         format!("{function} comm {comm:#x} rank {rank} nranks {nranks} {device} {from}")
     }
 
-    /// Subsystem INIT: An init call begins. The line of a derived communicator names no rank in front, and lacks a space.
+    /// Subsystem INIT: An init call begins. The line of a derived communicator names no rank in front, and lacks a
+    /// space.
     pub fn init_start(&self) -> String {
         match self.origin {
             None => format!("[Rank {}] {} - Init START", self.rank, self.who()),

@@ -90,8 +90,8 @@ pub fn to_stdout(text: &str) {
 }
 
 /// Takes a lock that a thread holds for as long as a line takes; in a forked child, whose line may be lost, within
-/// [`CHILDS_PATIENCE`]. The locks of this room are the standard library's: those of `parking_lot` share tables, which a child
-/// may find locked, too.
+/// [`CHILDS_PATIENCE`]. The locks of this room are the standard library's: those of `parking_lot` share tables, which a
+/// child may find locked, too.
 fn hold<G>(
     wait: impl FnOnce() -> Result<G, PoisonError<G>>,
     attempt: impl Fn() -> Result<G, TryLockError<G>>,
@@ -142,8 +142,8 @@ const REPEAT: Duration = Duration::from_secs(10);
 /// The last failure that stderr was told of, and when.
 static TOLD: Mutex<Option<(String, Instant)>> = Mutex::new(None);
 
-/// Prints one WARN line about `error` to stderr, whatever NCCL_DEBUG says, if `once` has not done so
-/// before, nor anybody else in the last seconds. Nothing is printed where WARN lines already go to the same file as stderr.
+/// Prints one WARN line about `error` to stderr, whatever NCCL_DEBUG says, if `once` has not done so before, nor
+/// anybody else in the last seconds. Nothing is printed where WARN lines already go to the same file as stderr.
 pub fn first_failure(once: &FirstFailure, place: &Place<'_>, error: &Error) {
     if error.code() == Code::Success || once.0.swap(true, Ordering::Relaxed) {
         return;

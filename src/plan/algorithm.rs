@@ -1,8 +1,8 @@
 //! Which algorithms there are, for which function, and the way from a name to a schedule.
 //!
 //! With n ranks, S bytes that the user's count says, and `log` the logarithm to base 2, rounded up. *Steps* are the
-//! turns that the busiest rank takes for every piece; *hops* are messages that wait for each other, at most; *bytes* are what the
-//! busiest rank sends.
+//! turns that the busiest rank takes for every piece; *hops* are messages that wait for each other, at most; *bytes*
+//! are what the busiest rank sends.
 //!
 //! | Function | Algorithm | Steps | Hops | Bytes | Order of reduction |
 //! |---|---|---|---|---|---|
@@ -25,20 +25,20 @@
 //! | AlltoAll | direct | 2n - 1 | 1 | S(n - 1) | |
 //! | Gather, Scatter | direct | n | 1 | S, at Scatter's root S(n - 1) | |
 //!
-//! *Direct with more than 9 ranks* takes another step for every 8 ranks more, on the side that sends and on the one that
-//! receives, and two hops more where it reduces (`direct` says why).
+//! *Direct with more than 9 ranks* takes another step for every 8 ranks more, on the side that sends and on the one
+//! that receives, and two hops more where it reduces (`direct` says why).
 //!
-//! *Which results are the same.* The order of reduction is fixed by the schedule: by function, algorithm, number of ranks
-//! and root, and for the ring, PAT and the tree by the chunk, that is, by where in the buffer an element is. It does not
-//! depend on time, protocol, transport, channels or what is in place. So a call gives the same bits in every run in which the same
-//! algorithm is chosen. AllReduce gives the same bits on all ranks, with every algorithm. direct and direct2 give the
-//! same bits as each other and as direct Reduce and ReduceScatter, wherever an element is.
+//! *Which results are the same.* The order of reduction is fixed by the schedule: by function, algorithm, number of
+//! ranks and root, and for the ring, PAT and the tree by the chunk, that is, by where in the buffer an element is. It
+//! does not depend on time, protocol, transport, channels or what is in place. So a call gives the same bits in every
+//! run in which the same algorithm is chosen. AllReduce gives the same bits on all ranks, with every algorithm. direct
+//! and direct2 give the same bits as each other and as direct Reduce and ReduceScatter, wherever an element is.
 //!
 //! The table is about a graph in which every order is 0, 1, …, n - 1, as that of one host is ([`Graph::of_host`]). In
-//! another graph, read *the rank at this place of the order* for each number in the order of a ring's or PAT's chunks and a
-//! tree's seats ([`Channel::ring`], [`Channel::tree`]). Chunks of ReduceScatter have the numbers of ranks, those of a ring's
-//! AllReduce the numbers of places. Direct algorithms always add in the order of ranks. Where channels have different orders,
-//! the result also depends on which channel an element is on.
+//! another graph, read *the rank at this place of the order* for each number in the order of a ring's or PAT's chunks
+//! and a tree's seats ([`Channel::ring`], [`Channel::tree`]). Chunks of ReduceScatter have the numbers of ranks, those
+//! of a ring's AllReduce the numbers of places. Direct algorithms always add in the order of ranks. Where channels have
+//! different orders, the result also depends on which channel an element is on.
 
 use super::call::Func;
 use super::schedule::Schedule;
@@ -93,9 +93,9 @@ pub struct Kind {
     pub root: u32,
 }
 
-/// Whether there is such an algorithm for a function and graph. One rank needs none, and messages between two ranks have
-/// none ([`super::point_to_point`]). Where not every rank is linked with every other one ([`Graph::has_peers`]), there are
-/// no direct ones, and AlltoAll, Gather and Scatter are sends and receives.
+/// Whether there is such an algorithm for a function and graph. One rank needs none, and messages between two ranks
+/// have none ([`super::point_to_point`]). Where not every rank is linked with every other one ([`Graph::has_peers`]),
+/// there are no direct ones, and AlltoAll, Gather and Scatter are sends and receives.
 pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
     let exists = match func {
         Func::AllReduce => algo != Algo::Pat,

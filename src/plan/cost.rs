@@ -19,21 +19,21 @@ pub struct Machine {
     /// Bytes that one channel of a rank sends in a microsecond, by protocol.
     pub speed: [f64; Proto::ALL.len()],
     /// Ranks for each processor that runs their kernels, at least 1: they take turns then.
-    pub crowd: f64,
+    pub oversubscription: f64,
 }
 
-/// Ways that one call could be carried out, as a user's filters leave them.
+/// Algorithms and protocols that one call could be carried out by, as a user's filters leave them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ways {
+pub struct Candidates {
     /// Allowed algorithms: bit `1 << algo`.
     pub algos: u8,
     /// Allowed protocols: bit `1 << proto`.
     pub protos: u8,
 }
 
-impl Ways {
+impl Candidates {
     /// Everything.
-    pub const ALL: Ways = Ways { algos: !0, protos: !0 };
+    pub const ALL: Candidates = Candidates { algos: !0, protos: !0 };
 
     /// Whether an algorithm with a protocol is allowed.
     pub fn allows(self, algo: Algo, proto: Proto) -> bool {
@@ -78,15 +78,15 @@ impl Machine {
     pub fn estimate(&self, func: Func, algo: Algo, proto: Proto, nranks: u32, bytes: u64, channels: u32) -> f64 {
         let (hops, volume) = load(func, algo, nranks);
         let speed = self.speed[proto as usize] * f64::from(channels.max(1));
-        self.launch + self.crowd * (hops * self.hop[proto as usize] + volume * bytes as f64 / speed)
+        self.launch + self.oversubscription * (hops * self.hop[proto as usize] + volume * bytes as f64 / speed)
     }
 
-    /// All ways that are open to a call, the quickest first.
-    pub fn rank(&self, func: Func, graph: &Graph, bytes: u64, channels: u32, ways: Ways) -> Vec<Choice> {
+    /// All candidates that are open to a call, the quickest first.
+    pub fn rank(&self, func: Func, graph: &Graph, bytes: u64, channels: u32, candidates: Candidates) -> Vec<Choice> {
         let mut choices = Vec::new();
         for algo in Algo::ALL {
             for proto in Proto::ALL {
-                if available(func, algo, graph) && ways.allows(algo, proto) {
+                if available(func, algo, graph) && candidates.allows(algo, proto) {
                     choices.push(Choice {
                         algo,
                         proto,
@@ -113,13 +113,13 @@ impl Choices {
         machine: &Machine,
         func: Func,
         graph: &Graph,
-        ways: Ways,
+        candidates: Candidates,
         channels: impl Fn(u64) -> u32,
     ) -> Option<Choices> {
         let best = |class: usize| {
             // The middle of the class.
             let bytes = (1u64 << class.min(62)) / 4 * 3;
-            machine.rank(func, graph, bytes, channels(bytes), ways).first().copied()
+            machine.rank(func, graph, bytes, channels(bytes), candidates).first().copied()
         };
         let mut table = [best(0)?; CLASSES];
         for (class, choice) in table.iter_mut().enumerate().skip(1) {
@@ -139,11 +139,12 @@ mod tests {
     use super::*;
 
     const HOST: Machine =
-        Machine { launch: 0.5, hop: [1.0; Proto::ALL.len()], speed: [5000.0; Proto::ALL.len()], crowd: 2.0 };
+        Machine { launch: 0.5, hop: [1.0; Proto::ALL.len()], speed: [5000.0; Proto::ALL.len()], oversubscription: 2.0 };
 
     #[test]
     fn few_bytes_take_few_hops_and_many_bytes_the_ring() {
-        let table = Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), Ways::ALL, |_| 1).expect("ways");
+        let table =
+            Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), Candidates::ALL, |_| 1).expect("candidates");
         assert_eq!(table.of(8).algo, Algo::Direct);
         assert_ne!(table.of(64 << 20).algo, Algo::Direct);
         assert!(table.of(8).us < table.of(1 << 20).us);
@@ -151,9 +152,12 @@ mod tests {
 
     #[test]
     fn filters_are_obeyed() {
-        let ways = Ways { algos: 1 << Algo::Ring as u8, protos: 1 << Proto::Ll as u8 };
-        let table = Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), ways, |_| 1).expect("ways");
+        let candidates = Candidates { algos: 1 << Algo::Ring as u8, protos: 1 << Proto::Ll as u8 };
+        let table = Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), candidates, |_| 1).expect("candidates");
         assert!((0..40).all(|bits| (table.of(1 << bits).algo, table.of(1 << bits).proto) == (Algo::Ring, Proto::Ll)));
-        assert!(Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), Ways { algos: 0, ..ways }, |_| 1).is_none());
+        assert!(
+            Choices::fill(&HOST, Func::AllReduce, &Graph::of_host(4), Candidates { algos: 0, ..candidates }, |_| 1)
+                .is_none()
+        );
     }
 }

@@ -2,13 +2,14 @@
 //! reduced in parts; the lowest latency there is.
 //!
 //! *Order of reduction.* Always that of the ranks: ((x0 + x1) + x2) + …, whatever the number of ranks, the chunk or the
-//! algorithm, and in which order peers are visited. So AllReduce in one step and in two, Reduce and ReduceScatter give the same bits.
+//! algorithm, and in which order peers are visited. So AllReduce in one step and in two, Reduce and ReduceScatter give
+//! the same bits.
 //!
 //! A step receives from at most [`MAX_FAN`] links, so with more ranks a reduction takes several steps: the sum so far
-//! is kept in the output and goes on from there. A rank whose own place is not in the first of them would need
-//! the sum and its own contribution from its buffers at the same time, and in place they would be one. Such a rank sends
-//! its contribution to the rank [`MAX_FAN`] before it, which sends it back (an *echo*): then it comes from a link like
-//! all others, and its own buffer is free for the sum.
+//! is kept in the output and goes on from there. A rank whose own place is not in the first of them would need the sum
+//! and its own contribution from its buffers at the same time, and in place they would be one. Such a rank sends its
+//! contribution to the rank [`MAX_FAN`] before it, which sends it back (an *echo*): then it comes from a link like all
+//! others, and its own buffer is free for the sum.
 
 use super::layout::MAX_FAN;
 use super::layout::step_flag::{FROM_OUT, IN, OUT, POST};

@@ -169,7 +169,7 @@ pub mod kernel_error {
     pub const ABORTED: u32 = 1;
     /// A work item that the kernel cannot run: wrong type, operator or protocol.
     pub const BAD_WORK: u32 = 2;
-    /// A peer made another call. The words behind: its rank, the own call's serial, the own sign, the peer's.
+    /// A peer made another call. The words behind: its rank, the own call's serial, the own signature, the peer's.
     pub const MISMATCH: u32 = 3;
     /// A peer left after an error. The words behind: its rank, the own call's serial.
     pub const PEER_LEFT: u32 = 4;
@@ -211,10 +211,10 @@ pub struct Counter {
     pub waiters: u32,
     /// Nonzero once the writer has left for good.
     pub left: u32,
-    /// In `posted`: [`Work::sign`] of whoever filled the slot of this number.
-    pub signs: [u32; SLOTS],
-    /// In `posted`, for LL: where the sender's last work item began on this link (low half), and its sign. For Simple:
-    /// the sender's offer of its input.
+    /// In `posted`: [`Work::signature`] of whoever filled the slot of this number.
+    pub signatures: [u32; SLOTS],
+    /// In `posted`, for LL: where the sender's last work item began on this link (low half), and its signature. For
+    /// Simple: the sender's offer of its input.
     pub call: u64,
     /// In `posted`, for Simple: the sender's offer of its output.
     pub offer: u64,
@@ -230,7 +230,8 @@ pub struct LinkEnd {
     pub posted: u64,
     /// Address of the [`Counter`] that the receiver writes; it lives with the sender.
     pub consumed: u64,
-    /// Address of the peer's user buffer that takes the place of the slots, or 0. Items with [`work_flag::OFFER`] set it.
+    /// Address of the peer's user buffer that takes the place of the slots, or 0. Items with [`work_flag::OFFER`] set
+    /// it.
     pub direct: u64,
     /// Slots that this end has passed. Persists over launches; kernels write it.
     pub pos: u64,
@@ -287,7 +288,7 @@ pub struct Work {
     /// Scalar of [`work_flag::POST`]: the divisor.
     pub post: u64,
     /// Says which call this is: both ends of a link must agree. 0: the receiver does not compare.
-    pub sign: u32,
+    pub signature: u32,
     /// The number of the call in its communicator, for reports.
     pub serial: u32,
     /// With [`work_flag::OFFER`]: input and output as peers find them ([`super::offer`]).

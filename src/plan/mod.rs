@@ -3,9 +3,9 @@
 //!
 //! * [`call`] is what a call is about, [`shape`] what its buffers look like, [`layout`] what kernels read, byte for
 //!   byte as in `kernels/work.h`;
-//! * [`algorithm`] knows which algorithms there are and what they are good for; [`ring`], [`tree`], [`direct`], [`pat`] make
-//!   their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do without slots, [`schedule`] builds
-//!   and checks them; [`offer`] is how ranks tell each other where their buffers are;
+//! * [`algorithm`] knows which algorithms there are and what they are good for; [`ring`], [`tree`], [`direct`], [`pat`]
+//!   make their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do without slots,
+//!   [`schedule`] builds and checks them; [`offer`] is how ranks tell each other where their buffers are;
 //! * [`wiring`] says which links a communicator has;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
 //! * [`cost`] says what a call will take, and chooses;

@@ -1,9 +1,9 @@
 //! What ranks tell each other of registered memory, in single words that kernels read. Pure.
 //!
 //! A *tag* names a registration of a rank: its number among [`REGISTRATIONS`] in the low bits, and above it how often
-//! tags were given out, so that memory is not mistaken for what had its number before. An *offer* is a tag and an offset: a
-//! buffer of a call. A *place* is a tag and an address: registered memory as a peer reaches it. `kernels/offers.cuh` puts
-//! the two together.
+//! tags were given out, so that memory is not mistaken for what had its number before. An *offer* is a tag and an
+//! offset: a buffer of a call. A *place* is a tag and an address: registered memory as a peer reaches it.
+//! `kernels/offers.cuh` puts the two together.
 
 use super::layout::{OFFER_BITS, PLACE_UNIT, REGISTRATIONS};
 

@@ -3,20 +3,20 @@
 //! own, and what is aggregated are the hops.)
 //!
 //! Every rank is the root of a binomial tree for its own chunk, and all trees are the same but for where they begin.
-//! The rank o places before chunk c's own is at *offset* o of its tree. It is o's lowest set bit away from its parent, and its children
-//! are all smaller powers of two away. So a rank has to do with ranks at distances 1, 2, 4, … only, counted in the order
-//! of the ring. With more than 256 ranks, distances end at 128, since a step has no more than [`MAX_FAN`] children: offsets
-//! that are multiples of 128 are a chain then, each the parent of the next. Data that goes far
-//! goes first, while there is little of it.
+//! The rank o places before chunk c's own is at *offset* o of its tree. It is o's lowest set bit away from its parent,
+//! and its children are all smaller powers of two away. So a rank has to do with ranks at distances 1, 2, 4, … only,
+//! counted in the order of the ring. With more than 256 ranks, distances end at 128, since a step has no more than
+//! [`MAX_FAN`] children: offsets that are multiples of 128 are a chain then, each the parent of the next. Data that
+//! goes far goes first, while there is little of it.
 //!
 //! *AllGather* sends chunks down their trees: a chunk that comes in is written to the output and passed on to all
-//! children in one step. *ReduceScatter* is the same read backwards: what the children have added up is added to the own
-//! contribution and passed on to the parent in one step. Sums so far lie in the slots of links, since the
-//! user's buffers have no room for them; a chunk waits there until its turn has come.
+//! children in one step. *ReduceScatter* is the same read backwards: what the children have added up is added to the
+//! own contribution and passed on to the parent in one step. Sums so far lie in the slots of links, since the user's
+//! buffers have no room for them; a chunk waits there until its turn has come.
 //!
-//! The *order* in which a rank goes through the offsets decides how many slots that takes. By rounds (farthest first, which
-//! gives the fewest hops one after the other) it takes half as many as there are ranks. So ranks go through blocks of
-//! twice as many offsets as there are slots, and by rounds within a block.
+//! The *order* in which a rank goes through the offsets decides how many slots that takes. By rounds (farthest first,
+//! which gives the fewest hops one after the other) it takes half as many as there are ranks. So ranks go through
+//! blocks of twice as many offsets as there are slots, and by rounds within a block.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,8 @@ use crate::topology::Order;
 
 /// Offsets of a block.
 const BLOCK: u32 = 2 * SLOTS as u32;
-/// The greatest distance between a rank and its parent: with all smaller powers of two a step has as many children as it can.
+/// The greatest distance between a rank and its parent: with all smaller powers of two a step has as many children as
+/// it can.
 const FARTHEST: u32 = 1 << (MAX_FAN - 1);
 /// Slots without which a step that receives and sends waits for itself.
 const MIN_SLOTS: u32 = 2;

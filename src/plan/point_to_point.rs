@@ -1,10 +1,11 @@
 //! Sends and receives: one schedule for each half of a message. The work item chooses the link.
 //!
-//! A rank's sends and its receives go on independently of each other, each in a block of its own: one that did both
-//! in turn would wait for itself around a ring of ranks. The half that sends visits peers in the order of their
-//! distance ahead of the rank, the half that receives in the order of their distance behind ([`send_distance`],
-//! [`receive_distance`]), and messages to one peer in the order of the calls. So every rank visits the pairs in the same
-//! order, and the message that is the first in it of all that are not done can always go on, whatever the number of slots.
+//! A rank's sends and its receives go on independently of each other, each in a block of its own: one that did both in
+//! turn would wait for itself around a ring of ranks. The half that sends visits peers in the order of their distance
+//! ahead of the rank, the half that receives in the order of their distance behind ([`send_distance`],
+//! [`receive_distance`]), and messages to one peer in the order of the calls. So every rank visits the pairs in the
+//! same order, and the message that is the first in it of all that are not done can always go on, whatever the number
+//! of slots.
 
 use super::layout::step_flag::{IN, OUT, POST};
 use super::schedule::{Draft, LinkClass, Schedule};

@@ -84,8 +84,8 @@ struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// The trees of an AllReduce: the second is the first one mirrored, or moved on by a seat, so that odd and even seats
-    /// change places.
+    /// The trees of an AllReduce: the second is the first one mirrored, or moved on by a seat, so that odd and even
+    /// seats change places.
     fn free(order: &'a Order) -> [Tree<'a>; TREES] {
         let second = if order.nranks().is_multiple_of(2) { Seating::Reversed } else { Seating::Moved };
         [Seating::Straight, second].map(|seating| Tree { order, first: 0, seating })
@@ -162,8 +162,8 @@ impl Node {
     }
 }
 
-/// The distances, in the order and around its end, between a rank and its neighbours in all trees: those of an AllReduce
-/// and those of every root.
+/// The distances, in the order and around its end, between a rank and its neighbours in all trees: those of an
+/// AllReduce and those of every root.
 pub(super) fn distances(n: u32) -> BTreeSet<u32> {
     // From another root on, the trees are the same, and an AllReduce's second tree has the first one's distances.
     let order = Order::of_numbers(n);

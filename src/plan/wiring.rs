@@ -1,7 +1,7 @@
 //! Which links a communicator has: every rank knows the links of every other one without being told.
 //!
-//! Links are connected by *units*, when a call first needs one: a channel of a class and protocol, or, of messages, a
-//! pair of ranks.
+//! Links are connected by *connection groups*, when a call first needs one: a channel of a class and protocol, or, of
+//! messages, a pair of ranks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub const SLOT_UNIT: u32 = 64;
 
 /// Links that are connected together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Unit {
+pub enum ConnectionGroup {
     /// A channel of links for collectives.
     Channel {
         /// [`LinkClass::Ring`] or [`LinkClass::Mesh`].
@@ -50,18 +50,18 @@ pub enum Unit {
     },
 }
 
-impl Unit {
+impl ConnectionGroup {
     /// The links for messages between two ranks.
-    pub fn pair(a: u32, b: u32) -> Unit {
-        Unit::Pair { low: a.min(b), high: a.max(b) }
+    pub fn pair(a: u32, b: u32) -> ConnectionGroup {
+        ConnectionGroup::Pair { low: a.min(b), high: a.max(b) }
     }
 }
 
 /// Links of one class and protocol, alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSet {
-    /// Whom they link: [`LinkClass::Ring`] each rank with the next one of its channel's ring, [`LinkClass::Mesh`] as trees,
-    /// PAT and direct algorithms need it, [`LinkClass::Peer`] every rank with every other one.
+    /// Whom they link: [`LinkClass::Ring`] each rank with the next one of its channel's ring, [`LinkClass::Mesh`] as
+    /// trees, PAT and direct algorithms need it, [`LinkClass::Peer`] every rank with every other one.
     pub class: LinkClass,
     /// How their slots carry data.
     pub proto: Proto,
@@ -100,7 +100,8 @@ impl Wiring {
     /// Wires the ranks of a graph. One rank has no links.
     ///
     /// # Errors
-    /// [`Error::Internal`] where a set has no channel, slots of an impossible size, or class and protocol of another set.
+    /// [`Error::Internal`] where a set has no channel, slots of an impossible size, or class and protocol of another
+    /// set.
     pub fn new(graph: Graph, sets: Vec<LinkSet>) -> Result<Wiring, Error> {
         for (number, set) in sets.iter().enumerate() {
             let twice = sets[..number].iter().any(|other| (other.class, other.proto) == (set.class, set.proto));
@@ -148,8 +149,9 @@ impl Wiring {
         self.sets.iter().find(|set| set.class == class && set.proto == proto)
     }
 
-    /// The links that a rank takes part in: set by set, channel by channel. Of a ring, to the next rank and from the one
-    /// before; of others, peer by peer in the order of their numbers from the next one on, to a peer before from it.
+    /// The links that a rank takes part in: set by set, channel by channel. Of a ring, to the next rank and from the
+    /// one before; of others, peer by peer in the order of their numbers from the next one on, to a peer before from
+    /// it.
     pub fn links(&self, rank: u32) -> Vec<LinkNeed> {
         let channels = self.sets.iter().flat_map(|set| (0..set.channels).map(move |channel| (set, channel)));
         channels.flat_map(|(set, channel)| self.channel_links(rank, set, channel)).collect()
@@ -176,8 +178,8 @@ impl Wiring {
         }
     }
 
-    /// The ranks that schedules of [`LinkClass::Mesh`] link a rank with, whatever the function and root: all others where
-    /// there are direct algorithms, else its neighbours in trees and PAT. From the next one on, by number.
+    /// The ranks that schedules of [`LinkClass::Mesh`] link a rank with, whatever the function and root: all others
+    /// where there are direct algorithms, else its neighbours in trees and PAT. From the next one on, by number.
     fn neighbours(&self, rank: u32, channel: u32) -> Vec<u32> {
         let (nranks, channel) = (self.nranks(), self.graph.channel(channel));
         let mut ahead: BTreeSet<u32> = BTreeSet::new();
@@ -193,17 +195,18 @@ impl Wiring {
         ahead.into_iter().map(|distance| (rank + distance) % nranks).collect()
     }
 
-    /// A rank's links of a unit, in the order of [`Wiring::links`]; none where it has none, or there is no such unit.
-    pub fn unit_links(&self, rank: u32, unit: Unit) -> Vec<LinkNeed> {
+    /// A rank's links of a connection group, in the order of [`Wiring::links`]; none where it has none, or there is no
+    /// such connection group.
+    pub fn group_links(&self, rank: u32, group: ConnectionGroup) -> Vec<LinkNeed> {
         if rank >= self.nranks() {
             return Vec::new();
         }
-        match unit {
-            Unit::Channel { class, proto, channel } => {
+        match group {
+            ConnectionGroup::Channel { class, proto, channel } => {
                 let set = self.set(class, proto).filter(|set| channel < set.channels && class != LinkClass::Peer);
                 set.map(|set| self.channel_links(rank, set, channel)).unwrap_or_default()
             }
-            Unit::Pair { low, high } => {
+            ConnectionGroup::Pair { low, high } => {
                 let peer = if rank == low { high } else { low };
                 let set = self.sets.iter().find(|set| set.class == LinkClass::Peer);
                 let links = set.filter(|_| rank == low || rank == high).map(|set| self.channel_links(rank, set, 0));
@@ -212,9 +215,9 @@ impl Wiring {
         }
     }
 
-    /// The ranks that a rank has links with in a unit, each once.
-    pub fn unit_peers(&self, rank: u32, unit: Unit) -> Vec<u32> {
-        let mut peers: Vec<u32> = self.unit_links(rank, unit).iter().map(|need| need.peer(rank)).collect();
+    /// The ranks that a rank has links with in a connection group, each once.
+    pub fn group_peers(&self, rank: u32, group: ConnectionGroup) -> Vec<u32> {
+        let mut peers: Vec<u32> = self.group_links(rank, group).iter().map(|need| need.peer(rank)).collect();
         peers.sort_unstable();
         peers.dedup();
         peers

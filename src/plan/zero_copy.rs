@@ -6,16 +6,16 @@
 //! output chunk. There is no limit to a piece but the channel's part.
 //!
 //! Two signals make that safe. *Ready* says that a rank's call has begun: its input is there, its output may be
-//! written. *Done* says that somebody has finished with the buffers of somebody else, who waits for it at the end, and may
-//! then use them for something else. Where the result itself is written to its reader, it is the done.
+//! written. *Done* says that somebody has finished with the buffers of somebody else, who waits for it at the end, and
+//! may then use them for something else. Where the result itself is written to its reader, it is the done.
 //!
 //! Only for protocol Simple, and not for operators that scale the input ([`super::layout::work_flag::PRE`]): a kernel
 //! scales its own rank's input, and would read those of others as they are.
 //!
 //! The order of reduction is that of the other direct algorithms.
 //!
-//! Whether a call is carried out so is agreed on by the kernels ([`agreed`]): a rank's host knows which of its own memory is
-//! registered, but not whether its peers have that mapped by now.
+//! Whether a call is carried out so is agreed on by the kernels ([`agreed`]): a rank's host knows which of its own
+//! memory is registered, but not whether its peers have that mapped by now.
 
 use super::algorithm::{self, Algo, Kind};
 use super::call::Func;
@@ -71,8 +71,8 @@ pub fn can_agree(func: Func, algo: Algo, graph: &Graph) -> bool {
     available(func, algo, graph) && graph.nranks() <= MAX_REDUCE
 }
 
-/// Makes a rank's schedule of a channel for work items with [`super::layout::work_flag::OFFER`]: before it all ranks tell each other
-/// where their buffers are, and whether they reach those of the others (`kernels/offers.cuh`).
+/// Makes a rank's schedule of a channel for work items with [`super::layout::work_flag::OFFER`]: before it all ranks
+/// tell each other where their buffers are, and whether they reach those of the others (`kernels/offers.cuh`).
 ///
 /// # Errors
 /// As [`compile`], and where ranks cannot agree.

@@ -5,22 +5,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::letter::{Address, Content, Envelope};
-use super::outbox::{Letter, Outbox};
+use super::message::{Address, Content, Envelope};
+use super::outbox::{Message, Outbox};
 use super::source::Source;
 use crate::error::Error;
 use crate::sys::sync::thread::{self, JoinHandle, ThreadId};
 use crate::sys::sync::{Condvar, Mutex};
-use crate::sys::{self, Parcel, Post, PostName};
+use crate::sys::{self, Datagram, Mailbox, MailboxName};
 
-/// How long the thread rests while somebody's box is full.
+/// How long the thread rests while somebody's mailbox is full.
 const FULL_RETRY: Duration = Duration::from_millis(1);
 /// The same after many tries in vain: the receiver is stopped.
 const FULL_RETRY_MAX: Duration = Duration::from_millis(50);
-/// How long whoever ends the last source waits for the end of the thread. It takes longer only where the driver holds the
-/// thread up, and then it ends by itself.
+/// How long whoever ends the last source waits for the end of the thread. It takes longer only where the driver holds
+/// the thread up, and then it ends by itself.
 const END_LIMIT: Duration = Duration::from_secs(1);
-/// Letters that are taken from the box before others have their turn.
+/// Messages that are taken from the mailbox before others have their turn.
 const TURN: usize = 64;
 
 /// The process's: sources are those of unrelated communicators, so that none could have it.
@@ -30,8 +30,8 @@ static PROCESS: OnceLock<Arc<Helpers>> = OnceLock::new();
 pub(super) struct Helpers(Mutex<Option<Arc<Helper>>>);
 
 struct Helper {
-    /// Its bell rings when there is something in `state`.
-    post: Post,
+    /// Its wakeup wakeups when there is something in `state`.
+    mailbox: Mailbox,
     state: Mutex<State>,
     ended: Condvar,
     /// How often the process had been forked: a child has no such thread.
@@ -42,8 +42,8 @@ struct Helper {
 struct State {
     sources: BTreeMap<Address, Weak<dyn Source>>,
     /// What sources have sent from other threads.
-    letters: Vec<(Address, Letter)>,
-    /// Sources that have gone, whose letters are to be forgotten.
+    messages: Vec<(Address, Message)>,
+    /// Sources that have gone, whose messages are to be forgotten.
     gone: Vec<Address>,
     stop: bool,
     ended: bool,
@@ -61,8 +61,8 @@ pub struct Member {
 /// Registers a source; starts the thread for the first one.
 ///
 /// # Errors
-/// [`Error::System`] where the process may open no more files or start no thread, [`Error::Internal`] where the address is
-/// taken.
+/// [`Error::System`] where the process may open no more files or start no thread, [`Error::Internal`] where the address
+/// is taken.
 pub fn join(address: Address, source: Weak<dyn Source>) -> Result<Member, Error> {
     PROCESS.get_or_init(|| Arc::new(Helpers::new())).join(address, source)
 }
@@ -98,24 +98,24 @@ impl Helpers {
         state.sources.insert(address, source);
         drop(state);
         // It may want to be called.
-        helper.post.ring();
+        helper.mailbox.wake();
         *place = Some(helper.clone());
         Ok(Member { helpers: self.clone(), helper, address })
     }
 }
 
 impl Member {
-    /// The post box that letters to this source go to.
-    pub fn post(&self) -> PostName {
-        self.helper.post.name()
+    /// The mailbox that messages to this source go to.
+    pub fn mailbox(&self) -> MailboxName {
+        self.helper.mailbox.name()
     }
 
-    /// Sends letters, from any thread.
-    pub fn send(&self, letters: impl IntoIterator<Item = Letter>) {
+    /// Sends messages, from any thread.
+    pub fn send(&self, messages: impl IntoIterator<Item = Message>) {
         let mut state = self.helper.state.lock();
-        state.letters.extend(letters.into_iter().map(|letter| (self.address, letter)));
+        state.messages.extend(messages.into_iter().map(|message| (self.address, message)));
         drop(state);
-        self.helper.post.ring();
+        self.helper.mailbox.wake();
     }
 }
 
@@ -133,7 +133,7 @@ impl Drop for Member {
             *place = None;
         }
         drop(place);
-        self.helper.post.ring();
+        self.helper.mailbox.wake();
         if last {
             self.helper.wait_for_end();
         }
@@ -142,8 +142,8 @@ impl Drop for Member {
 
 impl Helper {
     fn start() -> Result<Arc<Helper>, Error> {
-        let (post, state) = (Post::open()?, Mutex::new(State::default()));
-        let helper = Arc::new(Helper { post, state, ended: Condvar::new(), forks: sys::forks() });
+        let (mailbox, state) = (Mailbox::open()?, Mutex::new(State::default()));
+        let helper = Arc::new(Helper { mailbox, state, ended: Condvar::new(), forks: sys::forks() });
         let own = helper.clone();
         let spawned = sys::spawn("oxccl-helper", move || own.run());
         let handle = spawned.map_err(|error| Error::system("pthread_create", "the helper thread", &error))?;
@@ -168,12 +168,12 @@ impl Helper {
     }
 
     fn run(&self) {
-        let mut outbox = Outbox::new(self.post.name());
+        let mut outbox = Outbox::new(self.mailbox.name());
         let mut full_for = 0;
         while let Some(round) = self.begin(&mut outbox) {
             let more = self.receive_some(&mut outbox);
             let next = self.tick_all(&round, &mut outbox);
-            let sending = outbox.send(&self.post);
+            let sending = outbox.send(&self.mailbox);
             for (from, to) in sending.dead {
                 self.with_source(from, |source| source.undeliverable(to, true));
             }
@@ -183,9 +183,9 @@ impl Helper {
             full_for = if sending.full { full_for + 1 } else { 0 };
             let retry = (full_for > 0).then(|| Instant::now() + (FULL_RETRY * full_for).min(FULL_RETRY_MAX));
             let again = (more || outbox.is_fresh()).then(Instant::now);
-            self.post.wait(next.into_iter().chain(retry).chain(again).min());
+            self.mailbox.wait(next.into_iter().chain(retry).chain(again).min());
         }
-        outbox.send(&self.post);
+        outbox.send(&self.mailbox);
         self.state.lock().ended = true;
         self.ended.notify_all();
     }
@@ -193,23 +193,23 @@ impl Helper {
     /// Takes in what other threads want; the sources there are, or none where the thread is to end.
     fn begin(&self, outbox: &mut Outbox) -> Option<Vec<Address>> {
         let mut state = self.state.lock();
-        for (from, letter) in std::mem::take(&mut state.letters) {
-            outbox.of(from).add(letter);
+        for (from, message) in std::mem::take(&mut state.messages) {
+            outbox.of(from).add(message);
         }
         for gone in std::mem::take(&mut state.gone) {
-            outbox.last_letters(gone);
+            outbox.last_messages(gone);
         }
         (!state.stop).then(|| state.sources.keys().copied().collect())
     }
 
-    /// Takes letters from the box; whether there may be more.
+    /// Takes messages from the mailbox; whether there may be more.
     fn receive_some(&self, outbox: &mut Outbox) -> bool {
         for _ in 0..TURN {
-            match self.post.take() {
-                Ok(Some(parcel)) => self.dispatch(parcel, outbox),
+            match self.mailbox.take() {
+                Ok(Some(datagram)) => self.dispatch(datagram, outbox),
                 Ok(None) => return false,
                 Err(error) => {
-                    log::info!(target: "INIT", "the post box of this process fails: {error}");
+                    log::info!(target: "INIT", "the mailbox of this process fails: {error}");
                     return false;
                 }
             }
@@ -217,9 +217,9 @@ impl Helper {
         true
     }
 
-    fn dispatch(&self, parcel: Parcel, outbox: &mut Outbox) {
-        let Some(envelope) = Envelope::decode(&parcel.bytes) else { return };
-        let Parcel { fd, lost, .. } = parcel;
+    fn dispatch(&self, datagram: Datagram, outbox: &mut Outbox) {
+        let Some(envelope) = Envelope::decode(&datagram.bytes) else { return };
+        let Datagram { fd, lost, .. } = datagram;
         let known = self.with_source(envelope.to, |source| match &envelope.content {
             Content::Bytes(bytes) => source.receive(envelope.from, bytes, fd, lost, outbox.of(envelope.to)),
             Content::NoSource => source.undeliverable(envelope.from, false),

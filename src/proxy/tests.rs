@@ -5,30 +5,30 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::letter::{Content, Envelope};
+use super::message::{Content, Envelope};
 use super::*;
-use crate::sys::{Post, SharedFile};
+use crate::sys::{Mailbox, SharedFile};
 
 /// The thread is the process's: tests that count on it take turns.
 static TURN: Mutex<()> = Mutex::new(());
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Keeps what comes, answers every letter that begins with `?`, and counts ticks.
+/// Keeps what comes, answers every message that begins with `?`, and counts ticks.
 #[derive(Default)]
 struct Listener {
-    letters: Mutex<Vec<(Address, Vec<u8>, bool)>>,
+    messages: Mutex<Vec<(Address, Vec<u8>, bool)>>,
     lost: Mutex<Vec<(Address, bool)>>,
     ticks: AtomicUsize,
     every: Option<Duration>,
-    /// The post box and address that answers go to.
+    /// The mailbox and address that answers go to.
     answer: Option<([u8; 16], Address)>,
 }
 
 impl Source for Listener {
     fn receive(&self, from: Address, bytes: &[u8], fd: Option<OwnedFd>, _lost: bool, out: &mut Outbox) {
-        self.letters.lock().push((from, bytes.to_vec(), fd.is_some()));
-        if let (Some((post, to)), [b'?', rest @ ..]) = (self.answer, bytes) {
-            out.add(Letter { post, to, bytes: rest.to_vec(), fd: None });
+        self.messages.lock().push((from, bytes.to_vec(), fd.is_some()));
+        if let (Some((mailbox, to)), [b'?', rest @ ..]) = (self.answer, bytes) {
+            out.add(Message { mailbox, to, bytes: rest.to_vec(), fd: None });
         }
         assert!(bytes != b"panic", "as told");
     }
@@ -67,20 +67,20 @@ fn helpers() -> usize {
 }
 
 #[test]
-fn letters_go_from_source_to_source_and_back() {
+fn messages_go_from_source_to_source_and_back() {
     let _turn = TURN.lock();
     let (a, b) = (address(0), address(1));
     let first = Arc::new(Listener::default());
     let member = register(&first, a);
-    let second = Arc::new(Listener { answer: Some((member.post(), a)), ..Listener::default() });
+    let second = Arc::new(Listener { answer: Some((member.mailbox(), a)), ..Listener::default() });
     let other = register(&second, b);
-    assert_eq!(member.post(), other.post());
+    assert_eq!(member.mailbox(), other.mailbox());
     let memory = SharedFile::create("test", 4096).expect("memory").into_descriptor();
-    let letter = |bytes: &[u8], fd| Letter { post: other.post(), to: b, bytes: bytes.to_vec(), fd };
-    member.send([letter(b"memory", Some(Arc::new(memory))), letter(b"?question", None)]);
-    until("an answer", || !first.letters.lock().is_empty());
-    assert_eq!(*second.letters.lock(), [(a, b"memory".to_vec(), true), (a, b"?question".to_vec(), false)]);
-    assert_eq!(*first.letters.lock(), [(b, b"question".to_vec(), false)]);
+    let message = |bytes: &[u8], fd| Message { mailbox: other.mailbox(), to: b, bytes: bytes.to_vec(), fd };
+    member.send([message(b"memory", Some(Arc::new(memory))), message(b"?question", None)]);
+    until("an answer", || !first.messages.lock().is_empty());
+    assert_eq!(*second.messages.lock(), [(a, b"memory".to_vec(), true), (a, b"?question".to_vec(), false)]);
+    assert_eq!(*first.messages.lock(), [(b, b"question".to_vec(), false)]);
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn what_cannot_arrive_is_told() {
     let listener = Arc::new(Listener::default());
     let member = register(&listener, address(0));
     let (nobody, dead) = (address(1), address(2));
-    let gone = Post::open().expect("a box").name();
-    let letter = |post, to| Letter { post, to, bytes: b"x".to_vec(), fd: None };
-    member.send([letter(member.post(), nobody), letter(gone, dead)]);
+    let gone = Mailbox::open().expect("a mailbox").name();
+    let message = |mailbox, to| Message { mailbox, to, bytes: b"x".to_vec(), fd: None };
+    member.send([message(member.mailbox(), nobody), message(gone, dead)]);
     until("the news", || listener.lost.lock().len() == 2);
     let mut lost = listener.lost.lock().clone();
     lost.sort_by_key(|(to, _)| to.rank);
@@ -123,32 +123,32 @@ fn one_address_has_one_source() {
     assert!(join(place, Arc::downgrade(&source)).is_err());
 }
 
-/// A box that nobody empties takes a few letters; the others go when there is room, each once and in order.
+/// A mailbox that nobody empties takes a few messages; the others go when there is room, each once and in order.
 #[test]
-fn a_full_box_holds_up_no_other() {
+fn a_full_mailbox_holds_up_no_other() {
     let _turn = TURN.lock();
     let (a, b) = (address(0), address(1));
     let listener = Arc::new(Listener::default());
     let member = register(&listener, a);
-    let full = Post::open().expect("a box");
-    let letter = |number: u32| Letter { post: full.name(), to: b, bytes: number.to_le_bytes().to_vec(), fd: None };
-    member.send((0..2000).map(letter));
-    member.send([Letter { post: member.post(), to: a, bytes: b"self".to_vec(), fd: None }]);
-    until("the letter to oneself", || !listener.letters.lock().is_empty());
+    let full = Mailbox::open().expect("a mailbox");
+    let message = |number: u32| Message { mailbox: full.name(), to: b, bytes: number.to_le_bytes().to_vec(), fd: None };
+    member.send((0..2000).map(message));
+    member.send([Message { mailbox: member.mailbox(), to: a, bytes: b"self".to_vec(), fd: None }]);
+    until("the message to oneself", || !listener.messages.lock().is_empty());
     for number in 0..2000u32 {
-        until("a letter", || {
-            parcel_of(&full).is_some_and(|bytes| {
+        until("a message", || {
+            datagram_of(&full).is_some_and(|bytes| {
                 assert_eq!(bytes, number.to_le_bytes());
                 true
             })
         });
     }
-    assert!(parcel_of(&full).is_none());
+    assert!(datagram_of(&full).is_none());
 }
 
-fn parcel_of(post: &Post) -> Option<Vec<u8>> {
-    let parcel = post.take().expect("take")?;
-    match Envelope::decode(&parcel.bytes).expect("an envelope").content {
+fn datagram_of(mailbox: &Mailbox) -> Option<Vec<u8>> {
+    let datagram = mailbox.take().expect("take")?;
+    match Envelope::decode(&datagram.bytes).expect("an envelope").content {
         Content::Bytes(bytes) => Some(bytes),
         Content::NoSource => None,
     }
@@ -157,15 +157,15 @@ fn parcel_of(post: &Post) -> Option<Vec<u8>> {
 #[test]
 fn garbage_and_panics_are_survived() {
     let _turn = TURN.lock();
-    let (a, stranger) = (address(0), Post::open().expect("a box"));
+    let (a, stranger) = (address(0), Mailbox::open().expect("a mailbox"));
     let listener = Arc::new(Listener::default());
     let member = register(&listener, a);
     for bytes in [&b""[..], b"hello", &[0; 500], &[255; 1024]] {
-        stranger.send(&member.post(), bytes, None).expect("send");
+        stranger.send(&member.mailbox(), bytes, None).expect("send");
     }
-    let letter = |bytes: &[u8]| Letter { post: member.post(), to: a, bytes: bytes.to_vec(), fd: None };
-    member.send([letter(b"panic"), letter(b"after")]);
-    until("the letter after", || listener.letters.lock().len() == 2);
+    let message = |bytes: &[u8]| Message { mailbox: member.mailbox(), to: a, bytes: bytes.to_vec(), fd: None };
+    member.send([message(b"panic"), message(b"after")]);
+    until("the message after", || listener.messages.lock().len() == 2);
 }
 
 #[test]
@@ -191,7 +191,7 @@ mod properties {
             let (to, from) = (Address { key, rank }, Address { key: !key, rank: rank ^ 1 });
             let envelope = Envelope::new(to, from, reply, Content::Bytes(bytes));
             prop_assert_eq!(Envelope::decode(&envelope.encode()), Some(envelope.clone()));
-            let back = envelope.bounce([7; 16]).expect("a letter is answered");
+            let back = envelope.bounce([7; 16]).expect("a message is answered");
             prop_assert_eq!((back.to, back.from), (from, to));
             prop_assert_eq!(back.bounce([8; 16]), None);
         }

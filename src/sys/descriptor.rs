@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 /// The lowest number that is no standard stream's.
 const FIRST: i32 = 3;
 
-/// Gives a new descriptor another number where it is a standard stream's, which a program may have closed: what the program, or
-/// this library's log, writes to stderr must not end up in a socket or in shared memory.
+/// Gives a new descriptor another number where it is a standard stream's, which a program may have closed: what the
+/// program, or this library's log, writes to stderr must not end up in a socket or in shared memory.
 ///
 /// # Errors
 /// The process may open no more files.

@@ -1,5 +1,5 @@
-//! Whether the process was forked: a child must leave alone what it shares with its parent, and must not keep connections of
-//! the parent's open, or their other ends would not see when the parent is gone.
+//! Whether the process was forked: a child must leave alone what it shares with its parent, and must not keep
+//! connections of the parent's open, or their other ends would not see when the parent is gone.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -49,8 +49,8 @@ impl Shelf {
     }
 }
 
-/// As long as it lives, a forked child closes a descriptor first of all. It must be dropped before the descriptor is closed.
-/// What owns the descriptor is never dropped in a child.
+/// As long as it lives, a forked child closes a descriptor first of all. It must be dropped before the descriptor is
+/// closed. What owns the descriptor is never dropped in a child.
 pub struct ChildCloses(&'static AtomicI32);
 
 impl ChildCloses {

@@ -57,8 +57,8 @@ pub fn spawn_scoped<'scope>(
     Builder::new().name(name.to_string()).spawn_scoped(scope, run)
 }
 
-/// Writes to what may be a pipe or a socket whose reader has gone: this thread's SIGPIPE is held back meanwhile, and one that
-/// the write has raised is taken away. What was pending before stays, and so does the thread's mask.
+/// Writes to what may be a pipe or a socket whose reader has gone: this thread's SIGPIPE is held back meanwhile, and
+/// one that the write has raised is taken away. What was pending before stays, and so does the thread's mask.
 pub fn without_sigpipe<R>(write: impl FnOnce() -> R) -> R {
     let pipe = SigSet::from(Signal::SIGPIPE);
     let was_pending = is_pending(Signal::SIGPIPE);
@@ -66,8 +66,8 @@ pub fn without_sigpipe<R>(write: impl FnOnce() -> R) -> R {
     let result = write();
     if !was_pending {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: set and time are initialised and live; nothing is told of the signal. EINTR cannot lose it: a write that has
-        // raised it has done so before, so that the call finds it at once.
+        // SAFETY: set and time are initialised and live; nothing is told of the signal. EINTR cannot lose it: a write
+        // that has raised it has done so before, so that the call finds it at once.
         unsafe { libc::sigtimedwait(pipe.as_ref(), null_mut(), &now) };
     }
     result

@@ -1,6 +1,8 @@
-//! Locks and threads of what is tested under every interleaving: there (`tests/races`) the same names are those of a model.
+//! Locks and threads of what is tested under every interleaving: there (`tests/races`) the same names are those of a
+//! model.
 
 pub use parking_lot::{Condvar, Mutex};
-// These for what forked children look at: `parking_lot` has tables of all waiting threads, which a child may find locked.
+// These for what forked children look at: `parking_lot` has tables of all waiting threads, which a child may find
+// locked.
 pub use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use std::thread;

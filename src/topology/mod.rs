@@ -1,7 +1,8 @@
 //! What schedules are compiled from. Pure: facts, and the seeds of tests, are arguments.
 //!
 //! * [`order`] puts ranks in a row;
-//! * [`graph`] is the rows that the algorithms of a communicator follow, channel by channel, and which ranks share a host.
+//! * [`graph`] is the rows that the algorithms of a communicator follow, channel by channel, and which ranks share a
+//!   host.
 
 pub mod graph;
 pub mod order;

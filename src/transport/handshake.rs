@@ -1,19 +1,21 @@
-//! How the ranks of a unit come by each other's memory. Pure: letters, times and what was made go in, letters come out.
+//! How the ranks of a connection group come by each other's memory. Pure: notices, times and what was made go in,
+//! notices come out.
 //!
-//! A rank that first needs a unit makes its part of the memory and *offers* it to its peers in the unit, saying that it
-//! wants theirs. A peer, whatever its user is doing, takes what it is offered (maps it), and says so; then it makes its own
-//! part, if it has not yet, and offers that to all of its peers. So every rank offers its part of a unit once to each peer,
-//! and waits for nothing but letters. A unit is complete for a rank that has all parts and whose own part all peers have:
-//! what it does from then on reaches them even if it dies the moment after.
+//! A rank that first needs a connection group makes its part of the memory and *offers* it to its peers in the
+//! connection group, saying that it wants theirs. A peer, whatever its user is doing, takes what it is offered (maps
+//! it), and says so; then it makes its own part, if it has not yet, and offers that to all of its peers. So every rank
+//! offers its part of a connection group once to each peer, and waits for nothing but notices. A connection group is
+//! complete for a rank that has all parts and whose own part all peers have: what it does from then on reaches them
+//! even if it dies the moment after.
 //!
-//! Letters are not lost, unless a process dies; a rank that waits asks again all the same, to learn of that.
+//! Notices are not lost, unless a process dies; a rank that waits asks again all the same, to learn of that.
 //!
 //! `P` is a peer's part, as it can be reached here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::plan::wiring::Unit;
+use crate::plan::wiring::ConnectionGroup;
 
 #[cfg(test)]
 mod tests;
@@ -21,9 +23,10 @@ mod tests;
 /// After how long a rank that waits asks again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What one rank tells another about a unit. What is offered goes with it and is none of this file's business.
+/// What one rank tells another about a connection group. What is offered goes with it and is none of this file's
+/// business.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum Notice {
     /// Here is its part; and whether it wants the other's.
     Offer { wanted: bool },
     /// It has the other's part.
@@ -34,7 +37,7 @@ pub(super) enum Message {
     Failed(String),
 }
 
-/// What the caller is to do about a letter.
+/// What the caller is to do about a notice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Todo {
     /// Take the part that is offered, then call [`Handshake::taken`].
@@ -43,7 +46,7 @@ pub(super) struct Todo {
     pub make: bool,
 }
 
-/// This rank's part of a unit.
+/// This rank's part of a connection group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Own {
     #[default]
@@ -54,7 +57,7 @@ enum Own {
     Failed(String),
 }
 
-/// What is known of a unit.
+/// What is known of a connection group.
 struct Progress<P> {
     peers: Vec<u32>,
     own: Own,
@@ -71,17 +74,17 @@ struct Progress<P> {
     asked: BTreeMap<u32, Duration>,
 }
 
-/// The state of all units of a rank. Times count from any fixed moment.
+/// The state of all connection groups of a rank. Times count from any fixed moment.
 pub(super) struct Handshake<P> {
-    units: BTreeMap<Unit, Progress<P>>,
+    groups: BTreeMap<ConnectionGroup, Progress<P>>,
     /// Ranks that will never answer, and why.
     gone: BTreeMap<u32, String>,
 }
 
-/// Letters to be sent: to whom, and what.
-pub(super) type Letters = Vec<(u32, Message)>;
+/// Notices to be sent: to whom, and what.
+pub(super) type Notices = Vec<(u32, Notice)>;
 
-/// How it stands with a unit that this rank wants.
+/// How it stands with a connection group that this rank wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// Everybody has everything.
@@ -94,11 +97,11 @@ pub(super) enum Standing {
 
 impl<P> Handshake<P> {
     pub fn new() -> Handshake<P> {
-        Handshake { units: BTreeMap::new(), gone: BTreeMap::new() }
+        Handshake { groups: BTreeMap::new(), gone: BTreeMap::new() }
     }
 
-    fn unit(&mut self, unit: Unit, peers: impl FnOnce() -> Vec<u32>) -> &mut Progress<P> {
-        self.units.entry(unit).or_insert_with(|| Progress {
+    fn group(&mut self, group: ConnectionGroup, peers: impl FnOnce() -> Vec<u32>) -> &mut Progress<P> {
+        self.groups.entry(group).or_insert_with(|| Progress {
             peers: peers(),
             own: Own::None,
             wanted: false,
@@ -110,9 +113,9 @@ impl<P> Handshake<P> {
         })
     }
 
-    /// This rank wants a unit, in which `peers` are its peers. True: the caller is to make its part.
-    pub fn want(&mut self, unit: Unit, peers: impl FnOnce() -> Vec<u32>, now: Duration) -> (bool, Letters) {
-        let progress = self.unit(unit, peers);
+    /// This rank wants a connection group, in which `peers` are its peers. True: the caller is to make its part.
+    pub fn want(&mut self, group: ConnectionGroup, peers: impl FnOnce() -> Vec<u32>, now: Duration) -> (bool, Notices) {
+        let progress = self.group(group, peers);
         progress.wanted = !progress.done;
         match progress.begin() {
             true => (true, Vec::new()),
@@ -120,97 +123,97 @@ impl<P> Handshake<P> {
         }
     }
 
-    /// A letter about a unit, in which `peers` are those of this rank; and what is to be answered at once.
+    /// A notice about a connection group, in which `peers` are those of this rank; and what is to be answered at once.
     pub fn receive(
         &mut self,
         from: u32,
-        unit: Unit,
-        message: Message,
+        group: ConnectionGroup,
+        notice: Notice,
         peers: impl FnOnce() -> Vec<u32>,
-    ) -> (Todo, Letters) {
-        let progress = self.unit(unit, peers);
+    ) -> (Todo, Notices) {
+        let progress = self.group(group, peers);
         let (mut todo, mut answers) = (Todo::default(), Vec::new());
         if !progress.peers.contains(&from) {
             return (todo, answers);
         }
-        let wanted = match message {
-            Message::Offer { wanted } => {
+        let wanted = match notice {
+            Notice::Offer { wanted } => {
                 todo.take = !progress.done && !progress.theirs.contains_key(&from);
                 if todo.take {
                     progress.theirs.insert(from, None);
                 }
                 wanted
             }
-            Message::Taken => {
+            Notice::Taken => {
                 progress.has_mine.insert(from);
                 false
             }
-            Message::Ask => {
+            Notice::Ask => {
                 if progress.done || progress.theirs.get(&from).is_some_and(Option::is_some) {
-                    answers.push((from, Message::Taken));
+                    answers.push((from, Notice::Taken));
                 }
                 true
             }
-            Message::Failed(text) => {
+            Notice::Failed(text) => {
                 progress.failed.entry(from).or_insert(text);
                 false
             }
         };
         match &progress.own {
-            Own::Failed(text) if wanted => answers.push((from, Message::Failed(text.clone()))),
+            Own::Failed(text) if wanted => answers.push((from, Notice::Failed(text.clone()))),
             _ => todo.make = wanted && progress.begin(),
         }
         (todo, answers)
     }
 
     /// A peer's part was taken, or not; the peer is told.
-    pub fn taken(&mut self, unit: Unit, from: u32, result: Result<P, String>) -> Letters {
-        let Some(progress) = self.units.get_mut(&unit) else { return Vec::new() };
+    pub fn taken(&mut self, group: ConnectionGroup, from: u32, result: Result<P, String>) -> Notices {
+        let Some(progress) = self.groups.get_mut(&group) else { return Vec::new() };
         match result {
             Ok(part) => {
                 progress.theirs.insert(from, Some(part));
-                vec![(from, Message::Taken)]
+                vec![(from, Notice::Taken)]
             }
             Err(text) => {
                 progress.failed.entry(from).or_insert_with(|| text.clone());
-                vec![(from, Message::Failed(text))]
+                vec![(from, Notice::Failed(text))]
             }
         }
     }
 
     /// This rank's part was made, or not: every peer is told, once.
-    pub fn made(&mut self, unit: Unit, result: Result<(), String>, now: Duration) -> Letters {
-        let Some(progress) = self.units.get_mut(&unit) else { return Vec::new() };
-        let message = |peer: &u32| match &result {
-            Ok(()) => Message::Offer { wanted: progress.wanted && !progress.theirs.contains_key(peer) },
-            Err(text) => Message::Failed(text.clone()),
+    pub fn made(&mut self, group: ConnectionGroup, result: Result<(), String>, now: Duration) -> Notices {
+        let Some(progress) = self.groups.get_mut(&group) else { return Vec::new() };
+        let notice = |peer: &u32| match &result {
+            Ok(()) => Notice::Offer { wanted: progress.wanted && !progress.theirs.contains_key(peer) },
+            Err(text) => Notice::Failed(text.clone()),
         };
-        let letters: Letters = progress.peers.iter().map(|peer| (*peer, message(peer))).collect();
+        let notices: Notices = progress.peers.iter().map(|peer| (*peer, notice(peer))).collect();
         progress.asked = progress.peers.iter().map(|peer| (*peer, now)).collect();
         progress.own = result.map_or_else(Own::Failed, |()| Own::Made);
-        letters
+        notices
     }
 
-    /// Who has waited long enough to be asked again, about which unit; and when somebody will have.
-    pub fn tick(&mut self, now: Duration) -> (Vec<(Unit, Letters)>, Option<Duration>) {
-        let (mut letters, mut next) = (Vec::new(), None);
-        for (unit, progress) in
-            self.units.iter_mut().filter(|(_, progress)| progress.wanted && progress.own == Own::Made)
+    /// Who has waited long enough to be asked again, about which connection group; and when somebody will have.
+    pub fn tick(&mut self, now: Duration) -> (Vec<(ConnectionGroup, Notices)>, Option<Duration>) {
+        let (mut notices, mut next) = (Vec::new(), None);
+        for (group, progress) in
+            self.groups.iter_mut().filter(|(_, progress)| progress.wanted && progress.own == Own::Made)
         {
             let asks = progress.ask(now, ASK_AGAIN);
             if !asks.is_empty() {
-                letters.push((*unit, asks));
+                notices.push((*group, asks));
             }
             let due =
                 progress.missing().filter_map(|peer| progress.asked.get(&peer)).min().map(|asked| *asked + ASK_AGAIN);
             next = due.into_iter().chain(next).min();
         }
-        (letters, next)
+        (notices, next)
     }
 
-    /// Forgets all units, but not who is gone. Gives the parts back that were taken.
+    /// Forgets all connection groups, but not who is gone. Gives the parts back that were taken.
     pub fn restart(&mut self) -> Vec<P> {
-        std::mem::take(&mut self.units)
+        std::mem::take(&mut self.groups)
             .into_values()
             .flat_map(|progress| progress.theirs.into_values().flatten())
             .collect()
@@ -221,9 +224,9 @@ impl<P> Handshake<P> {
         self.gone.entry(rank).or_insert_with(|| why.to_string());
     }
 
-    /// How it stands with a unit.
-    pub fn standing(&self, unit: Unit) -> Standing {
-        let Some(progress) = self.units.get(&unit) else { return Standing::Missing(Vec::new()) };
+    /// How it stands with a connection group.
+    pub fn standing(&self, group: ConnectionGroup) -> Standing {
+        let Some(progress) = self.groups.get(&group) else { return Standing::Missing(Vec::new()) };
         if progress.done {
             return Standing::Complete;
         }
@@ -241,21 +244,23 @@ impl<P> Handshake<P> {
         }
     }
 
-    /// Why the rank `left` may have left: it, or this one, could not do its share of a unit. The rank to blame as by
-    /// [`Handshake::standing`].
-    pub fn failure(&self, left: u32) -> Option<(Unit, Option<u32>, String)> {
-        let own = |(unit, progress): (&Unit, &Progress<P>)| match &progress.own {
-            Own::Failed(text) => Some((*unit, None, text.clone())),
+    /// Why the rank `left` may have left: it, or this one, could not do its share of a connection group. The rank to
+    /// blame as by [`Handshake::standing`].
+    pub fn failure(&self, left: u32) -> Option<(ConnectionGroup, Option<u32>, String)> {
+        let own = |(group, progress): (&ConnectionGroup, &Progress<P>)| match &progress.own {
+            Own::Failed(text) => Some((*group, None, text.clone())),
             _ => None,
         };
-        let theirs =
-            |(unit, progress): (&Unit, &Progress<P>)| Some((*unit, Some(left), progress.failed.get(&left)?.clone()));
-        self.units.iter().find_map(own).or_else(|| self.units.iter().find_map(theirs))
+        let theirs = |(group, progress): (&ConnectionGroup, &Progress<P>)| {
+            Some((*group, Some(left), progress.failed.get(&left)?.clone()))
+        };
+        self.groups.iter().find_map(own).or_else(|| self.groups.iter().find_map(theirs))
     }
 
-    /// The parts of the peers, of a unit that is complete. They are given once; the unit stays complete.
-    pub fn finish(&mut self, unit: Unit) -> BTreeMap<u32, P> {
-        let Some(progress) = self.units.get_mut(&unit) else { return BTreeMap::new() };
+    /// The parts of the peers, of a connection group that is complete. They are given once; the connection group stays
+    /// complete.
+    pub fn finish(&mut self, group: ConnectionGroup) -> BTreeMap<u32, P> {
+        let Some(progress) = self.groups.get_mut(&group) else { return BTreeMap::new() };
         (progress.wanted, progress.done) = (false, true);
         std::mem::take(&mut progress.theirs).into_iter().filter_map(|(rank, part)| Some((rank, part?))).collect()
     }
@@ -278,7 +283,7 @@ impl<P> Progress<P> {
     }
 
     /// Asks those that were not asked for some time.
-    fn ask(&mut self, now: Duration, pause: Duration) -> Letters {
+    fn ask(&mut self, now: Duration, pause: Duration) -> Notices {
         if self.own != Own::Made {
             return Vec::new();
         }
@@ -287,7 +292,7 @@ impl<P> Progress<P> {
         due.into_iter()
             .map(|peer| {
                 self.asked.insert(peer, now);
-                (peer, Message::Ask)
+                (peer, Notice::Ask)
             })
             .collect()
     }

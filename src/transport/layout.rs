@@ -1,15 +1,15 @@
-//! Where the parts of links lie in memory that ranks share. Pure: every rank computes it for itself and for its peers from
-//! the same facts and the same wiring, so that nobody has to be told.
+//! Where the parts of links lie in memory that ranks share. Pure: every rank computes it for itself and for its peers
+//! from the same facts and the same wiring, so that nobody has to be told.
 //!
-//! A rank's *area* has the parts of its links of one unit that use one transport: first a counter for each link, then the
-//! slots of the links that it receives on.
+//! A rank's *area* has the parts of its links of one connection group that use one transport: first a counter for each
+//! link, then the slots of the links that it receives on.
 
 use std::collections::BTreeMap;
 
 use super::{PeerFacts, choose};
 use crate::error::Error;
 use crate::plan::layout::Proto;
-use crate::plan::wiring::{LinkNeed, SLOT_UNIT, Unit, Wiring};
+use crate::plan::wiring::{ConnectionGroup, LinkNeed, SLOT_UNIT, Wiring};
 use crate::plan::{LinkId, SLOTS};
 
 /// A counter has a cache line of its own.
@@ -26,7 +26,7 @@ pub(super) struct Part {
     pub slots: usize,
 }
 
-/// The area of one rank for one unit and transport.
+/// The area of one rank for one connection group and transport.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Area {
     /// Its size in bytes: whole pages.
@@ -66,7 +66,8 @@ pub(super) fn lay_out(owner: u32, links: &[LinkNeed]) -> Area {
     Area { bytes: end.next_multiple_of(PAGE), zeroed, parts }
 }
 
-/// A rank's areas of a unit, by the transport (a place in [`super::TRANSPORTS`]) that it uses with the peers in it.
+/// A rank's areas of a connection group, by the transport (a place in [`super::TRANSPORTS`]) that it uses with the
+/// peers in it.
 ///
 /// # Errors
 /// Where there is no transport.
@@ -74,10 +75,10 @@ pub(super) fn areas(
     owner: u32,
     facts: &[PeerFacts],
     wiring: &Wiring,
-    unit: Unit,
+    group: ConnectionGroup,
 ) -> Result<BTreeMap<usize, Area>, Error> {
     let mut sorted: BTreeMap<usize, Vec<LinkNeed>> = BTreeMap::new();
-    for need in wiring.unit_links(owner, unit) {
+    for need in wiring.group_links(owner, group) {
         let transport = choose(&facts[owner as usize], &facts[need.peer(owner) as usize])?;
         sorted.entry(transport).or_default().push(need);
     }

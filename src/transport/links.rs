@@ -1,11 +1,11 @@
-//! The links of one rank of a communicator: made by units, when somebody first needs them.
+//! The links of one rank of a communicator: made by connection groups, when somebody first needs them.
 //!
-//! A call asks for the units that it needs and waits for the peers' parts; the helper threads answer, whether or not the
-//! users of those ranks have called anything. A part is mapped as soon as it is offered, and not by the call that needs it:
-//! a rank that has done its share of a call may end, or die, before its peers make theirs.
+//! A call asks for the connection groups that it needs and waits for the peers' parts; the helper threads answer,
+//! whether or not the users of those ranks have called anything. A part is mapped as soon as it is offered, and not by
+//! the call that needs it: a rank that has done its share of a call may end, or die, before its peers make theirs.
 //!
-//! Making and mapping device memory may wait for what runs on the device, which may wait for a peer: the helper thread does it
-//! itself only where nothing runs there, and else has a thread do that.
+//! Making and mapping device memory may wait for what runs on the device, which may wait for a peer: the helper thread
+//! does it itself only where nothing runs there, and else has a thread do that.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,24 +15,24 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
-use super::handshake::{Handshake, Letters, Message, Standing, Todo};
+use super::handshake::{Handshake, Notice, Notices, Standing, Todo};
 use super::layout::{Area, areas};
-use super::{Given, Made, Need, Offer, PeerFacts, Segment, TRANSPORTS, Unit, choose};
+use super::{ConnectionGroup, Given, Made, Need, Offer, PeerFacts, Segment, TRANSPORTS, choose};
 use crate::bootstrap::Cancel;
 use crate::device::{Charge, Context, Ledger, Use, gate};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
-use crate::proxy::{self, Address, Letter, Member, Outbox, Source};
-use crate::sys::{self, LETTER_MAX, PostName, SharedFile, SharedMemory, is_open, spawn, too_many_files};
+use crate::proxy::{self, Address, Member, Message, Outbox, Source};
+use crate::sys::{self, MESSAGE_MAX, MailboxName, SharedFile, SharedMemory, is_open, spawn, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long whoever makes device memory waits for a moment at which nothing runs: memory is thriftier then. And how often it
-/// looks.
+/// How long whoever makes device memory waits for a moment at which nothing runs: memory is thriftier then. And how
+/// often it looks.
 const QUIET_LIMIT: Duration = Duration::from_millis(20);
 const QUIET_NAP: Duration = Duration::from_micros(100);
-/// The most bytes of a reason that is told to a peer: the rest of its letter has room beside it.
-const TEXT_MAX: usize = LETTER_MAX / 2;
+/// The most bytes of a reason that is told to a peer: the rest of its message has room beside it.
+const TEXT_MAX: usize = MESSAGE_MAX / 2;
 /// After how long it says whom it waits for, and how often again.
 const NOTICE: Duration = Duration::from_secs(10);
 
@@ -53,33 +53,33 @@ pub struct LinkAddresses {
 
 /// What a rank writes to another one of its communicator.
 #[derive(Debug, Serialize, Deserialize)]
-enum Note {
-    /// Its part of a unit, of so many bytes.
-    Offer { epoch: u32, unit: Unit, offer: Offer, bytes: u64, wanted: bool },
-    /// It has the other's part of a unit.
-    Taken { epoch: u32, unit: Unit },
-    /// Something of the other is still missing in a unit.
-    Ask { epoch: u32, unit: Unit },
-    /// It could not make its part of a unit, or take the other's.
-    Failed { epoch: u32, unit: Unit, text: String },
-    /// Memory that is no link: the board. It comes with the letter.
+enum LinkMessage {
+    /// Its part of a connection group, of so many bytes.
+    Offer { epoch: u32, group: ConnectionGroup, offer: Offer, bytes: u64, wanted: bool },
+    /// It has the other's part of a connection group.
+    Taken { epoch: u32, group: ConnectionGroup },
+    /// Something of the other is still missing in a connection group.
+    Ask { epoch: u32, group: ConnectionGroup },
+    /// It could not make its part of a connection group, or take the other's.
+    Failed { epoch: u32, group: ConnectionGroup, text: String },
+    /// Memory that is no link: the flight recorder. It comes with the message.
     Memory { bytes: u64 },
     /// It has met an error and will not take part in calls any more.
     Leaving,
 }
 
-impl Note {
-    /// What says a message about a unit; none for an offer, which says more.
-    fn of(epoch: u32, unit: Unit, message: Message) -> Option<Note> {
-        match message {
-            Message::Failed(mut text) => {
-                // A letter that is too long would not be read, and whoever waits for it wait on.
+impl LinkMessage {
+    /// What says a notice about a connection group; none for an offer, which says more.
+    fn of(epoch: u32, group: ConnectionGroup, notice: Notice) -> Option<LinkMessage> {
+        match notice {
+            Notice::Failed(mut text) => {
+                // A message that is too long would not be read, and whoever waits for it wait on.
                 text.truncate(text.floor_char_boundary(TEXT_MAX));
-                Some(Note::Failed { epoch, unit, text })
+                Some(LinkMessage::Failed { epoch, group, text })
             }
-            Message::Ask => Some(Note::Ask { epoch, unit }),
-            Message::Taken => Some(Note::Taken { epoch, unit }),
-            Message::Offer { .. } => None,
+            Notice::Ask => Some(LinkMessage::Ask { epoch, group }),
+            Notice::Taken => Some(LinkMessage::Taken { epoch, group }),
+            Notice::Offer { .. } => None,
         }
     }
 }
@@ -91,7 +91,7 @@ struct Offered {
     bytes: u64,
 }
 
-/// This rank's part of a unit, by transport.
+/// This rank's part of a connection group, by transport.
 type Parts = BTreeMap<usize, Own>;
 
 /// This rank's memory for the peers that it reaches by one transport.
@@ -113,12 +113,12 @@ struct Plan {
 
 struct State {
     handshake: Handshake<Box<dyn Segment>>,
-    /// Grows with every [`Links::unmap`]; letters of another one are of no account.
+    /// Grows with every [`Links::unmap`]; messages of another one are of no account.
     epoch: u32,
-    own: BTreeMap<Unit, Parts>,
+    own: BTreeMap<ConnectionGroup, Parts>,
     /// Why this rank could not make its part.
-    failures: BTreeMap<Unit, Error>,
-    /// Memory that came under no unit.
+    failures: BTreeMap<ConnectionGroup, Error>,
+    /// Memory that came under no connection group.
     memory: Option<Result<SharedMemory, String>>,
 }
 
@@ -137,21 +137,21 @@ pub struct Links {
     key: u64,
     cancel: Cancel,
     ledger: Arc<Ledger>,
-    post: OnceLock<PostName>,
+    mailbox: OnceLock<MailboxName>,
     member: Mutex<Option<Member>>,
     plan: OnceLock<Plan>,
     hooks: OnceLock<Hooks>,
     start: Instant,
     own: Weak<Links>,
-    /// The peers' memory that links use. Locked while somebody connects: the next one finds more connected. Unmapped before
-    /// this rank's own is freed.
+    /// The peers' memory that links use. Locked while somebody connects: the next one finds more connected. Unmapped
+    /// before this rank's own is freed.
     mapped: Mutex<Vec<Box<dyn Segment>>>,
     state: Mutex<State>,
     news: Condvar,
 }
 
 impl Links {
-    /// Links of a rank, none of which is connected. From here on letters for it arrive.
+    /// Links of a rank, none of which is connected. From here on messages for it arrive.
     ///
     /// # Errors
     /// As [`proxy::join`].
@@ -170,7 +170,7 @@ impl Links {
             key,
             cancel: cancel.clone(),
             ledger: ledger.clone(),
-            post: OnceLock::new(),
+            mailbox: OnceLock::new(),
             member: Mutex::new(None),
             plan: OnceLock::new(),
             hooks: OnceLock::new(),
@@ -182,17 +182,17 @@ impl Links {
         });
         let source: Weak<dyn Source> = links.own.clone();
         let member = proxy::join(Address { key, rank }, source)?;
-        let _ = links.post.set(member.post());
+        let _ = links.mailbox.set(member.mailbox());
         *links.member.lock() = Some(member);
         Ok(links)
     }
 
-    /// The post box that peers write to.
-    pub fn post(&self) -> PostName {
-        self.post.get().copied().unwrap_or_default()
+    /// The mailbox that peers write to.
+    pub fn mailbox(&self) -> MailboxName {
+        self.mailbox.get().copied().unwrap_or_default()
     }
 
-    /// The number that peers' letters to this rank bear.
+    /// The number that peers' messages to this rank bear.
     pub fn key(&self) -> u64 {
         self.key
     }
@@ -207,7 +207,7 @@ impl Links {
         let _ = self.hooks.set(hooks);
     }
 
-    /// No more letters: peers that write are told that there is nobody. What is connected stays so until the drop.
+    /// No more messages: peers that write are told that there is nobody. What is connected stays so until the drop.
     pub fn close(&self) {
         let member = self.member.lock().take();
         drop(member);
@@ -229,16 +229,16 @@ impl Links {
     pub fn send_memory(&self, to: &PeerFacts, file: &SharedFile) -> Result<(), Error> {
         let fd = file.descriptor().try_clone_to_owned();
         let fd = fd.map_err(|error| Error::system("fcntl(F_DUPFD)", "shared memory", &error))?;
-        let bytes = encode(&Note::Memory { bytes: file.bytes() as u64 });
-        self.send([Letter { post: to.post, to: address(to), bytes, fd: Some(Arc::new(fd)) }]);
+        let bytes = encode(&LinkMessage::Memory { bytes: file.bytes() as u64 });
+        self.send([Message { mailbox: to.mailbox, to: address(to), bytes, fd: Some(Arc::new(fd)) }]);
         Ok(())
     }
 
     /// Waits for memory that another rank hands over.
     ///
     /// # Errors
-    /// [`Error::Timeout`] where none comes within `limit`, [`Error::Aborted`], [`Error::Resource`] where it came, but this
-    /// process could not take it.
+    /// [`Error::Timeout`] where none comes within `limit`, [`Error::Aborted`], [`Error::Resource`] where it came, but
+    /// this process could not take it.
     pub fn receive_memory(&self, limit: Duration) -> Result<SharedMemory, Error> {
         let until = Instant::now() + limit;
         let mut state = self.state.lock();
@@ -258,15 +258,15 @@ impl Links {
 
     // --- peers that are gone ----------------------------------------------------------------------------
 
-    /// Whether the process of a rank of this host has ended, or at least all communicators that it had. What cannot be found
-    /// out is not so.
+    /// Whether the process of a rank of this host has ended, or at least all communicators that it had. What cannot be
+    /// found out is not so.
     pub fn is_gone(&self, rank: u32) -> bool {
         let Some((me, peer)) =
             self.plan.get().and_then(|plan| plan.facts.get(self.rank as usize).zip(plan.facts.get(rank as usize)))
         else {
             return false;
         };
-        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.post)
+        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.mailbox)
     }
 
     // --- leaving ----------------------------------------------------------------------------------------
@@ -277,10 +277,10 @@ impl Links {
         let me = &plan.facts[self.rank as usize];
         let others =
             plan.facts.iter().filter(|peer| peer.rank != self.rank && me.host.can_pass_descriptors(&peer.host));
-        self.send(others.map(|peer| Letter {
-            post: peer.post,
+        self.send(others.map(|peer| Message {
+            mailbox: peer.mailbox,
             to: address(peer),
-            bytes: encode(&Note::Leaving),
+            bytes: encode(&LinkMessage::Leaving),
             fd: None,
         }));
     }
@@ -288,51 +288,52 @@ impl Links {
     /// Why the rank `left` may have left: links that it, or this rank, could not make.
     pub fn failure(&self, left: u32) -> Option<Error> {
         let state = self.state.lock();
-        let (unit, rank, text) = state.handshake.failure(left)?;
-        Some(state.blame(unit, rank, text))
+        let (group, rank, text) = state.handshake.failure(left)?;
+        Some(state.blame(group, rank, text))
     }
 
-    fn send(&self, letters: impl IntoIterator<Item = Letter>) {
+    fn send(&self, messages: impl IntoIterator<Item = Message>) {
         if let Some(member) = &*self.member.lock() {
-            member.send(letters);
+            member.send(messages);
         }
     }
 
     // --- connecting -------------------------------------------------------------------------------------
 
-    /// Asks for units without waiting for any: so that several communicators are connected at the same time.
-    pub fn ask(&self, units: &[Unit]) -> Result<(), Error> {
+    /// Asks for connection groups without waiting for any: so that several communicators are connected at the same
+    /// time.
+    pub fn ask(&self, groups: &[ConnectionGroup]) -> Result<(), Error> {
         let plan = self.wiring()?;
-        for unit in units {
-            let peers = || plan.wiring.unit_peers(self.rank, *unit);
-            let (make, letters) = self.state.lock().handshake.want(*unit, peers, self.now());
-            let letters = if make { self.make(*unit) } else { self.letters(*unit, letters) };
-            self.send(letters);
+        for group in groups {
+            let peers = || plan.wiring.group_peers(self.rank, *group);
+            let (make, messages) = self.state.lock().handshake.want(*group, peers, self.now());
+            let messages = if make { self.make(*group) } else { self.messages(*group, messages) };
+            self.send(messages);
         }
         Ok(())
     }
 
-    /// Connects units, and gives the links of each, in the order of [`Wiring::links`], to `then`, which says whether all is
-    /// well. Units for which `connected` is true are left out. `look` says whether the wait is still for something; it is
-    /// called now and then.
+    /// Connects connection groups, and gives the links of each, in the order of [`Wiring::links`], to `then`, which
+    /// says whether all is well. Units for which `connected` is true are left out. `look` says whether the wait is
+    /// still for something; it is called now and then.
     ///
     /// # Errors
-    /// [`Error::Remote`] where a peer is gone or could not make its part, [`Error::Aborted`], what `look` and `then` give,
-    /// and what the driver gives when it cannot map memory.
+    /// [`Error::Remote`] where a peer is gone or could not make its part, [`Error::Aborted`], what `look` and `then`
+    /// give, and what the driver gives when it cannot map memory.
     pub fn connect(
         &self,
-        units: &[Unit],
-        connected: impl Fn(Unit) -> bool,
+        groups: &[ConnectionGroup],
+        connected: impl Fn(ConnectionGroup) -> bool,
         look: &dyn Fn() -> Result<(), Error>,
-        mut then: impl FnMut(Unit, &[(LinkNeed, LinkAddresses)]) -> Result<(), Error>,
+        mut then: impl FnMut(ConnectionGroup, &[(LinkNeed, LinkAddresses)]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.ask(units)?;
+        self.ask(groups)?;
         let mut mapped = self.lock_mapped(look)?;
-        for unit in units.iter().filter(|unit| !connected(**unit)) {
-            self.wait_for(*unit, look)?;
-            let theirs = self.state.lock().handshake.finish(*unit);
-            let links = self.register(*unit, theirs, &mut mapped)?;
-            then(*unit, &links)?;
+        for group in groups.iter().filter(|group| !connected(**group)) {
+            self.wait_for(*group, look)?;
+            let theirs = self.state.lock().handshake.finish(*group);
+            let links = self.register(*group, theirs, &mut mapped)?;
+            then(*group, &links)?;
         }
         Ok(())
     }
@@ -356,14 +357,14 @@ impl Links {
         look()
     }
 
-    fn wait_for(&self, unit: Unit, look: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
+    fn wait_for(&self, group: ConnectionGroup, look: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
         let start = Instant::now();
         let mut notice = start + NOTICE;
         loop {
             let mut state = self.state.lock();
-            let missing = match state.handshake.standing(unit) {
+            let missing = match state.handshake.standing(group) {
                 Standing::Complete => return Ok(()),
-                Standing::Failed(rank, text) => return Err(state.blame(unit, rank, text)),
+                Standing::Failed(rank, text) => return Err(state.blame(group, rank, text)),
                 Standing::Missing(missing) => missing,
             };
             self.news.wait_until(&mut state, Instant::now() + LOOK);
@@ -377,22 +378,22 @@ impl Links {
         }
     }
 
-    /// Makes all parts of a unit usable for kernels; those of peers are kept in `mapped` from then on.
+    /// Makes all parts of a connection group usable for kernels; those of peers are kept in `mapped` from then on.
     fn register(
         &self,
-        unit: Unit,
+        group: ConnectionGroup,
         theirs: BTreeMap<u32, Box<dyn Segment>>,
         mapped: &mut Vec<Box<dyn Segment>>,
     ) -> Result<Vec<(LinkNeed, LinkAddresses)>, Error> {
         let plan = self.wiring()?;
-        let own = self.register_own(unit)?;
+        let own = self.register_own(group)?;
         let mut bases: BTreeMap<u32, (u64, Area)> = BTreeMap::new();
         for (peer, mut segment) in theirs {
             segment.register(&self.context)?;
-            bases.insert(peer, (segment.address(), plan.area(peer, self.rank, unit)?));
+            bases.insert(peer, (segment.address(), plan.area(peer, self.rank, group)?));
             mapped.push(segment);
         }
-        let links = plan.wiring.unit_links(self.rank, unit).into_iter();
+        let links = plan.wiring.group_links(self.rank, group).into_iter();
         let links = links.map(|need| {
             let peer = need.peer(self.rank);
             let transport = plan.transport(self.rank, peer)?;
@@ -405,14 +406,14 @@ impl Links {
         links.collect()
     }
 
-    /// Makes this rank's part of a unit usable for kernels; its addresses.
-    fn register_own(&self, unit: Unit) -> Result<BTreeMap<usize, (u64, Area)>, Error> {
+    /// Makes this rank's part of a connection group usable for kernels; its addresses.
+    fn register_own(&self, group: ConnectionGroup) -> Result<BTreeMap<usize, (u64, Area)>, Error> {
         // Taken out meanwhile: the helper thread must not wait for the driver.
-        let mut parts = self.state.lock().own.remove(&unit).unwrap_or_default();
+        let mut parts = self.state.lock().own.remove(&group).unwrap_or_default();
         let result = parts.iter_mut().try_for_each(|(_, own)| own.segment.register(&self.context));
         let addresses =
             parts.iter().map(|(transport, own)| (*transport, (own.segment.address(), own.area.clone()))).collect();
-        self.state.lock().own.insert(unit, parts);
+        self.state.lock().own.insert(group, parts);
         result.map(|()| addresses)
     }
 
@@ -434,7 +435,7 @@ impl Links {
     /// called [`Links::forget`].
     pub fn unmap(&self) {
         self.mapped.lock().clear();
-        // What was never connected, too; and letters that are still on their way are late.
+        // What was never connected, too; and messages that are still on their way are late.
         let mut state = self.state.lock();
         state.epoch += 1;
         state.failures.clear();
@@ -443,7 +444,7 @@ impl Links {
         drop(theirs);
     }
 
-    /// Frees this rank's memory, which nobody has mapped any more. All units can be connected anew.
+    /// Frees this rank's memory, which nobody has mapped any more. All connection groups can be connected anew.
     pub fn forget(&self) {
         let own = std::mem::take(&mut self.state.lock().own);
         drop(own);
@@ -451,45 +452,45 @@ impl Links {
 
     // --- this rank's part -------------------------------------------------------------------------------
 
-    /// Makes this rank's part of a unit; the letters that say so.
-    fn make(&self, unit: Unit) -> Vec<Letter> {
-        let made = self.allocate(unit);
+    /// Makes this rank's part of a connection group; the messages that say so.
+    fn make(&self, group: ConnectionGroup) -> Vec<Message> {
+        let made = self.allocate(group);
         let mut state = self.state.lock();
         let (epoch, result) = (state.epoch, made.as_ref().map(|_| ()).map_err(Error::to_string));
-        let messages = state.handshake.made(unit, result, self.now());
+        let notices = state.handshake.made(group, result, self.now());
         let offer = |peer: u32| {
             let transport = self.plan.get().and_then(|plan| plan.transport(self.rank, peer).ok())?;
             let own = made.as_ref().ok()?.get(&transport)?;
             Some((own.offer.clone(), own.area.bytes as u64, own.fd.clone()))
         };
-        let mut letters = Vec::new();
-        for (peer, message) in messages {
-            let (note, fd) = match message {
-                Message::Offer { wanted } => {
+        let mut messages = Vec::new();
+        for (peer, notice) in notices {
+            let (message, fd) = match notice {
+                Notice::Offer { wanted } => {
                     let Some((offer, bytes, fd)) = offer(peer) else { continue };
-                    (Some(Note::Offer { epoch, unit, offer, bytes, wanted }), fd)
+                    (Some(LinkMessage::Offer { epoch, group, offer, bytes, wanted }), fd)
                 }
-                other => (Note::of(epoch, unit, other), None),
+                other => (LinkMessage::of(epoch, group, other), None),
             };
-            letters.extend(note.and_then(|note| self.letter(peer, &note, fd)));
+            messages.extend(message.and_then(|message| self.message(peer, &message, fd)));
         }
         match made {
             Ok(mut parts) => {
-                // The letters have it now.
+                // The messages have it now.
                 parts.values_mut().for_each(|own| own.fd = None);
-                state.own.insert(unit, parts);
+                state.own.insert(group, parts);
             }
-            Err(error) => drop(state.failures.insert(unit, error)),
+            Err(error) => drop(state.failures.insert(group, error)),
         }
         drop(state);
         self.news.notify_all();
-        letters
+        messages
     }
 
-    fn allocate(&self, unit: Unit) -> Result<Parts, Error> {
+    fn allocate(&self, group: ConnectionGroup) -> Result<Parts, Error> {
         let plan = self.wiring()?;
         let mut parts = Parts::new();
-        for (transport, area) in areas(self.rank, &plan.facts, &plan.wiring, unit)? {
+        for (transport, area) in areas(self.rank, &plan.facts, &plan.wiring, group)? {
             let Made { segment, offer, fd, bytes } = self.make_memory(transport, &area)?;
             let charge = self.ledger.charge(Use::Links, bytes);
             parts.insert(transport, Own { area, segment, offer, fd: fd.map(Arc::new), _charge: charge });
@@ -523,26 +524,26 @@ impl Links {
         self.hooks.get().is_none_or(|hooks| (hooks.is_quiet)())
     }
 
-    fn letter(&self, peer: u32, note: &Note, fd: Option<Arc<OwnedFd>>) -> Option<Letter> {
+    fn message(&self, peer: u32, message: &LinkMessage, fd: Option<Arc<OwnedFd>>) -> Option<Message> {
         let peer = &self.plan.get()?.facts[peer as usize];
-        Some(Letter { post: peer.post, to: address(peer), bytes: encode(note), fd })
+        Some(Message { mailbox: peer.mailbox, to: address(peer), bytes: encode(message), fd })
     }
 
-    /// Letters without an offer.
-    fn letters(&self, unit: Unit, messages: Letters) -> Vec<Letter> {
+    /// Notices without an offer.
+    fn messages(&self, group: ConnectionGroup, notices: Notices) -> Vec<Message> {
         let epoch = self.state.lock().epoch;
-        let note = |message| Note::of(epoch, unit, message);
-        messages.into_iter().filter_map(|(peer, message)| self.letter(peer, &note(message)?, None)).collect()
+        let message = |notice| LinkMessage::of(epoch, group, notice);
+        notices.into_iter().filter_map(|(peer, notice)| self.message(peer, &message(notice)?, None)).collect()
     }
 
     // --- what peers want --------------------------------------------------------------------------------
 
-    /// A letter about a unit, perhaps with an offer. In the helper thread.
+    /// A message about a connection group, perhaps with an offer. In the helper thread.
     fn receive_about(
         &self,
         from: u32,
-        (epoch, unit): (u32, Unit),
-        message: Message,
+        (epoch, group): (u32, ConnectionGroup),
+        notice: Notice,
         offered: Option<Offered>,
         out: &mut Outbox,
     ) {
@@ -551,72 +552,72 @@ impl Links {
         if state.epoch != epoch {
             return;
         }
-        let peers = plan.wiring.unit_peers(self.rank, unit);
+        let peers = plan.wiring.group_peers(self.rank, group);
         if !peers.contains(&from) {
-            log::info!(target: "INIT", "rank {from} wrote to rank {} about {unit:?}, which they do not share", self.rank);
+            log::info!(target: "INIT", "rank {from} wrote to rank {} about {group:?}, which they do not share", self.rank);
             return;
         }
-        let (todo, answers) = state.handshake.receive(from, unit, message, || peers);
+        let (todo, answers) = state.handshake.receive(from, group, notice, || peers);
         drop(state);
         self.news.notify_all();
-        self.letters(unit, answers).into_iter().for_each(|letter| out.add(letter));
+        self.messages(group, answers).into_iter().for_each(|message| out.add(message));
         if todo == Todo::default() {
             return;
         }
         let take = offered.filter(|_| todo.take);
-        let links = self.own.upgrade().filter(|_| self.may_wait(plan, unit));
+        let links = self.own.upgrade().filter(|_| self.may_wait(plan, group));
         match links {
             // Without a thread for it, all others wait; but the system has one nearly always.
-            Some(links) => links.serve_aside(unit, take, todo.make, out),
-            None => self.serve(unit, take, todo.make).into_iter().for_each(|letter| out.add(letter)),
+            Some(links) => links.serve_aside(group, take, todo.make, out),
+            None => self.serve(group, take, todo.make).into_iter().for_each(|message| out.add(message)),
         }
     }
 
-    /// Whether the driver may hold up whoever makes or maps memory of a unit now.
-    fn may_wait(&self, plan: &Plan, unit: Unit) -> bool {
+    /// Whether the driver may hold up whoever makes or maps memory of a connection group now.
+    fn may_wait(&self, plan: &Plan, group: ConnectionGroup) -> bool {
         let on_device =
             |areas: BTreeMap<usize, Area>| areas.keys().any(|transport| TRANSPORTS[*transport].is_device_memory());
-        areas(self.rank, &plan.facts, &plan.wiring, unit).is_ok_and(on_device) && !self.is_quiet()
+        areas(self.rank, &plan.facts, &plan.wiring, group).is_ok_and(on_device) && !self.is_quiet()
     }
 
     /// Takes what a peer offers and makes what it wants, in a thread of its own.
-    fn serve_aside(self: Arc<Links>, unit: Unit, take: Option<Offered>, make: bool, out: &mut Outbox) {
+    fn serve_aside(self: Arc<Links>, group: ConnectionGroup, take: Option<Offered>, make: bool, out: &mut Outbox) {
         // Where the thread cannot be started the offer comes back.
         let place = Arc::new(Mutex::new(Some(take)));
         let (links, theirs) = (self.clone(), place.clone());
         let work = move || {
             if let Some(take) = theirs.lock().take() {
-                let letters = links.serve(unit, take, make);
-                links.send(letters);
+                let messages = links.serve(group, take, make);
+                links.send(messages);
             }
         };
         if spawn("oxccl-links", work).is_err()
             && let Some(take) = place.lock().take()
         {
-            self.serve(unit, take, make).into_iter().for_each(|letter| out.add(letter));
+            self.serve(group, take, make).into_iter().for_each(|message| out.add(message));
         }
     }
 
-    /// Takes what a peer offers and makes what it wants; the letters that say so.
-    fn serve(&self, unit: Unit, take: Option<Offered>, make: bool) -> Vec<Letter> {
-        let mut letters = Vec::new();
+    /// Takes what a peer offers and makes what it wants; the messages that say so.
+    fn serve(&self, group: ConnectionGroup, take: Option<Offered>, make: bool) -> Vec<Message> {
+        let mut messages = Vec::new();
         if let Some(offered) = take {
             let from = offered.from;
-            let taken = self.take(unit, offered).map_err(|error| error.to_string());
-            let answers = self.state.lock().handshake.taken(unit, from, taken);
-            letters = self.letters(unit, answers);
+            let taken = self.take(group, offered).map_err(|error| error.to_string());
+            let answers = self.state.lock().handshake.taken(group, from, taken);
+            messages = self.messages(group, answers);
             self.news.notify_all();
         }
         if make {
-            letters.extend(self.make(unit));
+            messages.extend(self.make(group));
         }
-        letters
+        messages
     }
 
     /// Maps a peer's part.
-    fn take(&self, unit: Unit, offered: Offered) -> Result<Box<dyn Segment>, Error> {
+    fn take(&self, group: ConnectionGroup, offered: Offered) -> Result<Box<dyn Segment>, Error> {
         let (plan, from) = (self.wiring()?, offered.from);
-        let area = plan.area(from, self.rank, unit)?;
+        let area = plan.area(from, self.rank, group)?;
         if offered.bytes != area.bytes as u64 {
             return Err(other_layout(self.rank, from, offered.bytes, area.bytes));
         }
@@ -632,16 +633,16 @@ impl Plan {
         choose(&self.facts[a as usize], &self.facts[b as usize])
     }
 
-    /// The area that one rank has for another one in a unit.
-    fn area(&self, owner: u32, user: u32, unit: Unit) -> Result<Area, Error> {
+    /// The area that one rank has for another one in a connection group.
+    fn area(&self, owner: u32, user: u32, group: ConnectionGroup) -> Result<Area, Error> {
         let transport = self.transport(owner, user)?;
-        Ok(areas(owner, &self.facts, &self.wiring, unit)?.remove(&transport).unwrap_or_default())
+        Ok(areas(owner, &self.facts, &self.wiring, group)?.remove(&transport).unwrap_or_default())
     }
 }
 
 impl State {
-    fn blame(&self, unit: Unit, rank: Option<u32>, text: String) -> Error {
-        match (rank, self.failures.get(&unit)) {
+    fn blame(&self, group: ConnectionGroup, rank: Option<u32>, text: String) -> Error {
+        match (rank, self.failures.get(&group)) {
             (Some(rank), _) => {
                 Error::Remote { rank: Some(rank), text: format!("rank {rank} could not be linked with: {text}") }
             }
@@ -653,29 +654,29 @@ impl State {
 
 impl Source for Links {
     fn receive(&self, from: Address, bytes: &[u8], fd: Option<OwnedFd>, lost: bool, out: &mut Outbox) {
-        let Ok(note) = postcard::from_bytes::<Note>(bytes) else {
-            log::info!(target: "INIT", "rank {} sent a letter to rank {} that cannot be read", from.rank, self.rank);
+        let Ok(message) = postcard::from_bytes::<LinkMessage>(bytes) else {
+            log::info!(target: "INIT", "rank {} sent a message to rank {} that cannot be read", from.rank, self.rank);
             return;
         };
         let from = from.rank;
-        match note {
-            Note::Offer { epoch, unit, offer, bytes, wanted } => {
+        match message {
+            LinkMessage::Offer { epoch, group, offer, bytes, wanted } => {
                 let given = if lost { Err(too_many_files()) } else { Ok(Given { offer, fd }) };
                 let offered = Offered { from, given, bytes };
-                self.receive_about(from, (epoch, unit), Message::Offer { wanted }, Some(offered), out);
+                self.receive_about(from, (epoch, group), Notice::Offer { wanted }, Some(offered), out);
             }
-            Note::Taken { epoch, unit } => self.receive_about(from, (epoch, unit), Message::Taken, None, out),
-            Note::Ask { epoch, unit } => self.receive_about(from, (epoch, unit), Message::Ask, None, out),
-            Note::Failed { epoch, unit, text } => {
-                self.receive_about(from, (epoch, unit), Message::Failed(text), None, out);
+            LinkMessage::Taken { epoch, group } => self.receive_about(from, (epoch, group), Notice::Taken, None, out),
+            LinkMessage::Ask { epoch, group } => self.receive_about(from, (epoch, group), Notice::Ask, None, out),
+            LinkMessage::Failed { epoch, group, text } => {
+                self.receive_about(from, (epoch, group), Notice::Failed(text), None, out);
             }
-            Note::Memory { bytes } => {
-                let none = || "a letter with shared memory came without it".to_string();
+            LinkMessage::Memory { bytes } => {
+                let none = || "a message with shared memory came without it".to_string();
                 let memory = attached(fd, lost, bytes).and_then(|memory| memory.ok_or_else(none));
                 self.state.lock().memory = Some(memory);
                 self.news.notify_all();
             }
-            Note::Leaving => {
+            LinkMessage::Leaving => {
                 if let Some(hooks) = self.hooks.get() {
                     (hooks.has_left)(from);
                 }
@@ -691,19 +692,19 @@ impl Source for Links {
 
     fn tick(&self, _now: Instant, out: &mut Outbox) -> Option<Instant> {
         let (asks, next) = self.state.lock().handshake.tick(self.now());
-        for (unit, messages) in asks {
-            self.letters(unit, messages).into_iter().for_each(|letter| out.add(letter));
+        for (group, notices) in asks {
+            self.messages(group, notices).into_iter().for_each(|message| out.add(message));
         }
         next.map(|next| self.start + next)
     }
 }
 
-/// Whom letters to a rank are for.
+/// Whom messages to a rank are for.
 fn address(peer: &PeerFacts) -> Address {
     Address { key: peer.links, rank: peer.rank }
 }
 
-/// The memory that came with a letter. It is mapped at once, so that no descriptor stays open.
+/// The memory that came with a message. It is mapped at once, so that no descriptor stays open.
 fn attached(fd: Option<OwnedFd>, lost: bool, bytes: u64) -> Result<Option<SharedMemory>, String> {
     match fd {
         None if lost => Err(too_many_files()),
@@ -730,9 +731,9 @@ fn ranks(ranks: &[u32]) -> String {
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list.join(", "))
 }
 
-fn encode(note: &Note) -> Vec<u8> {
+fn encode(message: &LinkMessage) -> Vec<u8> {
     // Nothing of it can fail: it writes to memory.
-    postcard::to_stdvec(note).unwrap_or_default()
+    postcard::to_stdvec(message).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -740,16 +741,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_fits_its_letter_however_long_it_is() {
+    fn a_reason_fits_its_message_however_long_it_is() {
         for (text, bytes) in [
             ("short".to_string(), 5),
             ("x".repeat(5000), TEXT_MAX),
             (format!("x{}", "\u{e9}".repeat(5000)), TEXT_MAX - 1),
         ] {
-            let note = Note::of(u32::MAX, Unit::pair(7, 9), Message::Failed(text.clone())).expect("a note");
+            let message = LinkMessage::of(u32::MAX, ConnectionGroup::pair(7, 9), Notice::Failed(text.clone()))
+                .expect("a message");
             // An envelope adds two addresses, a name and some lengths.
-            assert!(encode(&note).len() + 128 <= LETTER_MAX);
-            let Note::Failed { text: told, .. } = note else { panic!("{note:?}") };
+            assert!(encode(&message).len() + 128 <= MESSAGE_MAX);
+            let LinkMessage::Failed { text: told, .. } = message else { panic!("{message:?}") };
             assert!(text.starts_with(&told) && told.len() == bytes, "{}", told.len());
         }
     }

@@ -4,10 +4,11 @@
 //! the receiver, a `consumed` counter that lives with the sender. A transport decides where that
 //! memory is and how the peer comes by it. Kernels cannot tell one from another.
 //!
-//! Links are made when a call first needs them, unit by unit ([`Unit`]): each rank makes one piece of memory for the peers
-//! that it reaches in the same way, and knows where in a peer's piece the parts of which link are (`layout`): what ranks
-//! tell each other ([`Links`], by letters between helper threads) is no more than how to map it. When a communicator is
-//! made, ranks only try ([`probe()`]) whether the transports that they have chosen work.
+//! Links are made when a call first needs them, connection group by connection group ([`ConnectionGroup`]): each rank
+//! makes one piece of memory for the peers that it reaches in the same way, and knows where in a peer's piece the parts
+//! of which link are (`layout`): what ranks tell each other ([`Links`], by messages between helper threads) is no more
+//! than how to map it. When a communicator is made, ranks only try ([`probe()`]) whether the transports that they have
+//! chosen work.
 
 mod handshake;
 mod layout;
@@ -24,14 +25,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::plan::wiring::Unit;
+pub use crate::plan::wiring::ConnectionGroup;
 pub use links::{Hooks, LinkAddresses, Links};
 pub use p2p::{PeerBuffer, keeps_lines_whole, maps_buffers};
 pub use probe::{Exchange, Probe, Route, Unconnected, probe, routes};
 
 use crate::device::Context;
 use crate::error::Error;
-use crate::sys::{HostFacts, PostName};
+use crate::sys::{HostFacts, MailboxName};
 
 /// What a rank tells all others about itself, once, when a communicator is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,8 +57,8 @@ pub struct PeerFacts {
     pub reachable: Vec<[u8; 16]>,
     /// The uuids of those that it reaches over NVLink, and its own.
     pub linked: Vec<[u8; 16]>,
-    /// Its process's post box.
-    pub post: PostName,
+    /// Its process's mailbox.
+    pub mailbox: MailboxName,
     /// The number of its links there.
     pub links: u64,
     /// `NCCL_P2P_DISABLE`.
@@ -73,7 +74,7 @@ pub struct PeerFacts {
     /// How often it would like the size of other slots halved, since its process has many communicators.
     pub halvings: u32,
     /// The algorithms and protocols that its filters leave to each function that has a choice of them, as bits.
-    pub ways: Vec<(u8, u8)>,
+    pub candidates: Vec<(u8, u8)>,
     /// The processors that it may run on.
     pub cpus: u32,
 }
@@ -154,8 +155,8 @@ pub trait Transport: Sync {
     /// # Errors
     /// What the driver or the system gives when it has no memory.
     fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error>;
-    /// Maps memory of some bytes that a peer made; kernels can use it when it is registered. From here on it stays, even if
-    /// the peer dies.
+    /// Maps memory of some bytes that a peer made; kernels can use it when it is registered. From here on it stays,
+    /// even if the peer dies.
     ///
     /// # Errors
     /// [`Error::Cuda`] where it cannot be mapped, [`Error::Remote`] where it is not what it should be.

@@ -48,8 +48,8 @@ impl Piece {
     }
 }
 
-/// Whether memory is allocated in the common way, which is the thriftier one: unless the driver would perhaps wait for what
-/// runs, and there is another way.
+/// Whether memory is allocated in the common way, which is the thriftier one: unless the driver would perhaps wait for
+/// what runs, and there is another way.
 fn is_plain(context: &Context, need: Need) -> bool {
     need.quiet || !PhysicalMemory::is_possible(context)
 }

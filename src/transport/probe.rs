@@ -23,8 +23,8 @@ pub struct Route {
     pub label: &'static str,
 }
 
-/// Small pieces of memory that were shared for a try. They stay until the communicator ends, since unmapping waits for the
-/// device.
+/// Small pieces of memory that were shared for a try. They stay until the communicator ends, since unmapping waits for
+/// the device.
 pub struct Probe {
     /// How many peers each transport reaches.
     peers: BTreeMap<usize, usize>,
@@ -70,7 +70,7 @@ pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
 
 /// Tries the transports between this rank and all others. Every rank of the communicator calls this at the same time;
 /// `exchange` is an allgather over all of them. Device memory is made, handed over and mapped; of host memory, which
-/// the board of the host shows can be passed on, only whether the device takes it.
+/// the flight recorder of the host shows can be passed on, only whether the device takes it.
 ///
 /// # Errors
 /// Whatever stands in the way on this rank; the other ranks must then be told, since they may have
@@ -151,7 +151,7 @@ impl Probe {
     }
 }
 
-/// How a rank sends along rings.
+/// How a rank sends along wakeups.
 ///
 /// # Errors
 /// Where there is no transport.

@@ -21,7 +21,7 @@ fn facts(rank: u32) -> PeerFacts {
         capability: 90,
         reachable: (0..4).map(|device| [device; 16]).collect(),
         linked: Vec::new(),
-        post: [rank as u8; 16],
+        mailbox: [rank as u8; 16],
         links: u64::from(rank),
         p2p_disabled: false,
         shm_disabled: false,
@@ -29,7 +29,7 @@ fn facts(rank: u32) -> PeerFacts {
         channels: 1,
         slot_bytes: 4096,
         halvings: 0,
-        ways: Vec::new(),
+        candidates: Vec::new(),
         cpus: 2,
     }
 }
@@ -166,9 +166,9 @@ fn many(n: u32) -> Vec<PeerFacts> {
     (0..n).map(|rank| PeerFacts { reachable: reachable.clone(), ..facts(rank) }).collect()
 }
 
-/// The transports of a rank's areas of a unit, and the links in each.
-fn sorted(rank: u32, facts: &[PeerFacts], wiring: &Wiring, unit: Unit) -> Vec<(usize, usize)> {
-    let areas = areas(rank, facts, wiring, unit).expect("transports");
+/// The transports of a rank's areas of a connection group, and the links in each.
+fn sorted(rank: u32, facts: &[PeerFacts], wiring: &Wiring, group: ConnectionGroup) -> Vec<(usize, usize)> {
+    let areas = areas(rank, facts, wiring, group).expect("transports");
     areas.into_iter().map(|(transport, area)| (transport, area.parts.len())).collect()
 }
 
@@ -179,13 +179,13 @@ fn an_area_has_the_links_of_one_transport() {
     facts[2].p2p_disabled = true;
     (facts[4].process, facts[4].host.pid) = (facts[1].process, facts[1].host.pid);
     let wiring = Wiring::of_host(5, Proto::Simple, 1, 8192).expect("wiring");
-    let channel = |class| Unit::Channel { class, proto: Proto::Simple, channel: 0 };
-    let of = |rank, unit| sorted(rank, &facts, &wiring, unit);
+    let channel = |class| ConnectionGroup::Channel { class, proto: Proto::Simple, channel: 0 };
+    let of = |rank, group| sorted(rank, &facts, &wiring, group);
     assert_eq!(of(1, channel(LinkClass::Mesh)), [(0, 2), (1, 4), (2, 2)]);
     assert_eq!(of(2, channel(LinkClass::Mesh)), [(2, 8)]);
     assert_eq!(of(3, channel(LinkClass::Ring)), [(1, 1), (2, 1)]);
     assert_eq!(
-        (of(4, Unit::pair(4, 1)), of(0, Unit::pair(1, 0)), of(2, Unit::pair(0, 1))),
+        (of(4, ConnectionGroup::pair(4, 1)), of(0, ConnectionGroup::pair(1, 0)), of(2, ConnectionGroup::pair(0, 1))),
         (vec![(0, 2)], vec![(1, 2)], vec![])
     );
     // Both ends of a link look for it in the same area.
@@ -204,7 +204,7 @@ fn without_a_transport_there_is_no_area() {
     let mut facts = many(4);
     (facts[2].p2p_disabled, facts[2].shm_disabled) = (true, true);
     let wiring = Wiring::of_host(4, Proto::Simple, 1, 4096).expect("wiring");
-    let error = areas(3, &facts, &wiring, Unit::pair(3, 2)).expect_err("rank 2 is alone").to_string();
+    let error = areas(3, &facts, &wiring, ConnectionGroup::pair(3, 2)).expect_err("rank 2 is alone").to_string();
     assert!(error.contains("rank 3 and rank 2"), "{error}");
-    assert!(areas(3, &facts, &wiring, Unit::pair(3, 1)).is_ok());
+    assert!(areas(3, &facts, &wiring, ConnectionGroup::pair(3, 1)).is_ok());
 }

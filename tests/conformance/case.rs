@@ -239,8 +239,8 @@ impl Case {
             None => 0,
             Some(Operator::Plain(op)) => op as i32,
             Some(Operator::PreMulSum { device: false }) => calls.pre_mul_host(bits, self.dtype, member.comm)?,
-            // SAFETY: the scalar lives until the call is checked.
             Some(Operator::PreMulSum { device: true }) => {
+                // SAFETY: the scalar lives until the call is checked.
                 unsafe { calls.pre_mul_device(call.scalar, self.dtype, member.comm) }?
             }
         };

@@ -33,7 +33,7 @@ fn world(config: Config) -> World {
 #[derive(Clone, Copy, Debug)]
 struct Called {
     count: u64,
-    sign: u32,
+    signature: u32,
     serial: u32,
 }
 
@@ -48,7 +48,7 @@ fn items(world: &World, collective: usize, rank: u32, called: Called, user: &Mem
     let buffers = Buffers { input: user.address(), output: user.address() };
     let item = |channel| {
         let work = world.work(rank, collective, channel, &geometry, DataType::Int32, &operator, buffers);
-        Work { sign: called.sign, serial: called.serial, ..work }
+        Work { signature: called.signature, serial: called.serial, ..work }
     };
     (0..2).map(item).collect()
 }
@@ -70,8 +70,8 @@ fn call(world: &World, collective: usize, called: &[Called], users: &[Memory]) {
     world.run(&launches);
 }
 
-/// All reports are right: a mismatch names a peer that called something else, and both signs; who left because of a
-/// peer names one.
+/// All reports are right: a mismatch names a peer that called something else, and both signatures; who left because of
+/// a peer names one.
 fn check_reports(world: &World, called: &[Called]) {
     let n = world.config.n;
     let mut mismatches = 0;
@@ -81,8 +81,8 @@ fn check_reports(world: &World, called: &[Called]) {
         assert!(peer < n && peer != rank && serial == called[rank as usize].serial, "{what}");
         match error {
             kernel_error::MISMATCH => {
-                let signs = (called[rank as usize].sign, called[peer as usize].sign);
-                assert!((own, theirs) == signs && own != theirs, "{what}");
+                let signatures = (called[rank as usize].signature, called[peer as usize].signature);
+                assert!((own, theirs) == signatures && own != theirs, "{what}");
                 mismatches += 1;
             }
             kernel_error::PEER_LEFT => assert!(world.report(peer)[0] != 0, "{what}"),
@@ -97,7 +97,7 @@ fn differs(proto: Proto, n: u32, threads: u32, collective: usize, odd: u32, othe
     let mut world = world(config(proto, n, threads));
     world.flags = if odd.is_multiple_of(2) { launch_flag::NO_WAKE } else { 0 };
     let users = users(n);
-    let good = |serial| Called { count: 5000, sign: 1000 + serial, serial };
+    let good = |serial| Called { count: 5000, signature: 1000 + serial, serial };
     let all = |serial| vec![good(serial); n as usize];
     for serial in 1..4 {
         call(&world, collective, &all(serial), &users);
@@ -121,9 +121,9 @@ fn calls_that_do_not_match_end_everywhere() {
         for collective in [RING, MESH] {
             // Another operator, fewer elements, more of them, and a call left out.
             for other in [(5000, 77, 4), (10, 77, 4), (20_000, 77, 4), (5000, 1005, 5)] {
-                let (count, sign, serial) = other;
-                let threads = if sign == 77 { 1 } else { 3 };
-                differs(proto, n, threads, collective, n - 1, Called { count, sign, serial });
+                let (count, signature, serial) = other;
+                let threads = if signature == 77 { 1 } else { 3 };
+                differs(proto, n, threads, collective, n - 1, Called { count, signature, serial });
             }
         }
     }
@@ -134,13 +134,13 @@ fn a_sign_of_zero_is_not_compared() {
     for proto in Proto::HOST {
         let world = world(config(proto, 2, 1));
         let users = users(2);
-        let called = |sign| Called { count: 5000, sign, serial: 1 };
+        let called = |signature| Called { count: 5000, signature, serial: 1 };
         call(&world, RING, &[called(0), called(0)], &users);
         if proto == Proto::Simple {
             assert_eq!(world.error(), 0);
             continue;
         }
-        // LL cannot tell a sign of zero from none.
+        // LL cannot tell a signature of zero from none.
         call(&world, RING, &[called(0), called(9)], &users);
         assert_eq!(world.error(), 0);
     }
@@ -153,7 +153,7 @@ fn peers_leave_after_an_error() {
         for (n, collective) in [(2, RING), (3, RING), (4, RING), (4, MESH)] {
             let world = world(config(proto, n, threads));
             let users = users(n);
-            let called = Called { count: 20_000, sign: 5, serial: 8 };
+            let called = Called { count: 20_000, signature: 5, serial: 8 };
             let of = |rank: u32| {
                 let mut items = items(&world, collective, rank, called, &users[rank as usize]);
                 if rank == 1 {
@@ -179,7 +179,7 @@ fn items_that_will_not_run_are_given_up() {
     for proto in Proto::HOST {
         let world = world(config(proto, 2, 1));
         let users = users(2);
-        let called = Called { count: 100, sign: 5, serial: 8 };
+        let called = Called { count: 100, signature: 5, serial: 8 };
         let of = |rank: u32| {
             let mut list = items(&world, RING, rank, called, &users[rank as usize]);
             if rank == 0 {
@@ -202,7 +202,7 @@ fn data_that_is_there_is_used() {
     for proto in Proto::HOST {
         let world = world(config(proto, 2, 1));
         let users = users(2);
-        let called = Called { count: 100, sign: 5, serial: 8 };
+        let called = Called { count: 100, signature: 5, serial: 8 };
         // One block each: others of a rank would leave with the first.
         let launch = |rank: u32, bad: bool| {
             let work = items(&world, MESH, rank, called, &users[rank as usize])[0];
@@ -224,7 +224,7 @@ fn data_of_another_call_that_is_there_is_noticed() {
     for proto in Proto::HOST {
         let world = world(config(proto, 2, 1));
         let users = users(2);
-        let called = |rank: u32| Called { count: 100, sign: 50 + rank, serial: 8 };
+        let called = |rank: u32| Called { count: 100, signature: 50 + rank, serial: 8 };
         let launch = |rank: u32| {
             let work = items(&world, MESH, rank, called(rank), &users[rank as usize])[0];
             world.launch_items(world::images()[0], rank, DataType::Int32, vec![work], 1)

@@ -159,7 +159,7 @@ fn mixed_launch(world: &World, kinds: &[Kind], random: &mut SmallRng, serial: &m
         };
         let serial = first + at as u32;
         let work = entry.work(world, rank, at as u32 % config.channels, datatype);
-        Work { sign: serial.wrapping_mul(0x9e37_79b1) | 1, serial, ..work }
+        Work { signature: serial.wrapping_mul(0x9e37_79b1) | 1, serial, ..work }
     };
     let launch = |rank: u32| {
         let items: Vec<Work> = entries.iter().enumerate().map(|entry| item(rank, entry)).collect();
@@ -304,7 +304,7 @@ fn direct_links_carry_the_users_data() {
             let launch = |rank: u32| {
                 let buffers = Buffers { input: input.address(), output: output.address() };
                 let work = world.work(rank, 0, 0, &geometry, DataType::Uint64, &operator, buffers);
-                let work = Work { sign: call as u32, serial: call as u32, ..work };
+                let work = Work { signature: call as u32, serial: call as u32, ..work };
                 world.launch_items(world::images()[0], rank, DataType::Uint64, vec![work], 1)
             };
             world.run(&[launch(0), launch(1)]);

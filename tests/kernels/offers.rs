@@ -152,7 +152,7 @@ impl Call {
     }
 
     /// Calls that are to be agreed on are not in a class with others, for they shall ask.
-    fn sign(&self) -> u32 {
+    fn signature(&self) -> u32 {
         let classes = 4 * 2 * (self.users.len() as u32 - 1);
         1 + 2 * (classes * (1 + self.serial) + if self.is_free() { 0 } else { 1 + self.serial % 7 })
     }
@@ -168,7 +168,7 @@ impl Call {
         let operator = Operator::builtin(Op::Sum, TYPE, world.config.n);
         let work = |collective, channel, geometry: &Geometry, buffers| {
             let work = world.work(rank, collective, channel, geometry, TYPE, &operator, buffers);
-            Work { sign: self.sign(), serial: self.serial, ..work }
+            Work { signature: self.signature(), serial: self.serial, ..work }
         };
         let (mut offered, mut plain) = (Vec::new(), Vec::new());
         for channel in 0..direct.nchannels {

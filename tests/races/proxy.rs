@@ -3,8 +3,8 @@
 #[allow(dead_code)]
 #[path = "../../src/proxy/helper.rs"]
 mod helper;
-#[path = "../../src/proxy/letter.rs"]
-mod letter;
+#[path = "../../src/proxy/message.rs"]
+mod message;
 mod models;
 #[path = "../../src/proxy/outbox.rs"]
 mod outbox;

@@ -1,9 +1,9 @@
 //! The room `sys` as the sources under test see it: addresses are real, locks and threads are shuttle's.
 
-pub use nccl::sys::{AddressRange, PostName, forks};
-pub use post::{Parcel, Post, Sent};
+pub use mailbox::{Datagram, Mailbox, Sent};
+pub use nccl::sys::{AddressRange, MailboxName, forks};
 
-mod post;
+mod mailbox;
 
 /// Starts a thread; there are no signals here.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<sync::thread::JoinHandle<()>> {

@@ -14,7 +14,7 @@ use nccl::plan::wiring::{LinkNeed, LinkSet, Wiring};
 use nccl::plan::{LinkClass, LinkId};
 use nccl::sys::HostFacts;
 use nccl::topology::{Channel, Graph, Order};
-use nccl::transport::{self, LinkAddresses, Links, PeerFacts, Unit};
+use nccl::transport::{self, ConnectionGroup, LinkAddresses, Links, PeerFacts};
 
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
@@ -73,14 +73,14 @@ fn everything(nranks: u32) -> Wiring {
     Wiring::new(Graph::new(vec![0; nranks as usize], vec![channel]).expect("a graph"), sets).expect("a wiring")
 }
 
-/// All units of a wiring in which a rank has links.
-fn units(wiring: &Wiring, rank: u32) -> Vec<Unit> {
+/// All connection groups of a wiring in which a rank has links.
+fn groups(wiring: &Wiring, rank: u32) -> Vec<ConnectionGroup> {
     let channels = |set: &LinkSet| {
         let (class, proto) = (set.class, set.proto);
-        (0..set.channels).map(move |channel| Unit::Channel { class, proto, channel })
+        (0..set.channels).map(move |channel| ConnectionGroup::Channel { class, proto, channel })
     };
     let all = wiring.sets().iter().filter(|set| set.class != LinkClass::Peer).flat_map(channels);
-    all.chain((0..wiring.nranks()).filter(|peer| *peer != rank).map(|peer| Unit::pair(rank, peer))).collect()
+    all.chain((0..wiring.nranks()).filter(|peer| *peer != rank).map(|peer| ConnectionGroup::pair(rank, peer))).collect()
 }
 
 fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts {
@@ -97,14 +97,14 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         reachable: context.reachable().expect("devices"),
         linked: Vec::new(),
         registers: false,
-        post: links.post(),
+        mailbox: links.mailbox(),
         links: links.key(),
         p2p_disabled: (case.no_peer_memory)(rank),
         shm_disabled: false,
         channels: 2,
         slot_bytes: 65536,
         halvings: 0,
-        ways: Vec::new(),
+        candidates: Vec::new(),
         cpus: 2,
     }
 }
@@ -112,13 +112,13 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
 /// The links of a rank by name.
 type Connected = BTreeMap<LinkId, LinkAddresses>;
 
-/// Tries the transports and connects some units of a rank; hands the result, and how peers are reached, to `then` while
+/// Tries the transports and connects some connection groups of a rank; hands the result, and how peers are reached, to `then` while
 /// the rank can still exchange.
 fn connected(
     case: &Case,
     place: &Place,
     rank: u32,
-    of: fn(&Wiring, u32) -> Vec<Unit>,
+    of: fn(&Wiring, u32) -> Vec<ConnectionGroup>,
     then: impl FnOnce(&mut Gather<'_>, Result<Connected, Error>, &str),
 ) {
     let context = Context::retain((case.device)(rank)).expect("a device");
@@ -138,8 +138,8 @@ fn connected(
         &of(&wiring, rank),
         |_| false,
         &|| Ok(()),
-        |unit, ends| {
-            assert_eq!(ends.iter().map(|(need, _)| *need).collect::<Vec<_>>(), wiring.unit_links(rank, unit));
+        |group, ends| {
+            assert_eq!(ends.iter().map(|(need, _)| *need).collect::<Vec<_>>(), wiring.group_links(rank, group));
             found.extend(ends.iter().map(|(need, addresses)| (need.id, *addresses)));
             Ok(())
         },
@@ -230,7 +230,7 @@ fn works(case: &Case, place: &Place, ways: &[&str]) {
     let held: Vec<_> = (0..8).map(|device| Context::retain(device).expect("a device")).collect();
     held.iter().for_each(|context| drop(DeviceMemory::zeroed(context, 64).expect("memory")));
     ranks(case, place, |rank| {
-        connected(case, place, rank, units, |gather, result, summary| {
+        connected(case, place, rank, groups, |gather, result, summary| {
             let links = result.unwrap_or_else(|failed| panic!("rank {rank}: {failed}"));
             assert!(ways.iter().any(|way| summary.contains(way)), "rank {rank}: {summary}");
             check(case, rank, gather, &links);
@@ -298,14 +298,18 @@ fn a_rank_alone_gets_its_links() {
         return;
     };
     let case = Case { no_peer_memory: without_peer_memory(), ..Case::of(3) };
-    let of: fn(&Wiring, u32) -> Vec<Unit> =
-        if me.rank == 1 { units } else { |_, rank| if rank == 2 { vec![Unit::pair(2, 0)] } else { Vec::new() } };
-    // Rank 0 has a part of units, but wants nothing itself.
+    let of: fn(&Wiring, u32) -> Vec<ConnectionGroup> = if me.rank == 1 {
+        groups
+    } else {
+        |_, rank| if rank == 2 { vec![ConnectionGroup::pair(2, 0)] } else { Vec::new() }
+    };
+    // Rank 0 has a part of connection groups, but wants nothing itself.
     connected(&case, &me, me.rank as u32, of, |gather, result, _| {
         let links = result.expect("links");
         assert_eq!(
             links.len(),
-            [0, units(&everything(3), 1).iter().map(|unit| everything(3).unit_links(1, *unit).len()).sum(), 2][me.rank]
+            [0, groups(&everything(3), 1).iter().map(|group| everything(3).group_links(1, *group).len()).sum(), 2]
+                [me.rank]
         );
         gather.all(&[]);
     });
@@ -327,8 +331,8 @@ fn another_layout_is_told() {
     let usual = Case { no_peer_memory: without_peer_memory(), ..Case::of(3) };
     let other = |nranks| Wiring::of_host(nranks, Proto::Simple, 1, 4096).expect("a wiring");
     let case = if me.rank == 1 { Case { wiring: other, ..usual } } else { usual };
-    let ring: fn(&Wiring, u32) -> Vec<Unit> =
-        |_, _| vec![Unit::Channel { class: LinkClass::Ring, proto: Proto::Simple, channel: 0 }];
+    let ring: fn(&Wiring, u32) -> Vec<ConnectionGroup> =
+        |_, _| vec![ConnectionGroup::Channel { class: LinkClass::Ring, proto: Proto::Simple, channel: 0 }];
     connected(&case, &me, me.rank as u32, ring, |gather, result, _| {
         let error = result.expect_err("another layout");
         assert!(error.to_string().contains("laid out"), "rank {}: {error}", me.rank);

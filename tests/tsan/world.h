@@ -94,8 +94,8 @@ struct Ring {
     }
   }
 
-  // Prepares an AllReduce of `count` elements (sum); `sign` says which call it is.
-  template<class E> void allReduce(u32 r, const E* in, E* out, u64 count, u32 sign = 1) {
+  // Prepares an AllReduce of `count` elements (sum); `signature` says which call it is.
+  template<class E> void allReduce(u32 r, const E* in, E* out, u64 count, u32 signature = 1) {
     RingRank& rank = ranks[r];
     Work& w = rank.args.work[0];
     w = {};
@@ -115,7 +115,7 @@ struct Ring {
     w.op = SUM;
     w.proto = proto;
     w.nlinks = 2;
-    w.sign = sign;
+    w.signature = signature;
     w.serial = 1;
   }
 };
@@ -171,8 +171,8 @@ struct Pair {
     }
   }
 
-  // Prepares a call of `bytes` bytes; `sign` says which. A rank that has not mapped the other's memory declines.
-  void exchange(u32 r, const char* in, char* out, u64 bytes, bool offers, u32 sign) {
+  // Prepares a call of `bytes` bytes; `signature` says which. A rank that has not mapped the other's memory declines.
+  void exchange(u32 r, const char* in, char* out, u64 bytes, bool offers, u32 signature) {
     Work& w = ranks[r].args.work[0];
     w = {};
     w.in = in;
@@ -184,7 +184,7 @@ struct Pair {
     w.nchunks = 1;
     w.type = U8;
     w.nlinks = 2;
-    w.sign = sign;
+    w.signature = signature;
     w.serial = 1;
     Work& slots = ranks[r].args.work[1] = w;
     w.flags = WORK_OFFER;

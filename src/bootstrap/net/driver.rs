@@ -32,7 +32,7 @@ const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
 /// Events taken at once.
 const EVENTS: usize = 256;
 /// How long closing connections may take to deliver what is queued.
-const FAREWELL: Duration = Duration::from_secs(1);
+const GOODBYE: Duration = Duration::from_secs(1);
 
 struct Io {
     /// Before the socket, so that it goes first.
@@ -190,8 +190,8 @@ impl Driver {
     }
 
     /// Sends what is queued, for at most a second, and closes everything.
-    pub fn farewell<M: Machine>(&mut self, machine: &mut M) {
-        let limit = self.now() + FAREWELL;
+    pub fn goodbye<M: Machine>(&mut self, machine: &mut M) {
+        let limit = self.now() + GOODBYE;
         self.listener = None;
         self.ignore_cancel();
         let _ = self.run(machine, Some(limit), |_| true);

@@ -68,7 +68,7 @@ fn same_prefix(a: &[u8], b: &[u8], bits: u8) -> bool {
 
 /// What guides the choice.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wish<'a> {
+pub struct AddressRequest<'a> {
     /// `NCCL_SOCKET_IFNAME`.
     pub filter: Option<&'a InterfaceFilter>,
     /// `NCCL_SOCKET_FAMILY`.
@@ -84,15 +84,15 @@ pub struct Wish<'a> {
 /// # Errors
 /// `InvalidUsage` if `NCCL_SOCKET_IFNAME` names nothing usable: the text has the names that exist, and if
 /// the variable holds an address, the interface that has it. `Resource` if the host has no address at all.
-pub fn choose(all: &[Interface], wish: Wish<'_>) -> Result<Interface, Error> {
+pub fn choose(all: &[Interface], request: AddressRequest<'_>) -> Result<Interface, Error> {
     let usable: Vec<&Interface> =
-        all.iter().filter(|one| one.running && wish.family.is_none_or(|family| family.contains(one.ip))).collect();
-    if let Some(filter) = wish.filter {
-        return choose_named(&usable, all, filter, wish.route);
+        all.iter().filter(|one| one.running && request.family.is_none_or(|family| family.contains(one.ip))).collect();
+    if let Some(filter) = request.filter {
+        return choose_named(&usable, all, filter, request.route);
     }
-    let routed = wish.route.and_then(|route| usable.iter().find(|one| one.ip == route));
-    let found = routed.or_else(|| usable.iter().min_by_key(|one| class(one, wish.subnet)));
-    found.map(|one| (*one).clone()).ok_or_else(|| no_address(all, wish.family))
+    let routed = request.route.and_then(|route| usable.iter().find(|one| one.ip == route));
+    let found = routed.or_else(|| usable.iter().min_by_key(|one| class(one, request.subnet)));
+    found.map(|one| (*one).clone()).ok_or_else(|| no_address(all, request.family))
 }
 
 /// The user's list decides, in its order; within an element the route to the root, then addresses that others can use.

@@ -25,9 +25,11 @@ const FIXED_BIND_PAUSE: Duration = Duration::from_millis(50);
 /// How long a root that is stopped stays to tell ranks that are on their way.
 const STOPPED_STAY: Duration = Duration::from_secs(1);
 
-/// Most roots of a process that have failed and stay for ranks that come late, each with a thread and three descriptors.
+/// Most roots of a process that have failed and stay for ranks that come late, each with a thread and three
+/// descriptors.
 const LATE_ROOTS: usize = 8;
-/// Those roots, the oldest first. They outlive the calls and communicators that they were made for, and have no other owner.
+/// Those roots, the oldest first. They outlive the calls and communicators that they were made for, and have no other
+/// owner.
 static LATE: Mutex<VecDeque<Cancel>> = Mutex::new(VecDeque::new());
 
 /// A root has failed: it may stay a while, and where there are too many of its kind, the oldest goes.
@@ -85,7 +87,7 @@ pub fn start(
             let _ = driver.run(&mut root, Some(limit), |root| root.finished());
         }
         LATE.lock().retain(|late| !late.is(&cancel));
-        driver.farewell(&mut root);
+        driver.goodbye(&mut root);
     };
     let spawned = sys::spawn("oxccl-root", run);
     spawned.map(drop).map_err(|error| Error::system("pthread_create", "thread of the bootstrap's root", &error))

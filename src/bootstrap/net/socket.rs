@@ -178,8 +178,8 @@ pub fn connect_and_wait(to: SocketAddr, limit: Duration) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Hands bytes to the system; how many it has taken. All that is sent goes through here: a peer that has gone is an error, and
-/// no SIGPIPE for the program.
+/// Hands bytes to the system; how many it has taken. All that is sent goes through here: a peer that has gone is an
+/// error, and no SIGPIPE for the program.
 ///
 /// # Errors
 /// What the system says.

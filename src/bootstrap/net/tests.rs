@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::interface::{Interface, Wish, choose, list, route_to};
+use super::interface::{AddressRequest, Interface, choose, list, route_to};
 use crate::bootstrap::config::{Family, InterfaceFilter};
 use crate::error::{Code, Error};
 
@@ -25,11 +25,11 @@ fn host(table: &[(&str, &str)]) -> Vec<Interface> {
 
 fn named(table: &[(&str, &str)], text: &str) -> Result<String, Error> {
     let (filter, _) = InterfaceFilter::parse(text);
-    choose(&host(table), Wish { filter: filter.as_ref(), ..Wish::default() }).map(|one| one.show())
+    choose(&host(table), AddressRequest { filter: filter.as_ref(), ..AddressRequest::default() }).map(|one| one.show())
 }
 
 fn default(table: &[(&str, &str)]) -> String {
-    choose(&host(table), Wish::default()).unwrap().show()
+    choose(&host(table), AddressRequest::default()).unwrap().show()
 }
 
 #[test]
@@ -59,21 +59,32 @@ fn without_a_filter_names_decide_among_usable_addresses() {
 #[test]
 fn the_rendezvous_guides_the_choice() {
     let all = host(&[("eth0", "10.0.0.1/24"), ("eth1", "10.9.0.1/20"), ("docker0", "172.17.0.2/16")]);
-    let by = |wish: Wish<'_>| choose(&all, wish).unwrap().name;
-    assert_eq!(by(Wish { subnet: Some("10.9.15.9".parse().unwrap()), ..Wish::default() }), "eth1");
-    assert_eq!(by(Wish { subnet: Some("10.9.16.9".parse().unwrap()), ..Wish::default() }), "eth0");
+    let by = |request: AddressRequest<'_>| choose(&all, request).unwrap().name;
+    assert_eq!(by(AddressRequest { subnet: Some("10.9.15.9".parse().unwrap()), ..AddressRequest::default() }), "eth1");
+    assert_eq!(by(AddressRequest { subnet: Some("10.9.16.9".parse().unwrap()), ..AddressRequest::default() }), "eth0");
     // User case A13: the address from which the root is reached, whatever its name.
-    assert_eq!(by(Wish { route: Some("172.17.0.2".parse().unwrap()), ..Wish::default() }), "docker0");
-    assert_eq!(by(Wish { route: Some("192.0.2.1".parse().unwrap()), ..Wish::default() }), "eth0");
+    assert_eq!(
+        by(AddressRequest { route: Some("172.17.0.2".parse().unwrap()), ..AddressRequest::default() }),
+        "docker0"
+    );
+    assert_eq!(by(AddressRequest { route: Some("192.0.2.1".parse().unwrap()), ..AddressRequest::default() }), "eth0");
     // A name that the user gives is stronger.
     let (filter, _) = InterfaceFilter::parse("eth");
     assert_eq!(
-        by(Wish { route: Some("172.17.0.2".parse().unwrap()), filter: filter.as_ref(), ..Wish::default() }),
+        by(AddressRequest {
+            route: Some("172.17.0.2".parse().unwrap()),
+            filter: filter.as_ref(),
+            ..AddressRequest::default()
+        }),
         "eth0"
     );
     let (filter, _) = InterfaceFilter::parse("^eth0");
     assert_eq!(
-        by(Wish { route: Some("172.17.0.2".parse().unwrap()), filter: filter.as_ref(), ..Wish::default() }),
+        by(AddressRequest {
+            route: Some("172.17.0.2".parse().unwrap()),
+            filter: filter.as_ref(),
+            ..AddressRequest::default()
+        }),
         "docker0"
     );
 }
@@ -120,12 +131,13 @@ fn a_filter_that_fits_nothing_says_what_there_is() {
 #[test]
 fn the_family_is_obeyed() {
     let all = host(&[("eth0", "10.0.0.1"), ("eth0", "2001:db8::1/64")]);
-    let family = |family| choose(&all, Wish { family: Some(family), ..Wish::default() }).unwrap().show();
+    let family =
+        |family| choose(&all, AddressRequest { family: Some(family), ..AddressRequest::default() }).unwrap().show();
     assert_eq!(family(Family::V4), "eth0:10.0.0.1");
     assert_eq!(family(Family::V6), "eth0:2001:db8::1");
-    let none = choose(&all[..1], Wish { family: Some(Family::V6), ..Wish::default() }).unwrap_err();
+    let none = choose(&all[..1], AddressRequest { family: Some(Family::V6), ..AddressRequest::default() }).unwrap_err();
     assert!(none.to_string().contains("NCCL_SOCKET_FAMILY=AF_INET6"), "{none}");
-    assert_eq!(choose(&[], Wish::default()).unwrap_err().code(), Code::System);
+    assert_eq!(choose(&[], AddressRequest::default()).unwrap_err().code(), Code::System);
 }
 
 #[test]

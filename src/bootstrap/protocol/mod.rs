@@ -51,7 +51,8 @@ pub const MAX_PENDING: usize = 4096;
 pub const MAX_REFUSALS: u64 = 1024;
 /// How long a new connection may take to say who it is.
 pub const HANDSHAKE: Duration = Duration::from_secs(20);
-/// How long the other side of a new connection may take to answer the handshake. Longer than [`HANDSHAKE`]: it may be busy.
+/// How long the other side of a new connection may take to answer the handshake. Longer than [`HANDSHAKE`]: it may be
+/// busy.
 pub const ANSWER: Duration = Duration::from_secs(60);
 /// How long one connect may take before it is tried again.
 pub const CONNECT: Duration = Duration::from_secs(10);

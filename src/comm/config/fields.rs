@@ -4,9 +4,9 @@
 use super::{MAGIC, MAX_CHANNELS, UNDEF, VERSION};
 use crate::error::Error;
 
-/// A row is a field, in C's order: its type as the caller gives it and as the communicator has it, its default, its name
-/// in C, the version from which on it is believed (older structs end in padding where a newer one has a field: spec
-/// §2.6.1, delta §2.2), and which numbers it can have; `then` checks what concerns earlier fields, too.
+/// A row is a field, in C's order: its type as the caller gives it and as the communicator has it, its default, its
+/// name in C, the version from which on it is believed (older structs end in padding where a newer one has a field:
+/// spec §2.6.1, delta §2.2), and which numbers it can have; `then` checks what concerns earlier fields, too.
 macro_rules! fields {
     ($($(#[$doc:meta])* $field:ident: $given:ident => $own:ty = $default:expr,
         $c_name:literal since $since:literal, $valid:expr $(, then $check:expr)?;)*) => {

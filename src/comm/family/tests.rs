@@ -3,8 +3,11 @@
 use super::*;
 use crate::error::Code;
 
-fn split(wishes: &[(Option<i32>, i32)]) -> Vec<(u32, Offer)> {
-    (0..).zip(wishes).map(|(rank, (color, key))| (rank, (0, Wish::Split { color: *color, key: *key }))).collect()
+fn split(requests: &[(Option<i32>, i32)]) -> Vec<(u32, Offer)> {
+    (0..)
+        .zip(requests)
+        .map(|(rank, (color, key))| (rank, (0, DeriveRequest::Split { color: *color, key: *key })))
+        .collect()
 }
 
 /// Spec §6.3: by key, ties by rank; every number but that of no colour is a colour.
@@ -31,7 +34,7 @@ fn a_split_sorts_by_key_and_rank() {
 #[test]
 fn ranks_that_stay_must_agree_who_stays() {
     let shrink = |lists: &[&[u32]]| -> Vec<(u32, Offer)> {
-        (0..).zip(lists).map(|(rank, ranks)| (rank, (0, Wish::Shrink { ranks: ranks.to_vec() }))).collect()
+        (0..).zip(lists).map(|(rank, ranks)| (rank, (0, DeriveRequest::Shrink { ranks: ranks.to_vec() }))).collect()
     };
     assert_eq!(members(&shrink(&[&[0, 1, 5], &[0, 1, 5]]), 1), Ok(vec![0, 1, 5]));
     let error = members(&shrink(&[&[0, 1, 5], &[0, 1, 4, 5]]), 0).expect_err("they differ");
@@ -40,10 +43,12 @@ fn ranks_that_stay_must_agree_who_stays() {
 
 type Given<'a> = (i32, Option<(&'a [u8], bool)>);
 
-fn grow(wishes: &[Given<'_>]) -> Result<UniqueId, Error> {
-    let wish =
-        |(nranks, id): &Given<'_>| Wish::Grow { nranks: *nranks, id: id.map(|(id, fresh)| (id.to_vec(), fresh)) };
-    let offers: Vec<(u32, Offer)> = (0..).zip(wishes).map(|(rank, given)| (rank, (0, wish(given)))).collect();
+fn grow(requests: &[Given<'_>]) -> Result<UniqueId, Error> {
+    let request = |(nranks, id): &Given<'_>| DeriveRequest::Grow {
+        nranks: *nranks,
+        id: id.map(|(id, fresh)| (id.to_vec(), fresh)),
+    };
+    let offers: Vec<(u32, Offer)> = (0..).zip(requests).map(|(rank, given)| (rank, (0, request(given)))).collect();
     meeting_place(&offers)
 }
 
@@ -54,8 +59,8 @@ fn a_grow_meets_where_its_id_says() {
     let (fresh, stale) = (Some((&id[..], true)), Some((&id[..], false)));
     assert_eq!(grow(&[(4, None), (4, fresh)]), Ok(UniqueId(id)));
     assert_eq!(grow(&[(4, fresh), (4, fresh)]), Ok(UniqueId(id)));
-    let fails = |wishes: &[Given<'_>], code: Code, text: &str| {
-        let error = grow(wishes).expect_err("not allowed");
+    let fails = |requests: &[Given<'_>], code: Code, text: &str| {
+        let error = grow(requests).expect_err("not allowed");
         assert!(error.code() == code && error.to_string().contains(text), "{error}");
     };
     fails(&[(4, None), (4, None)], Code::InvalidUsage, "must call ncclCommGetUniqueId");

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::topology::{Channel, Order};
 
-const MESH: Unit = Unit::Channel { class: LinkClass::Mesh, proto: Proto::Simple, channel: 0 };
+const MESH: ConnectionGroup = ConnectionGroup::Channel { class: LinkClass::Mesh, proto: Proto::Simple, channel: 0 };
 
 fn ids(wiring: &Wiring, rank: u32) -> BTreeSet<LinkId> {
     let links = wiring.links(rank);
@@ -60,7 +60,7 @@ fn one_rank_has_no_links_and_two_have_both_directions() {
 fn many_ranks_have_few_links_each() {
     let peers = |nranks: u32, rank| {
         let wiring = Wiring::of_host(nranks, Proto::Simple, 1, 4096).expect("wiring");
-        wiring.unit_peers(rank, MESH).len()
+        wiring.group_peers(rank, MESH).len()
     };
     assert_eq!(peers(64, 5), 63);
     // At distances 1, 2, 4, … 64 in both directions; 128 is -2.
@@ -72,7 +72,7 @@ fn many_ranks_have_few_links_each() {
             Graph::shuffled(nranks, 5, 1, u64::from(nranks)),
             vec![LinkSet { class: LinkClass::Mesh, proto: Proto::Simple, channels: 1, slot_bytes: 64 }],
         );
-        let links = wiring.expect("wiring").unit_links(nranks / 3, MESH).len() as u32;
+        let links = wiring.expect("wiring").group_links(nranks / 3, MESH).len() as u32;
         // Trees and PAT, two directions, two links; steps number links in a byte.
         assert!(links <= (4 * nranks.ilog2() + 8) * 2 && links <= 256, "{nranks} ranks: {links}");
     }
@@ -120,32 +120,32 @@ fn slots_shrink_with_the_number_of_links() {
     }
 }
 
-/// All units of a wiring.
-fn units(wiring: &Wiring) -> Vec<Unit> {
+/// All connection groups of a wiring.
+fn groups(wiring: &Wiring) -> Vec<ConnectionGroup> {
     let channels = |set: &LinkSet| {
         let (class, proto) = (set.class, set.proto);
-        (0..set.channels).map(move |channel| Unit::Channel { class, proto, channel })
+        (0..set.channels).map(move |channel| ConnectionGroup::Channel { class, proto, channel })
     };
     let of_channels = wiring.sets().iter().filter(|set| set.class != LinkClass::Peer).flat_map(channels);
     let n = wiring.nranks();
-    of_channels.chain((0..n).flat_map(|a| (a + 1..n).map(move |b| Unit::pair(b, a)))).collect()
+    of_channels.chain((0..n).flat_map(|a| (a + 1..n).map(move |b| ConnectionGroup::pair(b, a)))).collect()
 }
 
-/// Each link is in one unit, on both of its ends, and those of a unit keep their order.
+/// Each link is in one connection group, on both of its ends, and those of a connection group keep their order.
 #[test]
-fn units_are_the_links_in_parts() {
+fn groups_are_the_links_in_parts() {
     for nranks in [1, 2, 3, 8] {
         let wiring = Wiring::of_host(nranks, Proto::Simple, 2, 65536).expect("wiring");
         for rank in 0..nranks {
             let all = wiring.links(rank);
             let mut seen = BTreeSet::new();
-            for unit in units(&wiring) {
-                let links = wiring.unit_links(rank, unit);
-                assert!(links.iter().all(|need| seen.insert(need.id)), "{unit:?}");
+            for group in groups(&wiring) {
+                let links = wiring.group_links(rank, group);
+                assert!(links.iter().all(|need| seen.insert(need.id)), "{group:?}");
                 let first = links.first().and_then(|first| all.iter().position(|need| need == first));
-                assert!(first.is_none_or(|first| all[first..first + links.len()] == links[..]), "{unit:?}");
-                for peer in wiring.unit_peers(rank, unit) {
-                    assert!(peer != rank && wiring.unit_peers(peer, unit).contains(&rank), "{unit:?}");
+                assert!(first.is_none_or(|first| all[first..first + links.len()] == links[..]), "{group:?}");
+                for peer in wiring.group_peers(rank, group) {
+                    assert!(peer != rank && wiring.group_peers(peer, group).contains(&rank), "{group:?}");
                 }
             }
             assert_eq!(seen.len(), all.len());
@@ -154,20 +154,20 @@ fn units_are_the_links_in_parts() {
 }
 
 #[test]
-fn units_that_are_not_there_have_no_links() {
+fn groups_that_are_not_there_have_no_links() {
     let wiring = Wiring::of_host(3, Proto::Simple, 2, 65536).expect("wiring");
-    let channel = |class, proto, channel| Unit::Channel { class, proto, channel };
-    for unit in [
+    let channel = |class, proto, channel| ConnectionGroup::Channel { class, proto, channel };
+    for group in [
         channel(LinkClass::Ring, Proto::Simple, 2),
         channel(LinkClass::Mesh, Proto::Ll, 0),
         channel(LinkClass::Peer, Proto::Simple, 0),
-        Unit::pair(1, 2),
-        Unit::pair(0, 7),
-        Unit::Pair { low: 0, high: 0 },
+        ConnectionGroup::pair(1, 2),
+        ConnectionGroup::pair(0, 7),
+        ConnectionGroup::Pair { low: 0, high: 0 },
     ] {
-        assert!(wiring.unit_peers(0, unit).is_empty(), "{unit:?}");
+        assert!(wiring.group_peers(0, group).is_empty(), "{group:?}");
     }
-    assert!(wiring.unit_links(3, channel(LinkClass::Ring, Proto::Simple, 0)).is_empty());
+    assert!(wiring.group_links(3, channel(LinkClass::Ring, Proto::Simple, 0)).is_empty());
 }
 
 #[test]

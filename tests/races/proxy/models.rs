@@ -8,11 +8,11 @@ use std::time::Instant;
 use shuttle::thread;
 
 use super::helper::{Helpers, Member};
-use super::letter::Address;
-use super::outbox::{Letter, Outbox};
+use super::message::Address;
+use super::outbox::{Message, Outbox};
 use super::source::Source;
 use crate::explore;
-use crate::sys::PostName;
+use crate::sys::MailboxName;
 use crate::sys::sync::{Condvar, Mutex};
 
 /// Keeps what it hears, and tells whoever waits for it.
@@ -20,14 +20,14 @@ use crate::sys::sync::{Condvar, Mutex};
 struct Listener {
     heard: Mutex<Heard>,
     news: Condvar,
-    /// Answers every letter with the same one.
-    answers: Option<(PostName, Address)>,
+    /// Answers every message with the same one.
+    answers: Option<(MailboxName, Address)>,
     ticks: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Heard {
-    letters: Vec<(u32, u8)>,
+    messages: Vec<(u32, u8)>,
     lost: Vec<(u32, bool)>,
 }
 
@@ -42,10 +42,10 @@ impl Listener {
 
 impl Source for Listener {
     fn receive(&self, from: Address, bytes: &[u8], _: Option<OwnedFd>, _: bool, out: &mut Outbox) {
-        self.heard.lock().letters.push((from.rank, bytes[0]));
+        self.heard.lock().messages.push((from.rank, bytes[0]));
         self.news.notify_all();
-        if let Some((post, to)) = self.answers {
-            out.add(Letter { post, to, bytes: bytes.to_vec(), fd: None });
+        if let Some((mailbox, to)) = self.answers {
+            out.add(Message { mailbox, to, bytes: bytes.to_vec(), fd: None });
         }
         if bytes == b"panic" {
             std::panic::resume_unwind(Box::new("a panic of the model"));
@@ -78,12 +78,12 @@ fn join(process: &Arc<Helpers>, rank: u32, listener: &Arc<Listener>) -> Member {
     process.join(address(rank), Arc::downgrade(&source)).expect("a helper")
 }
 
-fn letter(post: PostName, to: u32, bytes: &[u8]) -> Letter {
-    Letter { post, to: address(to), bytes: bytes.to_vec(), fd: None }
+fn message(mailbox: MailboxName, to: u32, bytes: &[u8]) -> Message {
+    Message { mailbox, to: address(to), bytes: bytes.to_vec(), fd: None }
 }
 
-/// Sources come and go in three threads: each hears its own letter, whether it was the first one, the last one or neither, and
-/// after the last one there is no thread; one left behind would keep the model from its end.
+/// Sources come and go in three threads: each hears its own message, whether it was the first one, the last one or
+/// neither, and after the last one there is no thread; one left behind would keep the model from its end.
 #[test]
 fn sources_come_and_go() {
     explore(|| {
@@ -95,8 +95,8 @@ fn sources_come_and_go() {
                     for round in 0..2 {
                         let listener = Arc::new(Listener::default());
                         let member = join(&process, rank, &listener);
-                        member.send([letter(member.post(), rank, &[round])]);
-                        listener.wait(|heard| heard.letters == [(rank, round)]);
+                        member.send([message(member.mailbox(), rank, &[round])]);
+                        listener.wait(|heard| heard.messages == [(rank, round)]);
                         drop(member);
                     }
                 })
@@ -107,7 +107,7 @@ fn sources_come_and_go() {
     });
 }
 
-/// Who has joined is called, with no letter for anybody.
+/// Who has joined is called, with no message for anybody.
 #[test]
 fn who_joins_is_called() {
     explore(|| {
@@ -122,24 +122,26 @@ fn who_joins_is_called() {
     });
 }
 
-/// Letters to another process arrive once and in order, though its box is small, and so do those to a neighbour, and answers.
+/// Messages to another process arrive once and in order, though its mailbox is small, and so do those to a neighbour,
+/// and answers.
 #[test]
-fn letters_arrive_in_order() {
+fn messages_arrive_in_order() {
     const LETTERS: u8 = 5;
     explore(|| {
         let (here, there) = (process(), process());
         let own = Arc::new(Listener::default());
         let me = join(&here, 0, &own);
-        let other = Arc::new(Listener { answers: Some((me.post(), address(0))), ..Listener::default() });
+        let other = Arc::new(Listener { answers: Some((me.mailbox(), address(0))), ..Listener::default() });
         let member = join(&there, 1, &other);
-        let post = member.post();
+        let mailbox = member.mailbox();
         let sender = thread::spawn(move || {
-            (0..LETTERS).for_each(|number| me.send([letter(post, 1, &[number]), letter(me.post(), 0, &[number])]));
+            (0..LETTERS)
+                .for_each(|number| me.send([message(mailbox, 1, &[number]), message(me.mailbox(), 0, &[number])]));
             me
         });
         let all = |from: u32, heard: &Heard| {
             let numbers: Vec<u8> =
-                heard.letters.iter().filter(|(rank, _)| *rank == from).map(|(_, number)| *number).collect();
+                heard.messages.iter().filter(|(rank, _)| *rank == from).map(|(_, number)| *number).collect();
             assert!(numbers.iter().copied().eq(0..numbers.len() as u8), "{numbers:?}");
             numbers.len() == LETTERS as usize
         };
@@ -151,30 +153,30 @@ fn letters_arrive_in_order() {
     });
 }
 
-/// A rank ends while another one writes to it again and again, as who waits for links does: it hears an answer, or that nobody is
-/// there, in the end.
+/// A rank ends while another one writes to it again and again, as who waits for links does: it hears an answer, or that
+/// nobody is there, in the end.
 #[test]
 fn nobody_waits_for_a_rank_that_ends() {
     explore(|| {
         let (here, there) = (process(), process());
         let own = Arc::new(Listener::default());
         let me = join(&here, 0, &own);
-        let other = Arc::new(Listener { answers: Some((me.post(), address(0))), ..Listener::default() });
+        let other = Arc::new(Listener { answers: Some((me.mailbox(), address(0))), ..Listener::default() });
         let (member, neighbour) = (join(&there, 1, &other), join(&there, 2, &Arc::new(Listener::default())));
-        let post = member.post();
+        let mailbox = member.mailbox();
         let ender = thread::spawn(move || drop(member));
         let over = Arc::new(AtomicBool::new(false));
         let asker = {
             let over = over.clone();
             thread::spawn(move || {
                 while !over.load(Ordering::SeqCst) {
-                    me.send([letter(post, 1, b"?")]);
+                    me.send([message(mailbox, 1, b"?")]);
                     thread::yield_now();
                 }
                 me
             })
         };
-        own.wait(|heard| !heard.letters.is_empty() || !heard.lost.is_empty());
+        own.wait(|heard| !heard.messages.is_empty() || !heard.lost.is_empty());
         ender.join().expect("no panic");
         own.wait(|heard| !heard.lost.is_empty());
         over.store(true, Ordering::SeqCst);
@@ -184,7 +186,7 @@ fn nobody_waits_for_a_rank_that_ends() {
     });
 }
 
-/// A process ends, with what lies in its box: whoever writes on hears of it.
+/// A process ends, with what lies in its mailbox: whoever writes on hears of it.
 #[test]
 fn nobody_waits_for_a_process_that_ends() {
     explore(|| {
@@ -192,14 +194,14 @@ fn nobody_waits_for_a_process_that_ends() {
         let own = Arc::new(Listener::default());
         let me = join(&here, 0, &own);
         let member = join(&there, 1, &Arc::new(Listener::default()));
-        let post = member.post();
+        let mailbox = member.mailbox();
         let ender = thread::spawn(move || drop(member));
         while own.heard.lock().lost.is_empty() {
-            me.send([letter(post, 1, b"?")]);
+            me.send([message(mailbox, 1, b"?")]);
             thread::yield_now();
         }
         ender.join().expect("no panic");
-        me.send([letter(post, 1, b"again")]);
+        me.send([message(mailbox, 1, b"again")]);
         own.wait(|heard| heard.lost.contains(&(1, true)));
         drop(me);
         assert!(here.is_empty());
@@ -219,15 +221,19 @@ fn sources_panic_and_end_each_other() {
             let source: Arc<dyn Source> = ender.clone();
             process.join(address(2), Arc::downgrade(&source)).expect("a helper")
         };
-        first.send([letter(first.post(), 0, b"panic"), letter(first.post(), 2, b"end"), letter(first.post(), 0, b"x")]);
-        listener.wait(|heard| heard.letters.len() == 2);
+        first.send([
+            message(first.mailbox(), 0, b"panic"),
+            message(first.mailbox(), 2, b"end"),
+            message(first.mailbox(), 0, b"x"),
+        ]);
+        listener.wait(|heard| heard.messages.len() == 2);
         assert_eq!(ended.load(Ordering::SeqCst), 1);
         drop((first, third));
         assert!(process.is_empty());
     });
 }
 
-/// Ends another source when a letter comes.
+/// Ends another source when a message comes.
 struct Ender {
     member: Mutex<Option<Member>>,
     ended: Arc<AtomicUsize>,

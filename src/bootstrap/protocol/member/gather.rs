@@ -284,7 +284,8 @@ impl Member {
         let index = index.ok_or_else(|| Malformed(format!("blocks of rank {from}, which is no child")))?;
         let span = self.place.children[index].clone();
         let (sequence, up) = Up::decode(payload, span.end - span.start)?;
-        // In an exchange that this rank has passed up already, the child is at the next one: it has had the result before us.
+        // In an exchange that this rank has passed up already, the child is at the next one: it has had the result
+        // before us.
         let passed = matches!(self.gather.stage, Stage::Ring { .. } | Stage::Tree { sent: true, .. });
         let expected = self.gather.sequence + u64::from(passed);
         if sequence < self.gather.sequence {

@@ -236,8 +236,8 @@ impl Member {
         }
     }
 
-    /// Whether this rank has told the root of a failure and waits for the root's own word of it, which comes when all others
-    /// have been told. The root may be a thread of this process, which may end any moment.
+    /// Whether this rank has told the root of a failure and waits for the root's own word of it, which comes when all
+    /// others have been told. The root may be a thread of this process, which may end any moment.
     pub fn awaits_root(&self) -> bool {
         self.failure.is_some() && self.root.is_some_and(|root| self.links.contains_key(&root))
     }

@@ -11,8 +11,8 @@ use super::super::{Conn, MAX_REFUSALS};
 use super::{Error, Failure, Member, Purpose, is_told};
 
 impl Member {
-    /// Takes no part in the next exchange of all ranks, for a reason of this rank's own; the others' exchange fails, and
-    /// names it. It does not wait for anybody.
+    /// Takes no part in the next exchange of all ranks, for a reason of this rank's own; the others' exchange fails,
+    /// and names it. It does not wait for anybody.
     pub fn refuse(&mut self, error: &Error) {
         debug_assert!(!self.gather.active(), "one operation at a time");
         if self.failure.is_some() || self.broken.is_some() || !self.complete {
@@ -25,7 +25,8 @@ impl Member {
         let _ = self.gather.pass_refused();
     }
 
-    /// The operation in progress is given up. An exchange is over on all ranks then, since nobody can tell how far it came.
+    /// The operation in progress is given up. An exchange is over on all ranks then, since nobody can tell how far it
+    /// came.
     pub fn give_up(&mut self, error: Error) {
         let failure = Failure::of(self.config.rank, &error);
         self.hurt(&failure, error);

@@ -167,8 +167,8 @@ impl Root {
         self.check_finished(now);
     }
 
-    /// The ranks that are there in the order in which they are told: the root's own process may end as soon as it knows, so
-    /// that it comes last.
+    /// The ranks that are there in the order in which they are told: the root's own process may end as soon as it
+    /// knows, so that it comes last.
     fn own_last(&self) -> Vec<&Seat> {
         let (own, others): (Vec<&Seat>, Vec<&Seat>) =
             self.seats.iter().flatten().partition(|seat| seat.record.process == self.config.process);
@@ -334,7 +334,8 @@ impl Root {
         }
     }
 
-    /// Somebody who has the id says that nobody will come: the ranks meet elsewhere. Of no account once a rank has come.
+    /// Somebody who has the id says that nobody will come: the ranks meet elsewhere. Of no account once a rank has
+    /// come.
     fn dismissed(&mut self, conn: Conn) {
         if !matches!(self.phase, Phase::Collecting) || self.first.is_some() {
             return self.drop_visit(conn, "it came to say that nobody will come");

@@ -45,7 +45,7 @@ fn finish(world: &mut World, seed: u64, ids: &[Id]) {
 }
 
 /// The first of some ranks collects from all and answers all.
-fn circle(world: &mut World, ranks: &[Id]) {
+fn exchange(world: &mut World, ranks: &[Id]) {
     let (leader, others) = ranks.split_first().expect("there are ranks");
     let at = soon(world);
     let collect = others.iter().map(|other| Op::Receive(*other as u32));
@@ -82,8 +82,8 @@ fn survivors_talk() {
             world.script(*id, at, &vec![Op::Gather; gathers]);
         }
         finish(&mut world, seed, &ranks);
-        circle(&mut world, &ranks);
-        circle(&mut world, &ranks);
+        exchange(&mut world, &ranks);
+        exchange(&mut world, &ranks);
         finish(&mut world, seed, &ranks);
         for id in &ranks {
             let done = &world.done.get(id).cloned().unwrap_or_default();
@@ -107,7 +107,7 @@ fn a_survivor_that_dies_is_named() {
         let mut world = world(seed, nranks);
         let victim = world.rng.random_range(0..nranks as usize);
         let ranks: Vec<Id> = (0..nranks as usize).collect();
-        circle(&mut world, &ranks);
+        exchange(&mut world, &ranks);
         let at = soon(&mut world);
         world.kill(victim, at);
         let others: Vec<Id> = ranks.into_iter().filter(|id| *id != victim).collect();
@@ -133,8 +133,8 @@ fn a_survivor_that_dies_is_named() {
     }
 }
 
-/// Exchanges that some ranks refuse fail on every rank, and all others succeed on every rank, in whatever order the ranks
-/// come to them.
+/// Exchanges that some ranks refuse fail on every rank, and all others succeed on every rank, in whatever order the
+/// ranks come to them.
 #[test]
 fn a_refused_exchange_fails_alone() {
     for seed in seeds(400, 10_000) {
@@ -187,7 +187,7 @@ fn giving_up_ends_exchanges_only() {
             world.script(*id, at, ops);
         }
         finish(&mut world, seed, &ids);
-        circle(&mut world, &ids);
+        exchange(&mut world, &ids);
         finish(&mut world, seed, &ids);
         for id in &ids {
             let done = &world.done[id];

@@ -170,8 +170,8 @@ fn told(machine: &mut impl Machine) -> Vec<Conn> {
     actions.filter_map(|action| if let Action::Send { conn, .. } = action { Some(conn) } else { None }).collect()
 }
 
-/// A process that hears of a failure, or sees one in what it is told, may end at once, and the root with it: the root's own
-/// comes last.
+/// A process that hears of a failure, or sees one in what it is told, may end at once, and the root with it: the root's
+/// own comes last.
 #[test]
 fn the_roots_own_process_is_told_last() {
     let mut root = Root::new(World::root_config(), Duration::ZERO);

@@ -243,8 +243,8 @@ impl World {
         self.scripts.get(&id).is_none_or(VecDeque::is_empty) && !self.current.contains_key(&id)
     }
 
-    /// Goes on with a script as far as it gets. A member reads nothing while it has no operation to carry out, as in life;
-    /// here it does, which must make no difference.
+    /// Goes on with a script as far as it gets. A member reads nothing while it has no operation to carry out, as in
+    /// life; here it does, which must make no difference.
     fn follow_script(&mut self, id: Id) {
         let (now, rank) = (self.now, self.ranks[id]);
         loop {

@@ -11,7 +11,7 @@ use crate::error::Error;
 
 /// A communicator's part in deriving others.
 #[derive(Default)]
-pub(super) struct Kin {
+pub(super) struct Derivations {
     /// How many were derived, or tried to be. All ranks count alike, but for those that a shrink has left out.
     count: AtomicU32,
     /// The derivations under way.
@@ -26,7 +26,7 @@ pub(super) struct Kin {
 #[derive(Default)]
 pub(super) struct Family(Mutex<Vec<Weak<Comm>>>);
 
-impl Kin {
+impl Derivations {
     /// How many communicators were derived before.
     pub(super) fn count(&self) -> u32 {
         self.count.load(Ordering::Acquire)
@@ -37,8 +37,8 @@ impl Kin {
         self.count.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The number that all ranks give to what they derive now, from what each had derived before: a rank that has missed
-    /// some takes over the count of the others.
+    /// The number that all ranks give to what they derive now, from what each had derived before: a rank that has
+    /// missed some takes over the count of the others.
     pub(super) fn agree(&self, counts: impl Iterator<Item = u32>) -> u32 {
         let count = counts.max().unwrap_or(0);
         self.count.fetch_max(count + 1, Ordering::AcqRel);
@@ -53,7 +53,7 @@ impl Kin {
     /// Notes that something is being derived, for as long as the result lives.
     pub(super) fn derive(&self, cancel: &Cancel) -> Deriving<'_> {
         self.deriving.lock().push(cancel.clone());
-        Deriving { kin: self, cancel: cancel.clone() }
+        Deriving { derivations: self, cancel: cancel.clone() }
     }
 
     /// Makes everything that is being derived give up.
@@ -62,15 +62,15 @@ impl Kin {
     }
 }
 
-/// See [`Kin::derive`].
+/// See [`Derivations::derive`].
 pub(super) struct Deriving<'a> {
-    kin: &'a Kin,
+    derivations: &'a Derivations,
     cancel: Cancel,
 }
 
 impl Drop for Deriving<'_> {
     fn drop(&mut self) {
-        self.kin.deriving.lock().retain(|other| !other.is(&self.cancel));
+        self.derivations.deriving.lock().retain(|other| !other.is(&self.cancel));
     }
 }
 
@@ -82,17 +82,17 @@ impl Comm {
     /// As [`bootstrap::create_root`].
     pub fn growth_id(&self) -> Result<UniqueId, Error> {
         let net = settings::Settings::read()?.net;
-        let growth = Growth { parent: self.hash(), count: self.kin.count() };
+        let growth = Growth { parent: self.hash(), count: self.derivations.count() };
         let root = bootstrap::create_root(&net, Some(growth))?;
         let id = *root.id();
         // The id that was made before leads nowhere now.
-        drop(self.kin.growth.lock().replace(root));
+        drop(self.derivations.growth.lock().replace(root));
         Ok(id)
     }
 
     /// From now on an abort of this communicator or of `child` stops both.
     pub(super) fn adopt(self: &Arc<Comm>, child: &Arc<Comm>) {
-        let mut family = self.kin.family.lock();
+        let mut family = self.derivations.family.lock();
         let family = family.get_or_insert_with(|| {
             let family = Arc::new(Family::default());
             family.0.lock().push(Arc::downgrade(self));
@@ -101,12 +101,12 @@ impl Comm {
         let mut members = family.0.lock();
         members.retain(|member| member.strong_count() > 0);
         members.push(Arc::downgrade(child));
-        *child.kin.family.lock() = Some(family.clone());
+        *child.derivations.family.lock() = Some(family.clone());
     }
 
     /// Stops the communicators that share resources with this one, which is aborted. They can only be aborted after it.
     pub(super) fn stop_family(&self) {
-        let Some(family) = self.kin.family.lock().clone() else { return };
+        let Some(family) = self.derivations.family.lock().clone() else { return };
         let members: Vec<Arc<Comm>> = family.0.lock().iter().filter_map(Weak::upgrade).collect();
         let text = format!("comm {:#x}, with which this one shares its resources, was aborted", self.handle());
         for member in members {

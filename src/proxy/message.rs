@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sys::PostName;
+use crate::sys::MailboxName;
 
 /// What a datagram of this library begins with, so that a stranger's is none.
 const MAGIC: u32 = 0x6f78_7031;
@@ -24,8 +24,8 @@ pub(super) struct Envelope {
     pub to: Address,
     /// The source that it comes from.
     pub from: Address,
-    /// The post box of the sender.
-    pub reply: PostName,
+    /// The mailbox of the sender.
+    pub reply: MailboxName,
     pub content: Content,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Envelope {
 pub(super) enum Content {
     /// For the source.
     Bytes(Vec<u8>),
-    /// The other way round: there is no source where a letter went.
+    /// The other way round: there is no source where a message went.
     NoSource,
 }
 
 impl Envelope {
-    pub fn new(to: Address, from: Address, reply: PostName, content: Content) -> Envelope {
+    pub fn new(to: Address, from: Address, reply: MailboxName, content: Content) -> Envelope {
         Envelope { magic: MAGIC, to, from, reply, content }
     }
 
@@ -53,7 +53,7 @@ impl Envelope {
     }
 
     /// What goes back where there is no such source; nothing goes back for that itself.
-    pub fn bounce(&self, reply: PostName) -> Option<Envelope> {
+    pub fn bounce(&self, reply: MailboxName) -> Option<Envelope> {
         matches!(self.content, Content::Bytes(_)).then(|| Envelope::new(self.from, self.to, reply, Content::NoSource))
     }
 }

@@ -17,7 +17,7 @@ use crate::topology::Graph;
 
 /// A schedule on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Program {
+pub(super) struct DeviceSchedule {
     /// The address of its steps.
     pub steps: u64,
     /// How many there are.
@@ -28,34 +28,34 @@ pub(super) struct Program {
     pub class: LinkClass,
 }
 
-/// The place of a function with an algorithm among the programs.
+/// The place of a function with an algorithm among the schedules.
 fn number(func: Func, algo: Algo) -> usize {
     func as usize * Algo::ALL.len() + algo as usize
 }
 
-/// For each root, programs by channel; further channels repeat them. Functions without a root have one.
-type Rooted = Vec<Vec<Program>>;
+/// For each root, schedules by channel; further channels repeat them. Functions without a root have one.
+type Rooted = Vec<Vec<DeviceSchedule>>;
 
-/// Puts programs at a place of a list that grows as needed.
-fn put(list: &mut Vec<Rooted>, place: usize, programs: Rooted) {
+/// Puts schedules at a place of a list that grows as needed.
+fn put(list: &mut Vec<Rooted>, place: usize, schedules: Rooted) {
     list.resize(list.len().max(place + 1), Vec::new());
-    list[place] = programs;
+    list[place] = schedules;
 }
 
-/// All of a rank's programs. Their addresses count from the image's begin until [`Image::at`].
-pub(super) struct Programs {
+/// All of a rank's schedules. Their addresses count from the image's begin until [`Image::at`].
+pub(super) struct DeviceSchedules {
     /// By function and algorithm ([`number`]).
     collectives: Vec<Rooted>,
     /// By function: those that do without slots, if all ranks agree.
     agreed: Vec<Rooted>,
-    send: Program,
-    receive: Program,
-    copy: Program,
+    send: DeviceSchedule,
+    receive: DeviceSchedule,
+    copy: DeviceSchedule,
     /// By channel: steps that name every link of a class, for a rank that leaves.
-    farewells: Vec<Vec<Program>>,
+    goodbyes: Vec<Vec<DeviceSchedule>>,
 }
 
-impl Programs {
+impl DeviceSchedules {
     /// Compiles what a rank needs for some channels. `links` are all that it takes part in.
     ///
     /// # Errors
@@ -76,40 +76,40 @@ impl Programs {
                 put(&mut agreed, func as usize, steps.add_rooted(func, graph, &places, one)?);
             }
         }
-        let mut leave = |places: &Places| -> Result<Vec<Program>, Error> {
-            farewells(rank, places)?.into_iter().map(|farewell| steps.add(farewell, Some(places))).collect()
+        let mut leave = |places: &Places| -> Result<Vec<DeviceSchedule>, Error> {
+            goodbyes(rank, places)?.into_iter().map(|goodbye| steps.add(goodbye, Some(places))).collect()
         };
-        let farewells = places.iter().map(&mut leave).collect::<Result<_, _>>()?;
+        let goodbyes = places.iter().map(&mut leave).collect::<Result<_, _>>()?;
         // The peer is of no account: the link is chosen by the work item.
         let peer = if rank == 0 { 1 } else { 0 };
-        let programs = Programs {
+        let schedules = DeviceSchedules {
             collectives,
             agreed,
             send: steps.add(point_to_point::send(rank, peer)?, None)?,
             receive: steps.add(point_to_point::receive(rank, peer)?, None)?,
             copy: steps.add(point_to_point::copy(rank)?, None)?,
-            farewells,
+            goodbyes,
         };
-        Ok(Image { steps: steps.all, programs })
+        Ok(Image { steps: steps.all, schedules })
     }
 
-    /// The programs of a collective, by channel.
-    pub(super) fn collective(&self, func: Func, algo: Algo, root: u32) -> Option<&[Program]> {
+    /// The schedules of a collective, by channel.
+    pub(super) fn collective(&self, func: Func, algo: Algo, root: u32) -> Option<&[DeviceSchedule]> {
         of_root(self.collectives.get(number(func, algo))?, func, root)
     }
 
-    /// The programs of a collective without slots, by channel.
-    pub(super) fn agreed(&self, func: Func, root: u32) -> Option<&[Program]> {
+    /// The schedules of a collective without slots, by channel.
+    pub(super) fn agreed(&self, func: Func, root: u32) -> Option<&[DeviceSchedule]> {
         of_root(self.agreed.get(func as usize)?, func, root)
     }
 
     /// Steps that name every link of a channel, class by class.
-    pub(super) fn farewells(&self, channel: u32) -> &[Program] {
-        &self.farewells[channel as usize % self.farewells.len()]
+    pub(super) fn goodbyes(&self, channel: u32) -> &[DeviceSchedule] {
+        &self.goodbyes[channel as usize % self.goodbyes.len()]
     }
 
-    /// The program of half a message, or a copy.
-    pub(super) fn half(&self, half: Half) -> &Program {
+    /// The schedule of half a message, or a copy.
+    pub(super) fn half(&self, half: Half) -> &DeviceSchedule {
         match half {
             Half::Send(_) => &self.send,
             Half::Receive(_) => &self.receive,
@@ -118,15 +118,15 @@ impl Programs {
     }
 }
 
-/// A function's programs for a root.
-fn of_root(programs: &Rooted, func: Func, root: u32) -> Option<&[Program]> {
-    programs.get(if func.has_root() { root as usize } else { 0 }).map(Vec::as_slice)
+/// A function's schedules for a root.
+fn of_root(schedules: &Rooted, func: Func, root: u32) -> Option<&[DeviceSchedule]> {
+    schedules.get(if func.has_root() { root as usize } else { 0 }).map(Vec::as_slice)
 }
 
-/// Programs with the steps that are to go to the device.
+/// DeviceSchedules with the steps that are to go to the device.
 pub(super) struct Image {
     steps: Vec<Step>,
-    programs: Programs,
+    schedules: DeviceSchedules,
 }
 
 impl Image {
@@ -135,18 +135,18 @@ impl Image {
         self.steps.as_bytes()
     }
 
-    /// The programs when the steps are at `address`.
-    pub(super) fn at(mut self, address: u64) -> Programs {
-        let Programs { collectives, agreed, send, receive, copy, farewells } = &mut self.programs;
+    /// The schedules when the steps are at `address`.
+    pub(super) fn at(mut self, address: u64) -> DeviceSchedules {
+        let DeviceSchedules { collectives, agreed, send, receive, copy, goodbyes } = &mut self.schedules;
         let rooted = collectives.iter_mut().chain(agreed).flatten();
-        let all = rooted.chain(farewells).flatten().chain([send, receive, copy]);
-        all.for_each(|program| program.steps += address);
-        self.programs
+        let all = rooted.chain(goodbyes).flatten().chain([send, receive, copy]);
+        all.for_each(|schedule| schedule.steps += address);
+        self.schedules
     }
 }
 
-/// The place of each link of a channel among those of its class and protocol: alike for all protocols. Links are known by
-/// the name that schedules have for them.
+/// The place of each link of a channel among those of its class and protocol: alike for all protocols. Links are known
+/// by the name that schedules have for them.
 struct Places(HashMap<LinkId, u8>);
 
 impl Places {
@@ -165,23 +165,23 @@ impl Places {
 
 /// For each class of links, signals on all of them: never carried out, but a kernel that leaves at such an item marks
 /// the links. Classes with more links than steps can number are left out.
-fn farewells(rank: u32, places: &Places) -> Result<Vec<Schedule>, Error> {
+fn goodbyes(rank: u32, places: &Places) -> Result<Vec<Schedule>, Error> {
     let one = |class: LinkClass| {
-        let mut farewell = Schedule::new(rank, class, 1, 1);
+        let mut goodbye = Schedule::new(rank, class, 1, 1);
         let mut links: Vec<&LinkId> = places.0.keys().filter(|link| link.class == class).collect();
         links.sort_unstable();
         for link in links {
             let (from, to) = ([link.from], [link.to]);
             let signal = Draft { flags: step_flag::NO_DATA, ..Draft::ONCE };
-            farewell.push(match link.to == rank {
+            goodbye.push(match link.to == rank {
                 true => Draft { recv: &from, ..signal },
                 false => Draft { send: &to, ..signal },
             })?;
         }
-        Ok(farewell)
+        Ok(goodbye)
     };
     let all: Vec<Schedule> = LinkClass::ALL.into_iter().map(one).collect::<Result<_, Error>>()?;
-    Ok(all.into_iter().filter(|farewell| !farewell.steps.is_empty()).collect())
+    Ok(all.into_iter().filter(|goodbye| !goodbye.steps.is_empty()).collect())
 }
 
 /// Lists of steps, each kept once.
@@ -209,7 +209,7 @@ impl Steps {
     }
 
     /// Adds a schedule, its links numbered by their places, or as they are.
-    fn add(&mut self, mut schedule: Schedule, places: Option<&Places>) -> Result<Program, Error> {
+    fn add(&mut self, mut schedule: Schedule, places: Option<&Places>) -> Result<DeviceSchedule, Error> {
         schedule.check(SLOTS as u32)?;
         let mut steps = std::mem::take(&mut schedule.steps);
         if let Some(places) = places {
@@ -222,7 +222,7 @@ impl Steps {
             all.len() - steps.len()
         });
         let steps = (first * size_of::<Step>()) as u64;
-        Ok(Program { steps, nsteps: nsteps as u32, nchunks: schedule.nchunks, class: schedule.class })
+        Ok(DeviceSchedule { steps, nsteps: nsteps as u32, nchunks: schedule.nchunks, class: schedule.class })
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::exec::{self, Call, Setting};
-use crate::plan::wiring::{LinkSet, Unit, Wiring};
+use crate::plan::wiring::{ConnectionGroup, LinkSet, Wiring};
 
 fn wiring(graph: &Graph, channels: u32) -> Wiring {
     let set = |class, channels| LinkSet { class, proto: Proto::Simple, channels, slot_bytes: 4096 };
@@ -10,22 +10,22 @@ fn wiring(graph: &Graph, channels: u32) -> Wiring {
 
 fn images(graph: &Graph, channels: u32) -> (Wiring, Vec<Image>) {
     let wiring = wiring(graph, channels);
-    let compile = |rank| Programs::compile(rank, graph, channels, &wiring.links(rank)).expect("programs");
+    let compile = |rank| DeviceSchedules::compile(rank, graph, channels, &wiring.links(rank)).expect("schedules");
     let images = (0..graph.nranks()).map(compile).collect();
     (wiring, images)
 }
 
 /// What a kernel would do on a channel: steps as they are on the device, with the links that it finds there.
-fn as_loaded(wiring: &Wiring, image: &Image, program: Program, rank: u32, channel: u32) -> Schedule {
-    let unit = Unit::Channel { class: program.class, proto: Proto::Simple, channel };
-    let first = program.steps as usize / size_of::<Step>();
+fn as_loaded(wiring: &Wiring, image: &Image, schedule: DeviceSchedule, rank: u32, channel: u32) -> Schedule {
+    let group = ConnectionGroup::Channel { class: schedule.class, proto: Proto::Simple, channel };
+    let first = schedule.steps as usize / size_of::<Step>();
     Schedule {
         rank,
-        class: program.class,
-        nchunks: program.nchunks,
+        class: schedule.class,
+        nchunks: schedule.nchunks,
         slots: 1,
-        steps: image.steps[first..first + program.nsteps as usize].to_vec(),
-        links: wiring.unit_links(rank, unit).iter().map(|need| need.id).collect(),
+        steps: image.steps[first..first + schedule.nsteps as usize].to_vec(),
+        links: wiring.group_links(rank, group).iter().map(|need| need.id).collect(),
     }
 }
 
@@ -37,8 +37,8 @@ fn prove(graph: &Graph, channels: u32, roots: &[u32]) {
         for &root in if func.has_root() { roots } else { &roots[..1] } {
             for channel in 0..channels {
                 let load = |(rank, image): (u32, &Image)| {
-                    let programs = image.programs.collective(func, algo, root)?;
-                    Some(as_loaded(&wiring, image, programs[channel as usize % programs.len()], rank, channel))
+                    let schedules = image.schedules.collective(func, algo, root)?;
+                    Some(as_loaded(&wiring, image, schedules[channel as usize % schedules.len()], rank, channel))
                 };
                 let Some(schedules) = (0..).zip(&images).map(load).collect::<Option<Vec<_>>>() else { continue };
                 let setting = Setting { slots: 8, pieces: 2, in_place: true, calls: 1, direct: Default::default() };
@@ -78,10 +78,8 @@ fn equal_lists_of_steps_are_kept_once() {
 fn a_rank_that_leaves_names_every_link_of_a_channel() {
     let (wiring, images) = images(&Graph::shuffled(7, 2, 2, 9), 2);
     for channel in 0..2 {
-        for farewell in
-            images[3].programs.farewells(channel).iter().filter(|farewell| farewell.class != LinkClass::Peer)
-        {
-            let loaded = as_loaded(&wiring, &images[3], *farewell, 3, channel);
+        for goodbye in images[3].schedules.goodbyes(channel).iter().filter(|goodbye| goodbye.class != LinkClass::Peer) {
+            let loaded = as_loaded(&wiring, &images[3], *goodbye, 3, channel);
             let named = |step: &Step| if step.nrecv > 0 { step.recv[0] } else { step.send[0] };
             let mut places: Vec<usize> = loaded.steps.iter().map(|step| usize::from(named(step))).collect();
             places.sort_unstable();

@@ -1,8 +1,8 @@
-//! Letters between processes of one host, with a file descriptor where there is one to pass.
+//! Messages between processes of one host, with a file descriptor where there is one to pass.
 //!
-//! A post box is an abstract Unix datagram socket with a random name, so that neither `/tmp` nor `/dev/shm` matters and
+//! A mailbox is an abstract Unix datagram socket with a random name, so that neither `/tmp` nor `/dev/shm` matters and
 //! no two processes can collide. What is sent has arrived, unless the receiver dies: the kernel loses nothing. It
-//! takes few letters at a time, though (10 where nothing else is set).
+//! takes few messages at a time, though (10 where nothing else is set).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,22 +18,22 @@ use rustix::net::{
 use super::{ChildCloses, off_standard};
 use crate::error::Error;
 
-/// The random part of a post box's name.
-pub type PostName = [u8; 16];
-/// The most bytes of a letter.
-pub const LETTER_MAX: usize = 1024;
+/// The random part of a mailbox's name.
+pub type MailboxName = [u8; 16];
+/// The most bytes of a message.
+pub const MESSAGE_MAX: usize = 1024;
 
-/// A post box, with a bell for whoever waits at it. A child has neither.
-pub struct Post {
+/// A mailbox, with a wakeup for whoever waits at it. A child has neither.
+pub struct Mailbox {
     // Before what they close.
     _child_closes: [ChildCloses; 2],
     socket: OwnedFd,
-    bell: OwnedFd,
-    name: PostName,
+    wakeup: OwnedFd,
+    name: MailboxName,
 }
 
-/// A letter that has come.
-pub struct Parcel {
+/// A message that has come.
+pub struct Datagram {
     /// What is written in it.
     pub bytes: Vec<u8>,
     /// The descriptor that came with it.
@@ -42,24 +42,24 @@ pub struct Parcel {
     pub lost: bool,
 }
 
-/// What has become of a letter.
+/// What has become of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It lies in the receiver's box.
+    /// It lies in the receiver's mailbox.
     Yes,
     /// There is no room for it now.
     Later,
-    /// Nobody has that box any more.
+    /// Nobody has that mailbox any more.
     Gone,
 }
 
-impl Post {
-    /// Opens a post box with a random name.
+impl Mailbox {
+    /// Opens a mailbox with a random name.
     ///
     /// # Errors
     /// [`Error::System`] where the process may open no more files.
-    pub fn open() -> Result<Post, Error> {
-        let name: PostName = super::random::random();
+    pub fn open() -> Result<Mailbox, Error> {
+        let name: MailboxName = super::random::random();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .map_err(io::Error::from)
@@ -67,43 +67,43 @@ impl Post {
             .map_err(|error| Error::system("socket", "unix datagram socket", &error))?;
         rustix::net::bind(&socket, &address(&name)?)
             .map_err(|errno| Error::system("bind", "abstract unix socket", &errno.into()))?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(io::Error::from)
             .and_then(off_standard)
-            .map_err(|error| Error::system("eventfd", "bell of a post box", &error))?;
-        let _child_closes = [ChildCloses::of(socket.as_fd()), ChildCloses::of(bell.as_fd())];
-        Ok(Post { _child_closes, socket, bell, name })
+            .map_err(|error| Error::system("eventfd", "wakeup of a mailbox", &error))?;
+        let _child_closes = [ChildCloses::of(socket.as_fd()), ChildCloses::of(wakeup.as_fd())];
+        Ok(Mailbox { _child_closes, socket, wakeup, name })
     }
 
     /// The name that others send to.
-    pub fn name(&self) -> PostName {
+    pub fn name(&self) -> MailboxName {
         self.name
     }
 
-    /// Ends the [`Post::wait`] that is under way, or the next one.
-    pub fn ring(&self) {
-        // The counter can only be full of earlier rings.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    /// Ends the [`Mailbox::wait`] that is under way, or the next one.
+    pub fn wake(&self) {
+        // The counter can only be full of earlier wakeups.
+        let _ = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes());
     }
 
-    /// Waits until there is a letter, or the bell rings, or a time has come; now and then it returns for nothing.
+    /// Waits until there is a message, or the wakeup wakeups, or a time has come; now and then it returns for nothing.
     pub fn wait(&self, until: Option<Instant>) {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let timeout = left.map(|left| Timespec {
             tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.wakeup, PollFlags::IN)];
         let _ = rustix::event::poll(&mut fds, timeout.as_ref());
-        let mut rings = [0; 8];
-        let _ = rustix::io::read(&self.bell, &mut rings);
+        let mut wakeups = [0; 8];
+        let _ = rustix::io::read(&self.wakeup, &mut wakeups);
     }
 
-    /// Sends a letter of at most [`LETTER_MAX`] bytes; does not wait.
+    /// Sends a message of at most [`MESSAGE_MAX`] bytes; does not wait.
     ///
     /// # Errors
-    /// [`Error::System`] where the system refuses the letter for good.
-    pub fn send(&self, to: &PostName, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<Sent, Error> {
+    /// [`Error::System`] where the system refuses the message for good.
+    pub fn send(&self, to: &MailboxName, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<Sent, Error> {
         let to = address(to)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -118,21 +118,21 @@ impl Post {
             return match sent {
                 Ok(_) => Ok(Sent::Yes),
                 Err(Errno::INTR) => continue,
-                // Too many references: descriptors in letters that nobody has read yet count as open files.
+                // Too many references: descriptors in messages that nobody has read yet count as open files.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => Ok(Sent::Later),
                 Err(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOENT) => Ok(Sent::Gone),
-                Err(errno) => Err(Error::system("sendmsg", "letter to another process", &errno.into())),
+                Err(errno) => Err(Error::system("sendmsg", "message to another process", &errno.into())),
             };
         }
     }
 
-    /// The next letter in the box; none where it is empty. Does not wait.
+    /// The next message in the mailbox; none where it is empty. Does not wait.
     ///
     /// # Errors
     /// [`Error::System`] where the system has no memory.
-    pub fn take(&self) -> Result<Option<Parcel>, Error> {
+    pub fn take(&self) -> Result<Option<Datagram>, Error> {
         loop {
-            let mut bytes = [0; LETTER_MAX];
+            let mut bytes = [0; MESSAGE_MAX];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
@@ -141,7 +141,7 @@ impl Post {
                     Ok(message) => message,
                     Err(rustix::io::Errno::AGAIN) => return Ok(None),
                     Err(rustix::io::Errno::INTR) => continue,
-                    Err(errno) => return Err(Error::system("recvmsg", "letter of another process", &errno.into())),
+                    Err(errno) => return Err(Error::system("recvmsg", "message of another process", &errno.into())),
                 };
             let rights = control.drain().filter_map(|item| match item {
                 RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -153,20 +153,20 @@ impl Post {
                 || moved.as_ref().is_ok_and(Option::is_none) && message.flags.contains(ReturnFlags::CTRUNC);
             let fd = moved.unwrap_or_default();
             // A longer one is a stranger's.
-            if message.bytes <= LETTER_MAX {
-                return Ok(Some(Parcel { bytes: bytes[..message.bytes].to_vec(), fd, lost }));
+            if message.bytes <= MESSAGE_MAX {
+                return Ok(Some(Datagram { bytes: bytes[..message.bytes].to_vec(), fd, lost }));
             }
         }
     }
 }
 
-/// Whether somebody has a post box of this name; so where that cannot be found out.
-pub fn is_open(name: &PostName) -> bool {
+/// Whether somebody has a mailbox of this name; so where that cannot be found out.
+pub fn is_open(name: &MailboxName) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(io::Error::from);
     let socket = socket.and_then(off_standard);
     let (Ok(socket), Ok(address)) = (socket, address(name)) else { return true };
-    // Nothing is sent, and it does not matter whether the box is full.
+    // Nothing is sent, and it does not matter whether the mailbox is full.
     !matches!(rustix::net::connect(&socket, &address), Err(rustix::io::Errno::CONNREFUSED))
 }
 
@@ -176,7 +176,7 @@ pub fn too_many_files() -> String {
     format!("cannot take a peer's shared memory: Too many open files (limit of this process {limit}: ulimit -n)")
 }
 
-fn address(name: &PostName) -> Result<SocketAddrUnix, Error> {
+fn address(name: &MailboxName) -> Result<SocketAddrUnix, Error> {
     let mut text = b"oxccl-".to_vec();
     for byte in name {
         text.extend_from_slice(format!("{byte:02x}").as_bytes());
@@ -191,22 +191,22 @@ mod tests {
     use crate::sys::SharedFile;
 
     #[test]
-    fn letters_arrive_in_order_with_their_descriptors() {
-        let (a, b) = (Post::open().expect("a"), Post::open().expect("b"));
+    fn messages_arrive_in_order_with_their_descriptors() {
+        let (a, b) = (Mailbox::open().expect("a"), Mailbox::open().expect("b"));
         let memory = SharedFile::create("test", 8192).expect("memory");
         assert_eq!(a.send(&b.name(), b"first", Some(memory.descriptor())), Ok(Sent::Yes));
         assert_eq!(a.send(&b.name(), b"", None), Ok(Sent::Yes));
-        let first = b.take().expect("take").expect("a letter");
+        let first = b.take().expect("take").expect("a message");
         assert_eq!((first.bytes.as_slice(), first.lost), (&b"first"[..], false));
         assert_eq!(rustix::fs::fstat(first.fd.expect("a descriptor")).expect("fstat").st_size, 8192);
-        let second = b.take().expect("take").expect("a letter");
+        let second = b.take().expect("take").expect("a message");
         assert!(second.bytes.is_empty() && second.fd.is_none());
         assert!(b.take().expect("take").is_none());
     }
 
     #[test]
-    fn a_full_box_takes_letters_later() {
-        let (a, b) = (Post::open().expect("a"), Post::open().expect("b"));
+    fn a_full_mailbox_takes_messages_later() {
+        let (a, b) = (Mailbox::open().expect("a"), Mailbox::open().expect("b"));
         let sent = (0..100_000u32).take_while(|n| a.send(&b.name(), &n.to_le_bytes(), None) == Ok(Sent::Yes)).count();
         assert!(sent > 0 && sent < 100_000);
         assert_eq!(a.send(&b.name(), b"", None), Ok(Sent::Later));
@@ -216,19 +216,19 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_a_strangers() {
-        let (a, b) = (Post::open().expect("a"), Post::open().expect("b"));
-        assert_eq!(a.send(&b.name(), &[1; LETTER_MAX + 1], None), Ok(Sent::Yes));
-        assert_eq!(a.send(&b.name(), &[2; LETTER_MAX], None), Ok(Sent::Yes));
-        assert_eq!(b.take().expect("take").expect("a letter").bytes, [2; LETTER_MAX]);
+        let (a, b) = (Mailbox::open().expect("a"), Mailbox::open().expect("b"));
+        assert_eq!(a.send(&b.name(), &[1; MESSAGE_MAX + 1], None), Ok(Sent::Yes));
+        assert_eq!(a.send(&b.name(), &[2; MESSAGE_MAX], None), Ok(Sent::Yes));
+        assert_eq!(b.take().expect("take").expect("a message").bytes, [2; MESSAGE_MAX]);
     }
 
     #[test]
-    fn the_bell_ends_one_wait_and_letters_all() {
+    fn the_wakeup_ends_one_wait_and_messages_all() {
         let far = || Some(Instant::now() + std::time::Duration::from_secs(60));
-        let (a, b) = (Post::open().expect("a"), Post::open().expect("b"));
+        let (a, b) = (Mailbox::open().expect("a"), Mailbox::open().expect("b"));
         let start = Instant::now();
-        b.ring();
-        b.ring();
+        b.wake();
+        b.wake();
         b.wait(far());
         assert_eq!(a.send(&b.name(), b"x", None), Ok(Sent::Yes));
         (0..3).for_each(|_| b.wait(far()));
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_box_is_told() {
-        let post = Post::open().expect("post");
-        let open = Post::open().expect("open");
+    fn a_closed_mailbox_is_told() {
+        let mailbox = Mailbox::open().expect("post");
+        let open = Mailbox::open().expect("open");
         let gone = open.name();
         assert!(is_open(&gone));
         drop(open);
         assert!(!is_open(&gone));
-        assert_eq!(post.send(&gone, b"x", None), Ok(Sent::Gone));
+        assert_eq!(mailbox.send(&gone, b"x", None), Ok(Sent::Gone));
     }
 }

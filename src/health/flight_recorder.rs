@@ -1,5 +1,5 @@
-//! The board: a piece of memory of a host in which each rank writes down its last calls, and which memory of its
-//! peers may map.
+//! The flight recorder: a piece of memory of a host in which each rank writes down its last calls, and which memory of
+//! its peers may map.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -10,7 +10,7 @@ use crate::sys::SharedMemory;
 
 /// Calls that are kept for each rank.
 const CALLS: usize = 32;
-/// Bytes of a rank's part of a board: whole pages, so that ranks do not share cache lines.
+/// Bytes of a rank's part of a flight recorder: whole pages, so that ranks do not share cache lines.
 pub const PART_BYTES: usize = 8192;
 /// Words of a rank's part.
 const PART: usize = PART_BYTES / size_of::<u64>();
@@ -24,8 +24,8 @@ const ENDED: usize = CHANGES + 2;
 const MEMORY: usize = CHANGES + 8;
 const _: () = assert!(MEMORY + REGISTRATIONS * registered::WORDS <= PART);
 
-/// The board of a communicator on one host, as one rank sees it.
-pub struct Board {
+/// The flight recorder of a communicator on one host, as one rank sees it.
+pub struct FlightRecorder {
     memory: SharedMemory,
     /// The ranks of the host, in the order of their parts.
     ranks: Vec<u32>,
@@ -33,12 +33,12 @@ pub struct Board {
     mine: usize,
 }
 
-impl Board {
-    /// The board in some memory of [`PART_BYTES`] bytes for each of `ranks`; none where there is too little of it or
-    /// `rank` is not among them.
-    pub fn new(memory: SharedMemory, ranks: Vec<u32>, rank: u32) -> Option<Board> {
+impl FlightRecorder {
+    /// The flight recorder in some memory of [`PART_BYTES`] bytes for each of `ranks`; none where there is too little
+    /// of it or `rank` is not among them.
+    pub fn new(memory: SharedMemory, ranks: Vec<u32>, rank: u32) -> Option<FlightRecorder> {
         let mine = ranks.iter().position(|other| *other == rank)?;
-        (memory.words().len() >= ranks.len() * PART).then_some(Board { memory, ranks, mine })
+        (memory.words().len() >= ranks.len() * PART).then_some(FlightRecorder { memory, ranks, mine })
     }
 
     fn part(&self, place: usize) -> &[AtomicU64] {
@@ -46,8 +46,8 @@ impl Board {
     }
 
     /// Writes a call down, and says whether it is what the others have called, as far as they have. Of ranks that do
-    /// not agree at least one learns of it here; the others by [`Board::trouble`]. A rank does so from one thread at a
-    /// time.
+    /// not agree at least one learns of it here; the others by [`FlightRecorder::trouble`]. A rank does so from one
+    /// thread at a time.
     pub fn note(&self, record: Record) -> bool {
         let place = (record.serial % CALLS as u64) as usize * WORDS;
         write(&self.part(self.mine)[place..place + WORDS], &record.to_words());
@@ -69,7 +69,8 @@ impl Board {
         self.part(0)[TROUBLE].load(Ordering::Acquire) != 0
     }
 
-    /// Says which memory has a number among this rank's registrations, if any. A rank does so from one thread at a time.
+    /// Says which memory has a number among this rank's registrations, if any. A rank does so from one thread at a
+    /// time.
     pub fn publish(&self, number: usize, memory: Option<Registered>) {
         let (part, place) = (self.part(self.mine), MEMORY + number * registered::WORDS);
         write(&part[place..place + registered::WORDS], &Registered::to_words(memory));
@@ -81,7 +82,7 @@ impl Board {
         self.mine
     }
 
-    /// The ranks that write on the board, in the order of their parts.
+    /// The ranks that write on the flight recorder, in the order of their parts.
     pub fn ranks(&self) -> &[u32] {
         &self.ranks
     }
@@ -125,8 +126,8 @@ impl Board {
     }
 }
 
-/// Writes a record whose last word is its first one turned around. What was there becomes invalid first, then what is new;
-/// readers look at both ends.
+/// Writes a record whose last word is its first one turned around. What was there becomes invalid first, then what is
+/// new; readers look at both ends.
 fn write(to: &[AtomicU64], words: &[u64]) {
     to[words.len() - 1].store(words[0], Ordering::Relaxed);
     fence(Ordering::Release);
@@ -155,61 +156,61 @@ mod tests {
     }
 
     fn memory(parts: usize) -> SharedMemory {
-        SharedFile::create("oxccl-board", parts * PART_BYTES).and_then(|file| file.map()).expect("memory")
+        SharedFile::create("oxccl-flight-recorder", parts * PART_BYTES).and_then(|file| file.map()).expect("memory")
     }
 
-    fn board(ranks: u32) -> Board {
-        Board::new(memory(ranks as usize), (0..ranks).collect(), 0).expect("a board")
+    fn recorder(ranks: u32) -> FlightRecorder {
+        FlightRecorder::new(memory(ranks as usize), (0..ranks).collect(), 0).expect("a recorder")
     }
 
     #[test]
-    fn an_empty_board_says_nothing() {
-        assert_eq!(board(2).disagreement(), None);
-        assert!(Board::new(memory(1), vec![0, 1], 0).is_none());
-        assert!(Board::new(memory(1), vec![0], 1).is_none());
+    fn an_empty_recorder_says_nothing() {
+        assert_eq!(recorder(2).disagreement(), None);
+        assert!(FlightRecorder::new(memory(1), vec![0, 1], 0).is_none());
+        assert!(FlightRecorder::new(memory(1), vec![0], 1).is_none());
     }
 
     #[test]
     fn memory_is_found_until_it_is_taken_back() {
-        let board = board(2);
+        let recorder = recorder(2);
         let of = |number, before| Registered { tag: Tag::new(number, before), base: 512, bytes: 9, handle: [7; 64] };
-        let found = |board: &Board| board.registered(0).collect::<Vec<_>>();
-        assert_eq!(found(&board), [None; REGISTRATIONS]);
-        let before = board.changes(0);
-        (0..REGISTRATIONS).for_each(|number| board.publish(number, Some(of(number, 5))));
-        assert!(found(&board).iter().enumerate().all(|(number, found)| *found == Some(of(number, 5))));
-        assert_eq!(board.registered(1).flatten().count(), 0);
-        board.publish(3, Some(of(3, 6)));
-        board.publish(63, None);
-        assert_eq!((found(&board)[3], found(&board)[63]), (Some(of(3, 6)), None));
-        assert_ne!(board.changes(0), before);
-        assert!(board.note(record(31, 1)));
-        assert_eq!(found(&board)[0], Some(of(0, 5)));
+        let found = |recorder: &FlightRecorder| recorder.registered(0).collect::<Vec<_>>();
+        assert_eq!(found(&recorder), [None; REGISTRATIONS]);
+        let before = recorder.changes(0);
+        (0..REGISTRATIONS).for_each(|number| recorder.publish(number, Some(of(number, 5))));
+        assert!(found(&recorder).iter().enumerate().all(|(number, found)| *found == Some(of(number, 5))));
+        assert_eq!(recorder.registered(1).flatten().count(), 0);
+        recorder.publish(3, Some(of(3, 6)));
+        recorder.publish(63, None);
+        assert_eq!((found(&recorder)[3], found(&recorder)[63]), (Some(of(3, 6)), None));
+        assert_ne!(recorder.changes(0), before);
+        assert!(recorder.note(record(31, 1)));
+        assert_eq!(found(&recorder)[0], Some(of(0, 5)));
     }
 
     #[test]
     fn the_last_calls_are_kept() {
-        let mut board = board(2);
-        assert!((0..100).all(|serial| board.note(record(serial, 1))));
-        board.mine = 1;
-        assert!(!board.trouble());
+        let mut recorder = recorder(2);
+        assert!((0..100).all(|serial| recorder.note(record(serial, 1))));
+        recorder.mine = 1;
+        assert!(!recorder.trouble());
         let agree: Vec<bool> =
-            (0..100).map(|serial| board.note(record(serial, if serial == 90 { 2 } else { 1 }))).collect();
-        assert!(board.trouble());
+            (0..100).map(|serial| recorder.note(record(serial, if serial == 90 { 2 } else { 1 }))).collect();
+        assert!(recorder.trouble());
         assert!(agree.iter().enumerate().all(|(serial, agree)| *agree == (serial != 90)));
-        let text = board.disagreement().expect("a difference");
+        let text = recorder.disagreement().expect("a difference");
         assert!(text.contains("collective 90 ") && text.contains("rank 1 called AllReduce of 2"), "{text}");
-        assert_eq!(board.records(0).len(), CALLS);
-        assert_eq!((board.last(0), board.last(1)), (Some(record(99, 1)), Some(record(99, 1))));
+        assert_eq!(recorder.records(0).len(), CALLS);
+        assert_eq!((recorder.last(0), recorder.last(1)), (Some(record(99, 1)), Some(record(99, 1))));
     }
 
     #[test]
     fn a_rank_says_that_it_has_ended() {
-        let board = board(2);
-        assert_eq!(board.last(1), None);
-        assert!(!board.has_ended(0));
-        board.end();
-        assert!(board.has_ended(0) && !board.has_ended(1));
-        assert_eq!(board.records(0).len(), 0);
+        let recorder = recorder(2);
+        assert_eq!(recorder.last(1), None);
+        assert!(!recorder.has_ended(0));
+        recorder.end();
+        assert!(recorder.has_ended(0) && !recorder.has_ended(1));
+        assert_eq!(recorder.records(0).len(), 0);
     }
 }

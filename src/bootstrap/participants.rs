@@ -13,7 +13,7 @@ const TAG: u64 = 0x6369_7263_6c65;
 
 /// The ranks that exchange something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Circle {
+pub enum Participants {
     /// All ranks of the communicator.
     All,
     /// These, in ascending order, this rank among them.
@@ -50,21 +50,21 @@ impl Blame {
 }
 
 impl Bootstrap {
-    /// Brings the block of every rank of a circle to every rank of it, in the order of ranks.
+    /// Brings the block of every rank of the participants to every rank of it, in the order of ranks.
     ///
     /// # Errors
-    /// As [`Bootstrap::all_gather`]; the end of a rank that is not in the circle is none.
-    pub fn gather_in(&mut self, circle: &Circle, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        match circle {
-            Circle::All => self.all_gather(block),
-            Circle::Some(ranks) => self.gather_among(ranks, Ok(block)),
+    /// As [`Bootstrap::all_gather`]; the end of a rank that is not in the participants is none.
+    pub fn gather_in(&mut self, participants: &Participants, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        match participants {
+            Participants::All => self.all_gather(block),
+            Participants::Some(ranks) => self.gather_among(ranks, Ok(block)),
         }
     }
 
-    /// This rank cannot take part in the next exchange of a circle; that of the others fails and names it. Where the other
-    /// ranks must be there for that, it waits for them, for [`super::REPORT`] at most.
-    pub fn refuse_in(&mut self, circle: &Circle, error: &Error) {
-        let Circle::Some(ranks) = circle else { return self.refuse(error) };
+    /// This rank cannot take part in the next exchange of the participants; that of the others fails and names it.
+    /// Where the other ranks must be there for that, it waits for them, for [`super::REPORT`] at most.
+    pub fn refuse_in(&mut self, participants: &Participants, error: &Error) {
+        let Participants::Some(ranks) = participants else { return self.refuse(error) };
         self.limit = Some(self.driver.now() + super::REPORT);
         if let Err(why) = self.gather_among(ranks, Err(error)) {
             log::info!(target: "BOOTSTRAP", "rank {} has told some ranks of a failure: {why}", self.rank);
@@ -103,7 +103,7 @@ impl Bootstrap {
                     (Ok(Err(blame)), _) => fail(&mut blocks, blame),
                     (Err(error), _) => fail(&mut blocks, Blame::of(*other, &error)),
                 },
-                Err(error @ (Error::Aborted | Error::Timeout(_))) => return self.leave_circle(others, error),
+                Err(error @ (Error::Aborted | Error::Timeout(_))) => return self.leave_exchange(others, error),
                 Err(error) => fail(&mut blocks, Blame::of(*other, &error)),
             }
         }
@@ -111,7 +111,7 @@ impl Bootstrap {
         let mut unsent = None;
         for other in others {
             match self.send(*other, TAG, &answer) {
-                Err(error @ (Error::Aborted | Error::Timeout(_))) => return self.leave_circle(others, error),
+                Err(error @ (Error::Aborted | Error::Timeout(_))) => return self.leave_exchange(others, error),
                 sent => unsent = unsent.or(sent.err()),
             }
         }
@@ -124,17 +124,17 @@ impl Bootstrap {
         let answer = self.send(leader, TAG, &block).and_then(|()| self.recv(leader, TAG));
         match answer {
             Ok(bytes) => decode::<Word<Vec<Vec<u8>>>>(leader, &bytes)?.map_err(Blame::error),
-            Err(error @ (Error::Aborted | Error::Timeout(_))) => self.leave_circle(&[leader], error),
+            Err(error @ (Error::Aborted | Error::Timeout(_))) => self.leave_exchange(&[leader], error),
             Err(error) => Err(error),
         }
     }
 
     /// Gives up in the middle; the others are told, if they are there to hear it.
-    fn leave_circle<T>(&mut self, others: &[u32], error: Error) -> Result<T, Error> {
+    fn leave_exchange<T>(&mut self, others: &[u32], error: Error) -> Result<T, Error> {
         if self.watch(None).is_ok() {
             let text = format!("rank {} has given up: {error}", self.rank);
             let word: Word<Vec<Vec<u8>>> = Err(Blame { rank: Some(self.rank), usage: false, text });
-            self.limit = Some(self.driver.now() + FAREWELL);
+            self.limit = Some(self.driver.now() + GOODBYE);
             let bytes = encode(&word)?;
             others.iter().for_each(|other| drop(self.send(*other, TAG, &bytes)));
             self.limit = None;
@@ -144,7 +144,7 @@ impl Bootstrap {
 }
 
 /// How long a rank that gives up tries to tell the others.
-const FAREWELL: std::time::Duration = std::time::Duration::from_secs(1);
+const GOODBYE: std::time::Duration = std::time::Duration::from_secs(1);
 
 fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     postcard::to_stdvec(value).map_err(|error| Error::Internal(format!("encoding: {error}")))
