@@ -1,22 +1,23 @@
-//! The helper thread: one for all communicators of a process. It waits for messages of other processes and for times,
-//! and hands both to *sources*, which have registered; it knows none of them.
+//! The process's event loop: one thread for all communicators of a process. It waits for messages of other processes,
+//! for descriptors, for times and for wakeups, and hands them to *sources*, which have registered; it knows none of
+//! them. While sources move data it gives them turn after turn; while none does, it blocks and costs nothing.
 //!
 //! The first source starts the thread, and the last one ends it. What a source does in the thread must not wait for
 //! another rank: all others wait meanwhile.
 //!
 //! * `message` is what goes from process to process;
 //! * `outbox` has the messages that are still to be sent, in order;
-//! * `source` is what they are for;
-//! * `helper` is the thread.
+//! * `source` is what the loop serves;
+//! * `event_loop` is the thread.
 
-mod helper;
+mod event_loop;
 mod message;
 mod outbox;
 mod source;
 #[cfg(test)]
 mod tests;
 
-pub use helper::{Member, join};
+pub use event_loop::{Registration, join};
 pub use message::Address;
 pub use outbox::{Message, Outbox};
-pub use source::Source;
+pub use source::{Progress, Source};

@@ -1,19 +1,39 @@
-//! What messages are for.
+//! What the event loop serves.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::message::Address;
 use super::outbox::Outbox;
+use crate::sys::Ready;
 
-/// Something that messages are for.
+/// Something that the event loop serves: it has messages, descriptors and times, and gets a turn when one of them is
+/// there. Nothing of it may wait for another rank: all others wait meanwhile.
 pub trait Source: Send + Sync {
     /// A message has come; what it answers goes to `out`. `fd` is the descriptor that came with it; where it says
     /// `lost` there was one, and this process could open no more files.
     fn receive(&self, from: Address, bytes: &[u8], fd: Option<OwnedFd>, lost: bool, out: &mut Outbox);
     /// A message cannot arrive, now or ever: its process has died, or has no such source any more.
     fn undeliverable(&self, to: Address, died: bool);
-    /// Called when it has joined and now and then, at the latest at the time that it gave last. Gives the time of the
-    /// next call; none: when there are messages.
-    fn tick(&self, now: Instant, out: &mut Outbox) -> Option<Instant>;
+    /// A descriptor is ready that it has watched ([`super::Registration::watch`]) with this token.
+    fn ready(&self, _token: u32, _ready: Ready, _out: &mut Outbox) {}
+    /// Its turn: when it has joined, after a message or a ready descriptor, when it was woken, at the time that it gave
+    /// last, and as long as it says that it moves something.
+    fn progress(&self, now: Instant, out: &mut Outbox) -> Progress;
+}
+
+/// What came of a source's turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// It has moved something, and wants another turn at once.
+    pub moved: bool,
+    /// When it wants another turn at the latest; none: when there is something for it.
+    pub next: Option<Instant>,
+}
+
+impl Progress {
+    /// Nothing was moved.
+    pub fn at(next: Option<Instant>) -> Progress {
+        Progress { moved: false, next }
+    }
 }

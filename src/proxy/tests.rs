@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::message::{Content, Envelope};
 use super::*;
-use crate::sys::{Mailbox, SharedFile};
+use crate::sys::{Mailbox, Ready, SharedFile};
 
 /// The thread is the process's: tests that count on it take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -37,9 +37,9 @@ impl Source for Listener {
         self.lost.lock().push((to, died));
     }
 
-    fn tick(&self, now: Instant, _out: &mut Outbox) -> Option<Instant> {
+    fn progress(&self, now: Instant, _out: &mut Outbox) -> Progress {
         self.ticks.fetch_add(1, Ordering::Relaxed);
-        self.every.map(|every| now + every)
+        Progress::at(self.every.map(|every| now + every))
     }
 }
 
@@ -47,7 +47,7 @@ fn address(rank: u32) -> Address {
     Address { key: rand::random(), rank }
 }
 
-fn register(listener: &Arc<Listener>, address: Address) -> Member {
+fn register(listener: &Arc<Listener>, address: Address) -> Registration {
     let source: Arc<dyn Source> = listener.clone();
     join(address, Arc::downgrade(&source)).expect("a helper")
 }
@@ -201,4 +201,78 @@ mod properties {
             let _ = Envelope::decode(&bytes);
         }
     }
+}
+
+/// Moves something for some turns, reads its descriptor, and counts turns.
+#[derive(Default)]
+struct Mover {
+    left: AtomicUsize,
+    turns: AtomicUsize,
+    read: Mutex<Vec<(u32, u8)>>,
+    input: Option<std::os::unix::net::UnixStream>,
+}
+
+impl Source for Mover {
+    fn receive(&self, _: Address, _: &[u8], _: Option<OwnedFd>, _: bool, _: &mut Outbox) {}
+
+    fn undeliverable(&self, _: Address, _: bool) {}
+
+    fn ready(&self, token: u32, ready: Ready, _: &mut Outbox) {
+        let mut byte = [0];
+        let read = self.input.as_ref().map(|mut input| std::io::Read::read(&mut input, &mut byte));
+        assert!(ready.readable && matches!(read, Some(Ok(1))), "{ready:?} {read:?}");
+        self.read.lock().push((token, byte[0]));
+    }
+
+    fn progress(&self, _: Instant, _: &mut Outbox) -> Progress {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        Progress { moved: left > 0, next: None }
+    }
+}
+
+fn register_mover(mover: &Arc<Mover>) -> Registration {
+    let source: Arc<dyn Source> = mover.clone();
+    join(address(0), Arc::downgrade(&source)).expect("an event loop")
+}
+
+#[test]
+fn who_moves_something_has_turn_after_turn_and_nobody_else_without_need() {
+    let _turn = TURN.lock();
+    let (idle, mover) = (Arc::new(Mover::default()), Arc::new(Mover::default()));
+    let idle_registration = register_mover(&idle);
+    let registration = register_mover(&mover);
+    until("the first turns", || idle.turns.load(Ordering::Relaxed) == 1 && mover.turns.load(Ordering::Relaxed) == 1);
+    mover.left.store(1000, Ordering::Relaxed);
+    registration.wake();
+    until("all turns", || mover.turns.load(Ordering::Relaxed) == 1002);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!((idle.turns.load(Ordering::Relaxed), mover.turns.load(Ordering::Relaxed)), (1, 1002));
+    idle_registration.wake();
+    until("a turn", || idle.turns.load(Ordering::Relaxed) == 2);
+}
+
+/// Who moves without end holds up neither messages nor descriptors of others, nor times.
+#[test]
+fn who_moves_holds_up_nobody() {
+    let _turn = TURN.lock();
+    let (input, mut output) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let busy = Arc::new(Mover { left: AtomicUsize::new(usize::MAX), ..Mover::default() });
+    let reader = Arc::new(Mover { input: Some(input), ..Mover::default() });
+    let timer = Arc::new(Listener { every: Some(Duration::from_millis(1)), ..Listener::default() });
+    let (_busy, registration) = (register_mover(&busy), register_mover(&reader));
+    let place = address(2);
+    let listener = register(&timer, place);
+    let fd = || std::os::fd::AsFd::as_fd(reader.input.as_ref().expect("an input"));
+    registration.watch(fd(), 5, crate::sys::Interest::READ).expect("watched");
+    std::io::Write::write_all(&mut output, b"ab").expect("written");
+    listener.send([Message { mailbox: listener.mailbox(), to: place, bytes: b"x".to_vec(), fd: None }]);
+    until("bytes", || *reader.read.lock() == [(5, b'a'), (5, b'b')]);
+    until("a message", || !timer.messages.lock().is_empty());
+    until("times", || timer.ticks.load(Ordering::Relaxed) > 3);
+    registration.unwatch(fd());
+    std::io::Write::write_all(&mut output, b"c").expect("written");
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(reader.read.lock().len(), 2);
 }

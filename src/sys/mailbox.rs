@@ -7,9 +7,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -23,12 +21,11 @@ pub type MailboxName = [u8; 16];
 /// The most bytes of a message.
 pub const MESSAGE_MAX: usize = 1024;
 
-/// A mailbox, with a wakeup for whoever waits at it. A child has neither.
+/// A mailbox. A child has none.
 pub struct Mailbox {
-    // Before what they close.
-    _child_closes: [ChildCloses; 2],
+    // Before what it closes.
+    _child_closes: ChildCloses,
     socket: OwnedFd,
-    wakeup: OwnedFd,
     name: MailboxName,
 }
 
@@ -67,36 +64,13 @@ impl Mailbox {
             .map_err(|error| Error::system("socket", "unix datagram socket", &error))?;
         rustix::net::bind(&socket, &address(&name)?)
             .map_err(|errno| Error::system("bind", "abstract unix socket", &errno.into()))?;
-        let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(io::Error::from)
-            .and_then(off_standard)
-            .map_err(|error| Error::system("eventfd", "wakeup of a mailbox", &error))?;
-        let _child_closes = [ChildCloses::of(socket.as_fd()), ChildCloses::of(wakeup.as_fd())];
-        Ok(Mailbox { _child_closes, socket, wakeup, name })
+        let _child_closes = ChildCloses::of(socket.as_fd());
+        Ok(Mailbox { _child_closes, socket, name })
     }
 
     /// The name that others send to.
     pub fn name(&self) -> MailboxName {
         self.name
-    }
-
-    /// Ends the [`Mailbox::wait`] that is under way, or the next one.
-    pub fn wake(&self) {
-        // The counter can only be full of earlier wakeups.
-        let _ = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes());
-    }
-
-    /// Waits until there is a message, or the wakeup wakeups, or a time has come; now and then it returns for nothing.
-    pub fn wait(&self, until: Option<Instant>) {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left| Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.wakeup, PollFlags::IN)];
-        let _ = rustix::event::poll(&mut fds, timeout.as_ref());
-        let mut wakeups = [0; 8];
-        let _ = rustix::io::read(&self.wakeup, &mut wakeups);
     }
 
     /// Sends a message of at most [`MESSAGE_MAX`] bytes; does not wait.
@@ -160,6 +134,12 @@ impl Mailbox {
     }
 }
 
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// Whether somebody has a mailbox of this name; so where that cannot be found out.
 pub fn is_open(name: &MailboxName) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -220,24 +200,6 @@ mod tests {
         assert_eq!(a.send(&b.name(), &[1; MESSAGE_MAX + 1], None), Ok(Sent::Yes));
         assert_eq!(a.send(&b.name(), &[2; MESSAGE_MAX], None), Ok(Sent::Yes));
         assert_eq!(b.take().expect("take").expect("a message").bytes, [2; MESSAGE_MAX]);
-    }
-
-    #[test]
-    fn the_wakeup_ends_one_wait_and_messages_all() {
-        let far = || Some(Instant::now() + std::time::Duration::from_secs(60));
-        let (a, b) = (Mailbox::open().expect("a"), Mailbox::open().expect("b"));
-        let start = Instant::now();
-        b.wake();
-        b.wake();
-        b.wait(far());
-        assert_eq!(a.send(&b.name(), b"x", None), Ok(Sent::Yes));
-        (0..3).for_each(|_| b.wait(far()));
-        assert!(b.take().expect("take").is_some());
-        assert!(start.elapsed().as_secs() < 60);
-        let soon = Instant::now() + std::time::Duration::from_millis(5);
-        while Instant::now() < soon {
-            b.wait(Some(soon));
-        }
     }
 
     #[test]

@@ -58,7 +58,7 @@ enum Own {
 }
 
 /// What is known of a connection group.
-struct Progress<P> {
+struct GroupProgress<P> {
     peers: Vec<u32>,
     own: Own,
     /// This rank waits for it.
@@ -76,7 +76,7 @@ struct Progress<P> {
 
 /// The state of all connection groups of a rank. Times count from any fixed moment.
 pub(super) struct Handshake<P> {
-    groups: BTreeMap<ConnectionGroup, Progress<P>>,
+    groups: BTreeMap<ConnectionGroup, GroupProgress<P>>,
     /// Ranks that will never answer, and why.
     gone: BTreeMap<u32, String>,
 }
@@ -100,8 +100,8 @@ impl<P> Handshake<P> {
         Handshake { groups: BTreeMap::new(), gone: BTreeMap::new() }
     }
 
-    fn group(&mut self, group: ConnectionGroup, peers: impl FnOnce() -> Vec<u32>) -> &mut Progress<P> {
-        self.groups.entry(group).or_insert_with(|| Progress {
+    fn group(&mut self, group: ConnectionGroup, peers: impl FnOnce() -> Vec<u32>) -> &mut GroupProgress<P> {
+        self.groups.entry(group).or_insert_with(|| GroupProgress {
             peers: peers(),
             own: Own::None,
             wanted: false,
@@ -247,11 +247,11 @@ impl<P> Handshake<P> {
     /// Why the rank `left` may have left: it, or this one, could not do its share of a connection group. The rank to
     /// blame as by [`Handshake::standing`].
     pub fn failure(&self, left: u32) -> Option<(ConnectionGroup, Option<u32>, String)> {
-        let own = |(group, progress): (&ConnectionGroup, &Progress<P>)| match &progress.own {
+        let own = |(group, progress): (&ConnectionGroup, &GroupProgress<P>)| match &progress.own {
             Own::Failed(text) => Some((*group, None, text.clone())),
             _ => None,
         };
-        let theirs = |(group, progress): (&ConnectionGroup, &Progress<P>)| {
+        let theirs = |(group, progress): (&ConnectionGroup, &GroupProgress<P>)| {
             Some((*group, Some(left), progress.failed.get(&left)?.clone()))
         };
         self.groups.iter().find_map(own).or_else(|| self.groups.iter().find_map(theirs))
@@ -266,7 +266,7 @@ impl<P> Handshake<P> {
     }
 }
 
-impl<P> Progress<P> {
+impl<P> GroupProgress<P> {
     /// Whether the caller is the one to make this rank's part.
     fn begin(&mut self) -> bool {
         let first = self.own == Own::None;

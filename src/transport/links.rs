@@ -22,7 +22,7 @@ use crate::bootstrap::Cancel;
 use crate::device::{Charge, Context, Ledger, Use, gate};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
-use crate::proxy::{self, Address, Member, Message, Outbox, Source};
+use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Source};
 use crate::sys::{self, MESSAGE_MAX, MailboxName, SharedFile, SharedMemory, is_open, spawn, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
@@ -138,7 +138,7 @@ pub struct Links {
     cancel: Cancel,
     ledger: Arc<Ledger>,
     mailbox: OnceLock<MailboxName>,
-    member: Mutex<Option<Member>>,
+    registration: Mutex<Option<Registration>>,
     plan: OnceLock<Plan>,
     hooks: OnceLock<Hooks>,
     start: Instant,
@@ -171,7 +171,7 @@ impl Links {
             cancel: cancel.clone(),
             ledger: ledger.clone(),
             mailbox: OnceLock::new(),
-            member: Mutex::new(None),
+            registration: Mutex::new(None),
             plan: OnceLock::new(),
             hooks: OnceLock::new(),
             start: Instant::now(),
@@ -181,9 +181,9 @@ impl Links {
             news: Condvar::new(),
         });
         let source: Weak<dyn Source> = links.own.clone();
-        let member = proxy::join(Address { key, rank }, source)?;
-        let _ = links.mailbox.set(member.mailbox());
-        *links.member.lock() = Some(member);
+        let registration = proxy::join(Address { key, rank }, source)?;
+        let _ = links.mailbox.set(registration.mailbox());
+        *links.registration.lock() = Some(registration);
         Ok(links)
     }
 
@@ -209,8 +209,8 @@ impl Links {
 
     /// No more messages: peers that write are told that there is nobody. What is connected stays so until the drop.
     pub fn close(&self) {
-        let member = self.member.lock().take();
-        drop(member);
+        let registration = self.registration.lock().take();
+        drop(registration);
         self.news.notify_all();
     }
 
@@ -293,8 +293,8 @@ impl Links {
     }
 
     fn send(&self, messages: impl IntoIterator<Item = Message>) {
-        if let Some(member) = &*self.member.lock() {
-            member.send(messages);
+        if let Some(registration) = &*self.registration.lock() {
+            registration.send(messages);
         }
     }
 
@@ -690,12 +690,12 @@ impl Source for Links {
         self.news.notify_all();
     }
 
-    fn tick(&self, _now: Instant, out: &mut Outbox) -> Option<Instant> {
+    fn progress(&self, _now: Instant, out: &mut Outbox) -> Progress {
         let (asks, next) = self.state.lock().handshake.tick(self.now());
         for (group, notices) in asks {
             self.messages(group, notices).into_iter().for_each(|message| out.add(message));
         }
-        next.map(|next| self.start + next)
+        Progress::at(next.map(|next| self.start + next))
     }
 }
 

@@ -1,12 +1,13 @@
-//! The room `proxy`: all of the library's, with a place for helpers for each process that a model has.
+//! The room `proxy`: all of the library's, with a place for event_loops for each process that a model has.
 
 #[allow(dead_code)]
-#[path = "../../src/proxy/helper.rs"]
-mod helper;
+#[path = "../../src/proxy/event_loop.rs"]
+mod event_loop;
 #[path = "../../src/proxy/message.rs"]
 mod message;
 mod models;
 #[path = "../../src/proxy/outbox.rs"]
 mod outbox;
+#[allow(dead_code)]
 #[path = "../../src/proxy/source.rs"]
 mod source;

@@ -2,8 +2,10 @@
 
 pub use mailbox::{Datagram, Mailbox, Sent};
 pub use nccl::sys::{AddressRange, MailboxName, forks};
+pub use poller::{Interest, Poller, Ready};
 
 mod mailbox;
+mod poller;
 
 /// Starts a thread; there are no signals here.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<sync::thread::JoinHandle<()>> {

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use shuttle::thread;
 
-use super::helper::{Helpers, Member};
+use super::event_loop::{EventLoops, Registration};
 use super::message::Address;
 use super::outbox::{Message, Outbox};
-use super::source::Source;
+use super::source::{Progress, Source};
 use crate::explore;
 use crate::sys::MailboxName;
 use crate::sys::sync::{Condvar, Mutex};
@@ -57,11 +57,11 @@ impl Source for Listener {
         self.news.notify_all();
     }
 
-    fn tick(&self, _: Instant, _: &mut Outbox) -> Option<Instant> {
+    fn progress(&self, _: Instant, _: &mut Outbox) -> Progress {
         self.ticks.fetch_add(1, Ordering::SeqCst);
         let _held = self.heard.lock();
         self.news.notify_all();
-        None
+        Progress::default()
     }
 }
 
@@ -69,11 +69,11 @@ fn address(rank: u32) -> Address {
     Address { key: 7, rank }
 }
 
-fn process() -> Arc<Helpers> {
-    Arc::new(Helpers::new())
+fn process() -> Arc<EventLoops> {
+    Arc::new(EventLoops::new())
 }
 
-fn join(process: &Arc<Helpers>, rank: u32, listener: &Arc<Listener>) -> Member {
+fn join(process: &Arc<EventLoops>, rank: u32, listener: &Arc<Listener>) -> Registration {
     let source: Arc<dyn Source> = listener.clone();
     process.join(address(rank), Arc::downgrade(&source)).expect("a helper")
 }
@@ -235,7 +235,7 @@ fn sources_panic_and_end_each_other() {
 
 /// Ends another source when a message comes.
 struct Ender {
-    member: Mutex<Option<Member>>,
+    member: Mutex<Option<Registration>>,
     ended: Arc<AtomicUsize>,
 }
 
@@ -247,7 +247,7 @@ impl Source for Ender {
 
     fn undeliverable(&self, _: Address, _: bool) {}
 
-    fn tick(&self, _: Instant, _: &mut Outbox) -> Option<Instant> {
-        None
+    fn progress(&self, _: Instant, _: &mut Outbox) -> Progress {
+        Progress::default()
     }
 }

@@ -5,10 +5,9 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use super::MailboxName;
-use super::sync::{Condvar, Mutex, thread};
+use super::sync::{Condvar, Mutex};
 use crate::error::Error;
 
 /// Messages that fit into a mailbox.
@@ -28,14 +27,14 @@ pub enum Sent {
 }
 
 #[derive(Default)]
-struct Content {
-    messages: VecDeque<Vec<u8>>,
-    woken: bool,
+pub struct Content {
+    pub messages: VecDeque<Vec<u8>>,
+    pub woken: bool,
 }
 
-struct Slot {
-    content: Mutex<Content>,
-    news: Condvar,
+pub struct Slot {
+    pub content: Mutex<Content>,
+    pub news: Condvar,
 }
 
 pub struct Mailbox {
@@ -65,23 +64,8 @@ impl Mailbox {
         self.name
     }
 
-    pub fn wake(&self) {
-        self.slot.content.lock().woken = true;
-        self.slot.news.notify_all();
-    }
-
-    /// Time passes as the schedule has it: with a limit the wait is over at some moment.
-    pub fn wait(&self, until: Option<Instant>) {
-        if until.is_some() {
-            thread::yield_now();
-            self.slot.content.lock().woken = false;
-            return;
-        }
-        let mut content = self.slot.content.lock();
-        while content.messages.is_empty() && !content.woken {
-            self.slot.news.wait(&mut content);
-        }
-        content.woken = false;
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
     }
 
     pub fn send(&self, to: &MailboxName, bytes: &[u8], _: Option<BorrowedFd<'_>>) -> Result<Sent, Error> {
