@@ -206,7 +206,7 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
   if (loadFlag(&l.left)) waited = PEER_LEFT;
   else if (!receive) waited = wait(b, l.consumed, P::COUNTED && (s.step.flags & STEP_OFFER) ? l.pos : l.pos + 1 - SLOTS, l.seen);
   else if (counts) waited = wait(b, l.posted, l.pos + 1, l.seen);
-  if (waited == PEER_LEFT) report(b.args(), ERROR_PEER_LEFT, l.peer, w.serial);
+  if (waited == PEER_LEFT) report(b.args(), ERROR_PEER_LEFT, peerOf(l), w.serial);
   if (waited != READY) return false;
   if (!first) return true;
   if constexpr (!P::COUNTED) {
@@ -272,6 +272,7 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
       if (!counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.signature)) storeFlag(&s.failed, 1);
     } else if (counts) {
       if (P::COUNTED && (step.flags & STEP_OFFER)) giveOffers(s.work, *l.posted);
+      if (l.peer & LINK_MOVED) tellSize(*l.posted, at, s.turn.bytes);
       l.posted->signatures[at % SLOTS] = P::COUNTED && (step.flags & STEP_VERDICT) ? !loadFlag(&s.agreement.unable) : s.work.signature;
       post(l.posted, l.pos);
     }

@@ -16,12 +16,23 @@
 namespace oxccl {
 namespace {
 
+FN u32 peerOf(const LinkEnd& l) { return l.peer & ~LINK_MOVED; }
+
+// Whoever takes the slot to the peer is told how much it holds, before it is posted.
+FN void tellSize(Counter& posted, u64 at, u64 bytes) {
+  const u64 units = (bytes + SLOT_SIZE_UNIT - 1) / SLOT_SIZE_UNIT;
+  const u32 size = units < WHOLE_SLOT ? (u32)units : WHOLE_SLOT;
+  u8* sizes = (u8*)&posted.call + 2 * (at % SLOTS);
+  sizes[0] = (u8)size;
+  sizes[1] = (u8)(size >> 8);
+}
+
 FN u64 callWord(u64 begin, u32 signature) { return (u32)begin | (u64)signature << 32; }
 
 // The block's own signature differs from the peer's: that is the error.
 FN bool mismatch(const LaunchArgs& a, const LinkEnd& l, u32 serial, u32 own, u32 theirs) {
   if (!own || own == theirs) return false;
-  report(a, ERROR_MISMATCH, l.peer, serial, own, theirs);
+  report(a, ERROR_MISMATCH, peerOf(l), serial, own, theirs);
   return true;
 }
 // A link whose lines say what is there. A fresh counter has the signature 0, which says nothing.

@@ -42,7 +42,7 @@ struct Watch {
   MEMBER bool lasts(const LaunchArgs& a) {
     const LinkEnd& l = *t.from[source];
     if (callMismatch(a, l, t.serial, t.signature)) return false;
-    if (left) report(a, ERROR_PEER_LEFT, l.peer, t.serial);
+    if (left) report(a, ERROR_PEER_LEFT, peerOf(l), t.serial);
     if (left) return false;
     left = loadLeft(*l.posted);
     return true;

@@ -95,7 +95,12 @@ struct alignas(64) Counter {
   u64 call;              // `posted`, LL: where the sender's last work item began on this link (low half), and its signature
                          // `posted`, SIMPLE: the sender's offer of its input
   u64 offer;             // `posted`, SIMPLE: the sender's offer of its output
+  // With LINK_MOVED `call` and `offer` are the sizes of the slots.
 };
+
+// LinkEnd::peer, where this rank sends: a mover takes what is posted to the peer, and is told how much a slot holds, by 16
+// bits for each slot, in units of SLOT_SIZE_UNIT bytes.
+static constexpr u32 LINK_MOVED = 1u << 31, SLOT_SIZE_UNIT = 256, WHOLE_SLOT = 0xffff;
 
 // One end of a one-directional link, as its rank sees it. Only this end writes it.
 struct alignas(64) LinkEnd {
@@ -106,7 +111,7 @@ struct alignas(64) LinkEnd {
   u64 pos;               // slots that this end has passed; persists over launches
   u64 seen;              // the other side's counter when it was last read
   u32 slot_bytes;        // a multiple of 64
-  u32 peer;              // the rank at the other end, for reports
+  u32 peer;              // the rank at the other end, for reports; LINK_MOVED
   u32 begin;             // LL: low half of `pos` where the last work item began; SIMPLE: what came of offers (offers.cuh)
   u32 left;              // nonzero: this end was left for good after an error
 };

@@ -269,6 +269,7 @@ impl Comm {
             linked: self.context.linked()?,
             mailbox: links.map(Links::mailbox).unwrap_or_default(),
             links: links.map_or(0, Links::key),
+            transports: transport::allowed()?,
             p2p_disabled: settings.p2p_disabled,
             shm_disabled: settings.shm_disabled,
             registers: settings.registers,

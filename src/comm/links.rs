@@ -49,10 +49,11 @@ impl Comm {
 
     /// Lets links ask this communicator what they must know.
     pub(super) fn hook(self: &Arc<Comm>, links: &Links) {
-        let (quiet, left) = (Arc::downgrade(self), Arc::downgrade(self));
+        let (quiet, graphs, left) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
         let with = |comm: &Weak<Comm>| comm.upgrade().filter(|comm| !comm.is_inherited());
         links.set_hooks(Hooks {
             is_quiet: Box::new(move || with(&quiet).is_none_or(|comm| comm.device_is_quiet())),
+            has_graphs: Box::new(move || with(&graphs).is_some_and(|comm| comm.has_graphs())),
             has_left: Box::new(move |rank| with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank))),
         });
     }

@@ -14,7 +14,7 @@ use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
 use crate::plan::cost::{Candidates, Choice, Choices, Machine};
 use crate::plan::layout::{
-    ERROR_CLAIM, ERROR_WORDS, LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag,
+    ERROR_CLAIM, ERROR_WORDS, LINK_MOVED, LaunchArgs, LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag,
 };
 use crate::plan::operator::Operator;
 use crate::plan::point_to_point::send_distance;
@@ -671,7 +671,8 @@ fn tables(sets: &[LinkSet], all: &[LinkNeed]) -> (Tables, u64) {
 /// The end of a link as kernels read it, before its first use.
 fn link_end(at: &LinkAddresses) -> LinkEnd {
     let (slots, posted, consumed) = (at.slots, at.posted, at.consumed);
-    LinkEnd { slots, posted, consumed, slot_bytes: at.slot_bytes, peer: at.peer, ..LinkEnd::default() }
+    let peer = if at.moved { at.peer | LINK_MOVED } else { at.peer };
+    LinkEnd { slots, posted, consumed, slot_bytes: at.slot_bytes, peer, ..LinkEnd::default() }
 }
 
 #[cfg(test)]

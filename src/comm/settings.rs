@@ -341,6 +341,9 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
     if agreed.protos() & 1 << Proto::Ll128 as u8 != 0 && !all_pairs(peers, transport::keeps_lines_whole) {
         without_whole_lines(&mut agreed);
     }
+    if agreed.protos() & 1 << Proto::Ll as u8 != 0 && !all_pairs(peers, transport::carries_lines) {
+        without(&mut agreed, Proto::Ll, "only LL, which not all transports carry");
+    }
     agreed
 }
 
@@ -363,12 +366,17 @@ fn oversubscription(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
 
 /// Takes LL128 away: a link may be in other memory than a peer device's that is reached over NVLink.
 fn without_whole_lines(agreed: &mut Agreed) {
-    let ll128 = 1 << Proto::Ll128 as u8;
+    without(agreed, Proto::Ll128, "only LL128, which needs NVLink between all devices");
+}
+
+/// Takes a protocol away; `only` says what it means that nothing else was left.
+fn without(agreed: &mut Agreed, proto: Proto, only: &str) {
+    let proto = 1 << proto as u8;
     for candidates in &mut agreed.candidates {
-        if candidates.protos == ll128 {
-            simple_instead(candidates, "only LL128, which needs NVLink between all devices");
+        if candidates.protos == proto {
+            simple_instead(candidates, only);
         }
-        candidates.protos &= !ll128;
+        candidates.protos &= !proto;
     }
 }
 
@@ -401,6 +409,7 @@ mod tests {
             reachable: vec![[0; 16], [1; 16]],
             linked: vec![[0; 16], [1; 16]],
             mailbox: [rank as u8; 16],
+            transports: vec![transport::TransportId::Ipc, transport::TransportId::Shm],
             links: u64::from(rank),
             p2p_disabled: false,
             shm_disabled: false,

@@ -124,6 +124,7 @@ impl Prepared {
         });
         // Part of it may have been launched even where it has failed.
         let marked = order.after(stream, captured);
+        parts.links.iter().for_each(|links| links.launched());
         if let Err(error) = launched.and(marked) {
             // This rank is now out of step with the others, unless nothing was carried out.
             if captured.is_none() {

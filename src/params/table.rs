@@ -177,6 +177,8 @@ const USED: &[Param] = &[
         "seconds until ranks that others wait for in a collective are named; 0 = never",
     )
     .fresh(),
+    text("OXCCL_TRANSPORTS", "p2p,shm", "transports that ranks may use, the preferred ones first: p2p, shm, net")
+        .fresh(),
     // The communicator's configuration.
     over_choice("NCCL_COMM_BLOCKING", 1, "overrides config.blocking"),
     over("NCCL_CGA_CLUSTER_SIZE", 0, 8, "overrides config.cgaClusterSize"),
@@ -324,6 +326,8 @@ pub const BOOTSTRAP_TIMEOUT: Key = key("OXCCL_BOOTSTRAP_TIMEOUT");
 pub const BOOTSTRAP_PROGRESS: Key = key("OXCCL_BOOTSTRAP_PROGRESS");
 /// `OXCCL_LATE_WARN`.
 pub const LATE_WARN: Key = key("OXCCL_LATE_WARN");
+/// `OXCCL_TRANSPORTS`.
+pub const TRANSPORTS: Key = key("OXCCL_TRANSPORTS");
 /// `NCCL_COMM_BLOCKING`.
 pub const COMM_BLOCKING: Key = key("NCCL_COMM_BLOCKING");
 /// `NCCL_CGA_CLUSTER_SIZE`.

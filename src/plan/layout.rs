@@ -214,11 +214,19 @@ pub struct Counter {
     /// In `posted`: [`Work::signature`] of whoever filled the slot of this number.
     pub signatures: [u32; SLOTS],
     /// In `posted`, for LL: where the sender's last work item began on this link (low half), and its signature. For
-    /// Simple: the sender's offer of its input.
+    /// Simple: the sender's offer of its input. On a link with [`LINK_MOVED`] it and `offer` are the sizes of the slots, as
+    /// [`SLOTS`] numbers of 16 bits, in units of [`SLOT_SIZE_UNIT`].
     pub call: u64,
     /// In `posted`, for Simple: the sender's offer of its output.
     pub offer: u64,
 }
+
+/// In [`LinkEnd::peer`], where this rank sends: a mover takes what is posted to the peer, and is told how much a slot holds.
+pub const LINK_MOVED: u32 = 1 << 31;
+/// Bytes of a unit in which the sizes of slots are told.
+pub const SLOT_SIZE_UNIT: u32 = 256;
+/// What is told of a slot that is larger than can be told: all of it counts.
+pub const WHOLE_SLOT: u16 = u16::MAX;
 
 /// One end of a one-directional link, as its rank sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Immutable, IntoBytes)]
@@ -239,7 +247,7 @@ pub struct LinkEnd {
     pub seen: u64,
     /// Bytes of one slot, a multiple of 64.
     pub slot_bytes: u32,
-    /// The rank at the other end, for reports.
+    /// The rank at the other end, for reports, and perhaps [`LINK_MOVED`].
     pub peer: u32,
     /// LL: low half of `pos` where the last work item began. Simple: what came of offers. Kernels write it.
     pub begin: u32,

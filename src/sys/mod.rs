@@ -16,5 +16,5 @@ pub use host::{HostFacts, allowed_cpus, loaded_file};
 pub use mailbox::{Datagram, MESSAGE_MAX, Mailbox, MailboxName, Sent, is_open, too_many_files};
 pub use poller::{Interest, Poller, Ready};
 pub use random::random;
-pub use shared::{AddressRange, SharedFile, SharedMemory};
+pub use shared::{AddressRange, SharedFile, SharedMemory, wake_sleeper};
 pub use signals::{spawn, spawn_scoped, without_sigpipe};

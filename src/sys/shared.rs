@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -154,6 +154,11 @@ impl Drop for SharedMemory {
         // SAFETY: the mapping is ours and its users have ended before the owner drops it.
         let _ = unsafe { rustix::mm::munmap(self.address, self.bytes) };
     }
+}
+
+/// Wakes one who sleeps on a word, in any process that maps it.
+pub fn wake_sleeper(word: &AtomicU32) {
+    let _ = rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1);
 }
 
 /// Bytes that the machine can give without swapping; none where `/proc` does not tell.

@@ -9,8 +9,6 @@
 //! even if it dies the moment after.
 //!
 //! Notices are not lost, unless a process dies; a rank that waits asks again all the same, to learn of that.
-//!
-//! `P` is a peer's part, as it can be reached here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -58,13 +56,13 @@ enum Own {
 }
 
 /// What is known of a connection group.
-struct GroupProgress<P> {
+struct GroupProgress {
     peers: Vec<u32>,
     own: Own,
     /// This rank waits for it.
     wanted: bool,
-    /// The peers' parts; none while somebody takes it.
-    theirs: BTreeMap<u32, Option<P>>,
+    /// The peers' parts: whether each has been taken, or somebody is about to.
+    theirs: BTreeMap<u32, bool>,
     /// The peers that have this rank's part.
     has_mine: BTreeSet<u32>,
     failed: BTreeMap<u32, String>,
@@ -75,8 +73,8 @@ struct GroupProgress<P> {
 }
 
 /// The state of all connection groups of a rank. Times count from any fixed moment.
-pub(super) struct Handshake<P> {
-    groups: BTreeMap<ConnectionGroup, GroupProgress<P>>,
+pub(super) struct Handshake {
+    groups: BTreeMap<ConnectionGroup, GroupProgress>,
     /// Ranks that will never answer, and why.
     gone: BTreeMap<u32, String>,
 }
@@ -95,12 +93,12 @@ pub(super) enum Standing {
     Failed(Option<u32>, String),
 }
 
-impl<P> Handshake<P> {
-    pub fn new() -> Handshake<P> {
+impl Handshake {
+    pub fn new() -> Handshake {
         Handshake { groups: BTreeMap::new(), gone: BTreeMap::new() }
     }
 
-    fn group(&mut self, group: ConnectionGroup, peers: impl FnOnce() -> Vec<u32>) -> &mut GroupProgress<P> {
+    fn group(&mut self, group: ConnectionGroup, peers: impl FnOnce() -> Vec<u32>) -> &mut GroupProgress {
         self.groups.entry(group).or_insert_with(|| GroupProgress {
             peers: peers(),
             own: Own::None,
@@ -140,7 +138,7 @@ impl<P> Handshake<P> {
             Notice::Offer { wanted } => {
                 todo.take = !progress.done && !progress.theirs.contains_key(&from);
                 if todo.take {
-                    progress.theirs.insert(from, None);
+                    progress.theirs.insert(from, false);
                 }
                 wanted
             }
@@ -149,7 +147,7 @@ impl<P> Handshake<P> {
                 false
             }
             Notice::Ask => {
-                if progress.done || progress.theirs.get(&from).is_some_and(Option::is_some) {
+                if progress.done || progress.theirs.get(&from).is_some_and(|taken| *taken) {
                     answers.push((from, Notice::Taken));
                 }
                 true
@@ -167,11 +165,11 @@ impl<P> Handshake<P> {
     }
 
     /// A peer's part was taken, or not; the peer is told.
-    pub fn taken(&mut self, group: ConnectionGroup, from: u32, result: Result<P, String>) -> Notices {
+    pub fn taken(&mut self, group: ConnectionGroup, from: u32, result: Result<(), String>) -> Notices {
         let Some(progress) = self.groups.get_mut(&group) else { return Vec::new() };
         match result {
-            Ok(part) => {
-                progress.theirs.insert(from, Some(part));
+            Ok(()) => {
+                progress.theirs.insert(from, true);
                 vec![(from, Notice::Taken)]
             }
             Err(text) => {
@@ -211,12 +209,9 @@ impl<P> Handshake<P> {
         (notices, next)
     }
 
-    /// Forgets all connection groups, but not who is gone. Gives the parts back that were taken.
-    pub fn restart(&mut self) -> Vec<P> {
-        std::mem::take(&mut self.groups)
-            .into_values()
-            .flat_map(|progress| progress.theirs.into_values().flatten())
-            .collect()
+    /// Forgets all connection groups, but not who is gone.
+    pub fn restart(&mut self) {
+        self.groups.clear();
     }
 
     /// A rank will never answer again.
@@ -247,26 +242,26 @@ impl<P> Handshake<P> {
     /// Why the rank `left` may have left: it, or this one, could not do its share of a connection group. The rank to
     /// blame as by [`Handshake::standing`].
     pub fn failure(&self, left: u32) -> Option<(ConnectionGroup, Option<u32>, String)> {
-        let own = |(group, progress): (&ConnectionGroup, &GroupProgress<P>)| match &progress.own {
+        let own = |(group, progress): (&ConnectionGroup, &GroupProgress)| match &progress.own {
             Own::Failed(text) => Some((*group, None, text.clone())),
             _ => None,
         };
-        let theirs = |(group, progress): (&ConnectionGroup, &GroupProgress<P>)| {
+        let theirs = |(group, progress): (&ConnectionGroup, &GroupProgress)| {
             Some((*group, Some(left), progress.failed.get(&left)?.clone()))
         };
         self.groups.iter().find_map(own).or_else(|| self.groups.iter().find_map(theirs))
     }
 
-    /// The parts of the peers, of a connection group that is complete. They are given once; the connection group stays
-    /// complete.
-    pub fn finish(&mut self, group: ConnectionGroup) -> BTreeMap<u32, P> {
-        let Some(progress) = self.groups.get_mut(&group) else { return BTreeMap::new() };
-        (progress.wanted, progress.done) = (false, true);
-        std::mem::take(&mut progress.theirs).into_iter().filter_map(|(rank, part)| Some((rank, part?))).collect()
+    /// A connection group that is complete is of no account any more; it stays complete.
+    pub fn finish(&mut self, group: ConnectionGroup) {
+        if let Some(progress) = self.groups.get_mut(&group) {
+            (progress.wanted, progress.done) = (false, true);
+            progress.theirs.clear();
+        }
     }
 }
 
-impl<P> GroupProgress<P> {
+impl GroupProgress {
     /// Whether the caller is the one to make this rank's part.
     fn begin(&mut self) -> bool {
         let first = self.own == Own::None;
@@ -278,7 +273,7 @@ impl<P> GroupProgress<P> {
 
     /// Peers whose parts are not there, or that do not have this rank's.
     fn missing(&self) -> impl Iterator<Item = u32> {
-        let there = |peer: &u32| self.has_mine.contains(peer) && self.theirs.get(peer).is_some_and(Option::is_some);
+        let there = |peer: &u32| self.has_mine.contains(peer) && self.theirs.get(peer).is_some_and(|taken| *taken);
         self.peers.iter().copied().filter(move |peer| !self.done && !there(peer))
     }
 

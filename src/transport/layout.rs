@@ -4,12 +4,8 @@
 //! A rank's *area* has the parts of its links of one connection group that use one transport: first a counter for each
 //! link, then the slots of the links that it receives on.
 
-use std::collections::BTreeMap;
-
-use super::{PeerFacts, choose};
-use crate::error::Error;
 use crate::plan::layout::Proto;
-use crate::plan::wiring::{ConnectionGroup, LinkNeed, SLOT_UNIT, Wiring};
+use crate::plan::wiring::{LinkNeed, SLOT_UNIT};
 use crate::plan::{LinkId, SLOTS};
 
 /// A counter has a cache line of its own.
@@ -64,23 +60,4 @@ pub(super) fn lay_out(owner: u32, links: &[LinkNeed]) -> Area {
         }
     }
     Area { bytes: end.next_multiple_of(PAGE), zeroed, parts }
-}
-
-/// A rank's areas of a connection group, by the transport (a place in [`super::TRANSPORTS`]) that it uses with the
-/// peers in it.
-///
-/// # Errors
-/// Where there is no transport.
-pub(super) fn areas(
-    owner: u32,
-    facts: &[PeerFacts],
-    wiring: &Wiring,
-    group: ConnectionGroup,
-) -> Result<BTreeMap<usize, Area>, Error> {
-    let mut sorted: BTreeMap<usize, Vec<LinkNeed>> = BTreeMap::new();
-    for need in wiring.group_links(owner, group) {
-        let transport = choose(&facts[owner as usize], &facts[need.peer(owner) as usize])?;
-        sorted.entry(transport).or_default().push(need);
-    }
-    Ok(sorted.into_iter().map(|(transport, links)| (transport, lay_out(owner, &links))).collect())
 }

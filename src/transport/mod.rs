@@ -1,18 +1,25 @@
-//! How memory that two ranks share is made, handed over and mapped.
+//! How two ranks are connected: transports.
 //!
-//! A link between two ranks needs memory that both reach: slots and a `posted` counter that live with
-//! the receiver, a `consumed` counter that lives with the sender. A transport decides where that
-//! memory is and how the peer comes by it. Kernels cannot tell one from another.
+//! A *link* carries data from one rank to another: slots, a `posted` counter that says how many are filled, and a `consumed`
+//! counter that says how many are empty again. A kernel at either end knows no more than where its slots and counters are
+//! ([`LinkAddresses`]). Where that is, and how what one end writes comes to the other, is the transport's affair: memory
+//! that both ends reach (P2P, SHM), or memory at each end and a *mover* between them (networks).
 //!
-//! Links are made when a call first needs them, connection group by connection group ([`ConnectionGroup`]): each rank
-//! makes one piece of memory for the peers that it reaches in the same way, and knows where in a peer's piece the parts
-//! of which link are (`layout`): what ranks tell each other ([`Links`], by messages between helper threads) is no more
-//! than how to map it. When a communicator is made, ranks only try ([`probe()`]) whether the transports that they have
-//! chosen work.
+//! Links are connected when a call first needs them, group by group ([`ConnectionGroup`]). For each transport that a rank
+//! uses in a group it has an [`Endpoint`]: it makes its own end, tells each peer how to connect with it ([`ConnectInfo`],
+//! which nobody but the transport reads), takes in what the peers say, and then gives the addresses. Who tells whom when is
+//! [`Links`]' business (`handshake`), by messages between event loops. When a communicator is made, ranks only try
+//! ([`probe()`]) whether the transports that they have chosen work.
+//!
+//! A new transport is a file here that implements [`Transport`] and [`Endpoint`], a number in [`TransportId`] and a line in
+//! [`TRANSPORTS`].
 
+mod facts;
 mod handshake;
 mod layout;
 mod links;
+mod memory;
+mod net;
 mod opened;
 mod p2p;
 mod probe;
@@ -26,175 +33,228 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use crate::plan::wiring::ConnectionGroup;
-pub use links::{Hooks, LinkAddresses, Links};
-pub use p2p::{PeerBuffer, keeps_lines_whole, maps_buffers};
+pub use facts::{Connectivity, PeerFacts};
+pub use links::{Hooks, Links};
+pub use p2p::PeerBuffer;
 pub use probe::{Exchange, Probe, Route, Unconnected, probe, routes};
 
 use crate::device::Context;
 use crate::error::Error;
-use crate::sys::{HostFacts, MailboxName};
+use crate::params;
+use crate::plan::wiring::LinkNeed;
+use memory::{ByMemory, Segment};
+use net::Engine;
 
-/// What a rank tells all others about itself, once, when a communicator is made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerFacts {
-    /// Its rank.
-    pub rank: u32,
-    /// Its host and namespaces.
-    pub host: HostFacts,
-    /// A random number of the process: ranks that share it are threads of one process.
-    pub process: u64,
-    /// The ordinal of its device in its own process.
-    pub device: i32,
-    /// Its context's handle there: of two contexts of one device neither reaches the other's memory.
-    pub context: u64,
-    /// The device's uuid.
-    pub uuid: [u8; 16],
-    /// The device's PCI bus id as one number.
-    pub bus_id: u64,
-    /// The device's compute capability, major × 10 + minor.
-    pub capability: i32,
-    /// The uuids of the devices that its device can reach.
-    pub reachable: Vec<[u8; 16]>,
-    /// The uuids of those that it reaches over NVLink, and its own.
-    pub linked: Vec<[u8; 16]>,
-    /// Its process's mailbox.
-    pub mailbox: MailboxName,
-    /// The number of its links there.
-    pub links: u64,
-    /// `NCCL_P2P_DISABLE`.
-    pub p2p_disabled: bool,
-    /// `NCCL_SHM_DISABLE`.
-    pub shm_disabled: bool,
-    /// `NCCL_LOCAL_REGISTER`: whether peers may map what is registered.
-    pub registers: bool,
-    /// The number of channels that it would like.
-    pub channels: u32,
-    /// The size of a slot of its ring that it would like, in bytes.
+/// Where the parts of a link are, for kernels of this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkAddresses {
+    /// The first slot.
+    pub slots: u64,
+    /// The sender's counter.
+    pub posted: u64,
+    /// The receiver's counter.
+    pub consumed: u64,
+    /// The size of a slot in bytes.
     pub slot_bytes: u32,
-    /// How often it would like the size of other slots halved, since its process has many communicators.
-    pub halvings: u32,
-    /// The algorithms and protocols that its filters leave to each function that has a choice of them, as bits.
-    pub candidates: Vec<(u8, u8)>,
-    /// The processors that it may run on.
-    pub cpus: u32,
+    /// The rank at the other end.
+    pub peer: u32,
+    /// A mover takes what is posted to the other end: it must be told how many bytes a slot holds.
+    pub moved: bool,
 }
 
-/// How a peer comes by memory of ours: the part of a message that only the transport reads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Offer {
-    /// Memory of the same process, by its number in the process's register.
-    SameProcess(u64),
-    /// A CUDA inter-process handle, 64 bytes.
-    Ipc(Vec<u8>),
-    /// A memfd that comes with the message.
-    Shared,
-    /// Device memory of so many bytes, by a descriptor that comes with the message.
-    Physical(u64),
+/// A transport, whatever version or build of the library speaks of it. Numbers are never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum TransportId {
+    /// Memory of a device, by its address: the ranks are threads of one process.
+    Direct = 0,
+    /// Memory of a device that another process maps.
+    Ipc = 1,
+    /// Memory of the host that both processes map.
+    Shm = 2,
+    /// A stream of bytes between the ranks' event loops.
+    Net = 3,
 }
 
-/// Memory that a kernel of this rank can reach, kept alive by the object.
-pub trait Segment: Send + Sync {
-    /// The address for kernels of this rank; none that is good before [`Segment::register`].
-    fn address(&self) -> u64;
-    /// Makes the memory usable for kernels.
-    ///
-    /// # Errors
-    /// What the driver gives.
-    fn register(&mut self, _context: &Arc<Context>) -> Result<(), Error> {
-        Ok(())
-    }
+/// The names of transports in `OXCCL_TRANSPORTS`, and what they stand for.
+const NAMES: [(&str, &[TransportId]); 3] =
+    [("p2p", &[TransportId::Direct, TransportId::Ipc]), ("shm", &[TransportId::Shm]), ("net", &[TransportId::Net])];
+
+/// All transports, the preferred ones first.
+static TRANSPORTS: [&dyn Transport; 4] =
+    [&ByMemory(p2p::Direct), &ByMemory(p2p::Ipc), &ByMemory(shm::Shm), &net::Loopback];
+
+/// What a peer must know to connect with an end of this rank's. Only the transport reads it.
+#[derive(Debug, Default)]
+pub struct ConnectInfo {
+    /// Some hundred bytes at most.
+    pub bytes: Vec<u8>,
+    /// What goes with it, between ranks of one host.
+    pub fd: Option<Arc<OwnedFd>>,
 }
 
-/// Memory for peers.
-pub struct Made {
-    /// The memory.
-    pub segment: Box<dyn Segment>,
-    /// How peers come by it.
-    pub offer: Offer,
-    /// What must go with the offer.
-    pub fd: Option<OwnedFd>,
-    /// Bytes that it takes, which can be more than were asked for.
-    pub bytes: usize,
+/// What an endpoint is for.
+#[derive(Clone)]
+pub struct Site {
+    /// Where its kernels run.
+    pub context: Arc<Context>,
+    /// This rank.
+    pub rank: u32,
+    /// The connection group.
+    pub group: ConnectionGroup,
+    /// All ranks.
+    pub connectivity: Arc<Connectivity>,
+    /// What moves data for transports that have no common memory.
+    engine: Arc<Engine>,
 }
 
-/// What a peer has offered.
-pub struct Given {
-    /// The offer.
-    pub offer: Offer,
-    /// What came with it.
-    pub fd: Option<OwnedFd>,
-}
-
-/// How much memory is to be made, and when.
-#[derive(Clone, Copy, Debug)]
-pub struct Need {
-    /// Its size in bytes.
-    pub bytes: usize,
-    /// How many of its first bytes must be zero.
-    pub zeroed: usize,
-    /// Nothing runs on the device, and nothing is launched meanwhile: the driver will not wait for anything.
-    pub quiet: bool,
-}
-
-/// One way of sharing memory.
+/// A kind of connection between two ranks.
 pub trait Transport: Sync {
+    /// Which one it is.
+    fn id(&self) -> TransportId;
     /// The name in log lines, as NCCL writes it: `P2P/IPC`.
     fn label(&self) -> &'static str;
-    /// The number of the connection in log lines, where they have one (spec §9.4).
+    /// The number of the connection in log lines, where they have one.
     fn connection(&self) -> Option<u32> {
         Some(0)
     }
-    /// Whether the memory is the device's: making it may wait for what runs there.
-    fn is_device_memory(&self) -> bool {
+    /// Whether making or mapping an end may wait for what runs on the device.
+    fn is_device_memory(&self) -> bool;
+    /// Whether peers can map each other's buffers where they have links of this transport.
+    fn maps_buffers(&self) -> bool {
+        false
+    }
+    /// Whether lines of LL can be used: each is written whole, by the other end's kernel.
+    fn carries_lines(&self) -> bool {
         true
     }
     /// Whether two ranks can use it. Both ranks come to the same answer from the same facts.
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool;
-    /// Makes memory for peers.
+    /// An end for the links by this transport, which does not hold anything yet.
+    fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error>;
+    /// Makes a small piece of what links would use, to see whether that works; and what peers must know of it.
+    ///
+    /// # Errors
+    /// What the driver or the system gives.
+    fn probe(&self, context: &Arc<Context>) -> Result<(Box<dyn Segment>, Vec<u8>), Error>;
+    /// Connects with such a piece of a peer's, as far as that can be tried.
+    ///
+    /// # Errors
+    /// As [`Endpoint::accept`].
+    fn probe_peer(
+        &self,
+        context: &Arc<Context>,
+        peer: &PeerFacts,
+        info: &[u8],
+    ) -> Result<Option<Box<dyn Segment>>, Error>;
+}
+
+/// This rank's end of the links of a connection group by one transport. Dropping it frees what is this rank's.
+pub trait Endpoint: Send + Sync {
+    /// Makes this rank's end, once. `quiet` says that nothing runs on the device, and nothing is launched meanwhile: the
+    /// driver will not wait for anything. Gives the bytes of memory that it takes.
     ///
     /// # Errors
     /// What the driver or the system gives when it has no memory.
-    fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error>;
-    /// Maps memory of some bytes that a peer made; kernels can use it when it is registered. From here on it stays,
-    /// even if the peer dies.
+    fn prepare(&self, quiet: bool) -> Result<usize, Error>;
+    /// What a peer must know, after [`Endpoint::prepare`]; given to each peer once.
+    fn connect_info(&self, peer: u32) -> ConnectInfo;
+    /// All peers have been told: what went with that is not needed any more.
+    fn offered(&self);
+    /// Takes in what a peer has said. From here on that stays, even if the peer dies.
     ///
     /// # Errors
-    /// [`Error::Cuda`] where it cannot be mapped, [`Error::Remote`] where it is not what it should be.
-    fn open(
-        &self,
-        context: &Arc<Context>,
-        maker: &PeerFacts,
-        given: Given,
-        bytes: usize,
-    ) -> Result<Box<dyn Segment>, Error>;
+    /// [`Error::Cuda`] where memory cannot be mapped, [`Error::Remote`] where it is not what it should be.
+    fn accept(&self, peer: u32, info: &[u8], fd: Option<OwnedFd>) -> Result<(), Error>;
+    /// Makes everything usable for kernels, when all peers have been accepted and have accepted this end.
+    ///
+    /// # Errors
+    /// What the driver gives.
+    fn connect(&self) -> Result<Vec<(LinkNeed, LinkAddresses)>, Error>;
+    /// Gives up what is the peers'. No kernel may use it any more.
+    fn disconnect(&self);
 }
 
-/// All transports, the preferred ones first.
-static TRANSPORTS: [&dyn Transport; 3] = [&p2p::Direct, &p2p::Ipc, &shm::Shm];
+/// The transport of a number.
+fn by_id(id: TransportId) -> &'static dyn Transport {
+    TRANSPORTS[id as usize]
+}
 
-/// The transport for two ranks: its place in [`TRANSPORTS`].
+/// The transports that this process may use, the preferred ones first.
+///
+/// # Errors
+/// [`Error::InvalidUsage`] where `OXCCL_TRANSPORTS` names what is none.
+pub fn allowed() -> Result<Vec<TransportId>, Error> {
+    let list = params::snapshot().text(params::TRANSPORTS).map(str::to_string);
+    let named = list.map(|list| named(&list).map_err(|why| Error::InvalidUsage(format!("OXCCL_TRANSPORTS: {why}"))));
+    named.unwrap_or_else(|| Ok(usual()))
+}
+
+/// The transports that ranks may use where nobody asks for others, the preferred ones first.
+fn usual() -> Vec<TransportId> {
+    vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm]
+}
+
+/// The transports of a list of names, `OXCCL_TRANSPORTS`, in its order.
+///
+/// # Errors
+/// The name that is none, with those that there are.
+fn named(list: &str) -> Result<Vec<TransportId>, String> {
+    let mut ids = Vec::new();
+    for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let known = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let (_, found) = known.ok_or_else(|| format!("'{name}' is no transport: there are p2p, shm and net"))?;
+        ids.extend(found.iter().filter(|id| !ids.contains(*id)).copied().collect::<Vec<_>>());
+    }
+    match ids.is_empty() {
+        true => Err("no transport is named: there are p2p, shm and net".to_string()),
+        false => Ok(ids),
+    }
+}
+
+/// The transport for two ranks: the first in the order of the lower rank that both may use and that can connect them.
 ///
 /// # Errors
 /// [`Error::InvalidUsage`] when there is none: the text says what stands in the way.
-fn choose(a: &PeerFacts, b: &PeerFacts) -> Result<usize, Error> {
-    TRANSPORTS.iter().position(|transport| transport.can_connect(a, b)).ok_or_else(|| no_transport(a, b))
+fn choose(a: &PeerFacts, b: &PeerFacts) -> Result<&'static dyn Transport, Error> {
+    let (low, high) = if a.rank < b.rank { (a, b) } else { (b, a) };
+    let allowed = low.transports.iter().filter(|id| high.transports.contains(id)).map(|id| by_id(*id));
+    allowed.into_iter().find(|transport| transport.can_connect(low, high)).ok_or_else(|| no_transport(a, b))
+}
+
+/// Whether links between two ranks are peer memory, so that one can also map the other's buffers.
+pub fn maps_buffers(a: &PeerFacts, b: &PeerFacts) -> bool {
+    choose(a, b).is_ok_and(|transport| transport.maps_buffers())
+}
+
+/// Whether links between two ranks can carry lines with flags (LL).
+pub fn carries_lines(a: &PeerFacts, b: &PeerFacts) -> bool {
+    choose(a, b).is_ok_and(|transport| transport.carries_lines())
+}
+
+/// Whether links between two ranks are peer memory in which a line of 128 bytes that a warp stores with one instruction
+/// arrives whole: that of one device, or over NVLink. Over PCIe it may come in parts.
+pub fn keeps_lines_whole(a: &PeerFacts, b: &PeerFacts) -> bool {
+    a.linked.contains(&b.uuid) && b.linked.contains(&a.uuid) && maps_buffers(a, b)
 }
 
 fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
     let reason = if !a.host.same_host(&b.host) {
         format!(
-            "they are on different hosts ({} and {}), and this version has no network transport",
+            "they are on different hosts ({} and {}), and this version has no network transport between hosts",
             a.host.name, b.host.name
         )
+    } else if !a.transports.iter().any(|id| b.transports.contains(id)) {
+        "OXCCL_TRANSPORTS leaves none that both may use".to_string()
     } else if a.shm_disabled || b.shm_disabled {
         "NCCL_SHM_DISABLE is set and peer-to-peer memory cannot be used".to_string()
     } else {
-        "they are in different network namespaces of one host, and this version has no network transport".to_string()
+        "they are in different network namespaces of one host, and this version has no network transport between them"
+            .to_string()
     };
     Error::InvalidUsage(format!("no transport between rank {} and rank {}: {reason}", a.rank, b.rank))
 }
 
-/// An offer that does not fit the transport that both ranks chose: a bug, or a peer of another version.
-fn wrong_offer(peer: &PeerFacts, label: &str) -> Error {
+/// What a peer has said does not fit the transport that both ranks chose: a bug, or a peer of another version.
+fn wrong_info(peer: &PeerFacts, label: &str) -> Error {
     Error::Internal(format!("rank {} sent connect data that does not fit {label}", peer.rank))
 }

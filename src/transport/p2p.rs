@@ -1,21 +1,24 @@
 //! Peer memory: device memory of one rank that the device of another rank reaches.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use super::memory::{Made, Need, Offer, Segment, Sharing};
 use super::opened::Opened;
-use super::{Given, Made, Need, Offer, PeerFacts, Segment, Transport, wrong_offer};
+use super::{PeerFacts, TransportId, wrong_info};
 use crate::device::{Context, DeviceMemory, IpcMemHandle, PhysicalMemory};
 use crate::error::Error;
 use crate::sys;
 
 /// Both ranks are threads of one process: a pointer will do.
+#[derive(Clone, Copy)]
 pub(super) struct Direct;
 
 /// The ranks are processes of one host: the memory goes over by a CUDA inter-process handle.
+#[derive(Clone, Copy)]
 pub(super) struct Ipc;
 
 /// Device memory that is offered to ranks of this process.
@@ -85,18 +88,6 @@ fn devices_reach_each_other(a: &PeerFacts, b: &PeerFacts) -> bool {
     !a.p2p_disabled && !b.p2p_disabled && a.reachable.contains(&b.uuid) && b.reachable.contains(&a.uuid)
 }
 
-/// Whether links between two ranks are peer memory in which a line of 128 bytes that a warp stores with one instruction
-/// arrives whole: that of one device, or over NVLink. Over PCIe it may come in parts.
-pub fn keeps_lines_whole(a: &PeerFacts, b: &PeerFacts) -> bool {
-    let linked = a.linked.contains(&b.uuid) && b.linked.contains(&a.uuid);
-    linked && (Direct.can_connect(a, b) || Ipc.can_connect(a, b))
-}
-
-/// Whether links between two ranks are peer memory, so that one can also map the other's buffers.
-pub fn maps_buffers(a: &PeerFacts, b: &PeerFacts) -> bool {
-    Direct.can_connect(a, b) || Ipc.can_connect(a, b)
-}
-
 /// A user's buffer in another process, mapped here. Dropping it unmaps it, unless it has other users.
 pub struct PeerBuffer(Opened);
 
@@ -132,10 +123,9 @@ fn publish(memory: &Arc<Piece>) -> u64 {
     }
 }
 
-impl Transport for Direct {
-    fn label(&self) -> &'static str {
-        "P2P/direct pointer"
-    }
+impl Sharing for Direct {
+    const ID: TransportId = TransportId::Direct;
+    const LABEL: &'static str = "P2P/direct pointer";
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
         let apart = a.device == b.device && a.context != b.context;
@@ -152,10 +142,11 @@ impl Transport for Direct {
         &self,
         context: &Arc<Context>,
         maker: &PeerFacts,
-        given: Given,
+        offer: Offer,
+        _fd: Option<OwnedFd>,
         _bytes: usize,
     ) -> Result<Box<dyn Segment>, Error> {
-        let Offer::SameProcess(number) = given.offer else { return Err(wrong_offer(maker, self.label())) };
+        let Offer::SameProcess(number) = offer else { return Err(wrong_info(maker, Self::LABEL)) };
         let memory = OFFERED.lock().get_or_insert_default().get(&number).and_then(Weak::upgrade);
         let memory = memory.ok_or_else(|| Error::Remote {
             rank: Some(maker.rank),
@@ -166,10 +157,9 @@ impl Transport for Direct {
     }
 }
 
-impl Transport for Ipc {
-    fn label(&self) -> &'static str {
-        "P2P/IPC"
-    }
+impl Sharing for Ipc {
+    const ID: TransportId = TransportId::Ipc;
+    const LABEL: &'static str = "P2P/IPC";
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
         a.process != b.process && a.host.can_see_process(&b.host) && devices_reach_each_other(a, b)
@@ -190,15 +180,16 @@ impl Transport for Ipc {
         &self,
         context: &Arc<Context>,
         maker: &PeerFacts,
-        given: Given,
+        offer: Offer,
+        fd: Option<OwnedFd>,
         _bytes: usize,
     ) -> Result<Box<dyn Segment>, Error> {
-        if let (Offer::Physical(bytes), Some(fd)) = (&given.offer, &given.fd) {
-            let bytes = usize::try_from(*bytes).map_err(|_| wrong_offer(maker, self.label()))?;
+        if let (Offer::Physical(bytes), Some(fd)) = (&offer, &fd) {
+            let bytes = usize::try_from(*bytes).map_err(|_| wrong_info(maker, Self::LABEL))?;
             return Ok(Box::new(PhysicalMemory::import(context, fd.as_fd(), bytes)?));
         }
-        let Offer::Ipc(bytes) = given.offer else { return Err(wrong_offer(maker, self.label())) };
-        let handle = <[u8; 64]>::try_from(bytes.as_slice()).map_err(|_| wrong_offer(maker, self.label()))?;
+        let Offer::Ipc(bytes) = offer else { return Err(wrong_info(maker, Self::LABEL)) };
+        let handle = <[u8; 64]>::try_from(bytes.as_slice()).map_err(|_| wrong_info(maker, Self::LABEL))?;
         Ok(Box::new(Opened::open(context, IpcMemHandle(handle))?))
     }
 }

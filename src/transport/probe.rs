@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::layout::PAGE;
-use super::{Given, Need, Offer, PeerFacts, Segment, TRANSPORTS, choose};
+use super::memory::Segment;
+use super::{PeerFacts, Transport, TransportId, by_id, choose};
 use crate::device::{Charge, Context, Ledger, Use};
 use crate::error::Error;
 use crate::plan::LinkClass;
@@ -27,10 +28,10 @@ pub struct Route {
 /// the device.
 pub struct Probe {
     /// How many peers each transport reaches.
-    peers: BTreeMap<usize, usize>,
+    peers: BTreeMap<TransportId, usize>,
     /// Unmapped before this rank's own are freed.
     theirs: Vec<Box<dyn Segment>>,
-    own: BTreeMap<usize, Box<dyn Segment>>,
+    own: BTreeMap<TransportId, Box<dyn Segment>>,
     charges: Vec<Charge>,
 }
 
@@ -53,17 +54,14 @@ impl From<Error> for Unconnected {
 impl Probe {
     /// How many peers there are, and by which transports they are reached, for the log.
     pub fn summary(&self) -> String {
-        let ways: Vec<String> = self
-            .peers
-            .iter()
-            .map(|(transport, count)| format!("{count} by {}", TRANSPORTS[*transport].label()))
-            .collect();
-        format!("links with {} peers ({})", self.peers.values().sum::<usize>(), ways.join(", "))
+        let by = |(transport, count): (&TransportId, &usize)| format!("{count} by {}", by_id(*transport).label());
+        let counts: Vec<String> = self.peers.iter().map(by).collect();
+        format!("links with {} peers ({})", self.peers.values().sum::<usize>(), counts.join(", "))
     }
 }
 
 /// What a rank tells all others: by transport, how its piece is reached.
-type Offers = Vec<(u32, Offer)>;
+type Offers = Vec<(TransportId, Vec<u8>)>;
 
 /// An allgather over all ranks of a communicator.
 pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
@@ -84,7 +82,7 @@ pub fn probe(
 ) -> Result<Probe, Unconnected> {
     let chosen = choices(me, facts)?;
     let mut peers = BTreeMap::new();
-    chosen.values().for_each(|transport| *peers.entry(*transport).or_insert(0) += 1);
+    chosen.values().for_each(|transport| *peers.entry(transport.id()).or_insert(0) += 1);
     let mut probe = Probe { peers, theirs: Vec::new(), own: BTreeMap::new(), charges: Vec::new() };
     // A rank that has failed offers nothing, so that its peers blame it and not the memory that is gone.
     let made = probe.make(context, ledger);
@@ -92,7 +90,8 @@ pub fn probe(
         .map_err(|error| Error::Internal(format!("encoding offers: {error}")))?;
     let all = exchange(&bytes)?;
     let opened = made.map_err(|error| (error, false)).and_then(|_| {
-        let open = |(peer, transport): (&u32, &usize)| probe.open(context, &facts[*peer as usize], *transport, &all);
+        let open =
+            |(peer, transport): (&u32, &&dyn Transport)| probe.open(context, &facts[*peer as usize], *transport, &all);
         chosen.iter().try_for_each(open).map_err(|error| (error, true))
     });
     match opened {
@@ -102,7 +101,7 @@ pub fn probe(
 }
 
 /// The transport for each peer of a rank. All pairs are looked at, so that all ranks find the same one without.
-fn choices(me: u32, facts: &[PeerFacts]) -> Result<BTreeMap<u32, usize>, Error> {
+fn choices(me: u32, facts: &[PeerFacts]) -> Result<BTreeMap<u32, &'static dyn Transport>, Error> {
     let mut chosen = BTreeMap::new();
     for (at, a) in facts.iter().enumerate() {
         for b in &facts[at + 1..] {
@@ -119,12 +118,10 @@ impl Probe {
     fn make(&mut self, context: &Arc<Context>, ledger: &Arc<Ledger>) -> Result<Offers, Error> {
         let mut offers = Offers::new();
         for transport in self.peers.keys() {
-            let need = Need { bytes: PAGE, zeroed: PAGE, quiet: true };
-            let mut made = TRANSPORTS[*transport].make(context, need)?;
-            made.segment.register(context)?;
-            offers.push((*transport as u32, made.offer));
+            let (segment, info) = by_id(*transport).probe(context)?;
+            offers.push((*transport, info));
             self.charges.push(ledger.charge(Use::Persist, PAGE));
-            self.own.insert(*transport, made.segment);
+            self.own.insert(*transport, segment);
         }
         Ok(offers)
     }
@@ -133,7 +130,7 @@ impl Probe {
         &mut self,
         context: &Arc<Context>,
         peer: &PeerFacts,
-        transport: usize,
+        transport: &dyn Transport,
         all: &[Vec<u8>],
     ) -> Result<(), Error> {
         let from = peer.rank;
@@ -142,11 +139,8 @@ impl Probe {
         let offers: Offers = postcard::from_bytes(&all[from as usize]).map_err(|_| unreadable())?;
         let gone =
             || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links") };
-        let (_, offer) = offers.into_iter().find(|(number, _)| *number as usize == transport).ok_or_else(gone)?;
-        if TRANSPORTS[transport].is_device_memory() {
-            let given = Given { offer, fd: None };
-            self.theirs.push(TRANSPORTS[transport].open(context, peer, given, PAGE)?);
-        }
+        let (_, info) = offers.into_iter().find(|(id, _)| *id == transport.id()).ok_or_else(gone)?;
+        self.theirs.extend(transport.probe_peer(context, peer, &info)?);
         Ok(())
     }
 }
@@ -158,7 +152,7 @@ impl Probe {
 pub fn routes(me: u32, facts: &[PeerFacts], wiring: &Wiring) -> Result<Vec<Route>, Error> {
     let mut routes: Vec<Route> = Vec::new();
     for need in wiring.links(me).iter().filter(|need| need.id.class == LinkClass::Ring && need.id.from == me) {
-        let transport = TRANSPORTS[choose(&facts[me as usize], &facts[need.id.to as usize])?];
+        let transport = choose(&facts[me as usize], &facts[need.id.to as usize])?;
         let (channel, to) = (need.id.channel, need.id.to);
         routes.push(Route { channel, to, connection: transport.connection(), label: transport.label() });
     }

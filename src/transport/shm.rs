@@ -1,19 +1,34 @@
 //! Shared host memory: a memfd of each rank, which its peers map and register with CUDA.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::{Given, Made, Need, Offer, PeerFacts, Segment, Transport, wrong_offer};
+use super::memory::{Made, Need, Offer, Segment, Sharing};
+use super::{PeerFacts, TransportId, wrong_info};
 use crate::device::{Context, RegisteredMemory};
 use crate::error::Error;
 use crate::sys::{SharedFile, SharedMemory};
 
 /// Ranks of one host, by way of host memory.
+#[derive(Clone, Copy)]
 pub(super) struct Shm;
 
 /// Mapped host memory, in the end registered for the device. The fields drop in this order.
-struct HostSegment {
+pub(super) struct HostSegment {
     registered: Option<RegisteredMemory>,
     memory: SharedMemory,
+}
+
+impl HostSegment {
+    /// Memory that is not registered yet.
+    pub fn new(memory: SharedMemory) -> HostSegment {
+        HostSegment { registered: None, memory }
+    }
+
+    /// Where the host has it.
+    pub fn host_address(&self) -> u64 {
+        self.memory.address() as u64
+    }
 }
 
 impl Segment for HostSegment {
@@ -31,18 +46,11 @@ impl Segment for HostSegment {
     }
 }
 
-impl Transport for Shm {
-    fn label(&self) -> &'static str {
-        "SHM/direct"
-    }
-
-    fn connection(&self) -> Option<u32> {
-        None
-    }
-
-    fn is_device_memory(&self) -> bool {
-        false
-    }
+impl Sharing for Shm {
+    const ID: TransportId = TransportId::Shm;
+    const LABEL: &'static str = "SHM/direct";
+    const CONNECTION: Option<u32> = None;
+    const DEVICE_MEMORY: bool = false;
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
         !a.shm_disabled && !b.shm_disabled && a.host.can_pass_descriptors(&b.host)
@@ -52,7 +60,7 @@ impl Transport for Shm {
         let file = SharedFile::create("oxccl-link", need.bytes)?;
         // Pages belong where their owner is: whoever else touched one first, or registered it, would have it.
         file.reserve(0, need.bytes)?;
-        let segment = Box::new(HostSegment { registered: None, memory: file.map()? });
+        let segment = Box::new(HostSegment::new(file.map()?));
         Ok(Made { segment, offer: Offer::Shared, fd: Some(file.into_descriptor()), bytes: need.bytes })
     }
 
@@ -60,11 +68,12 @@ impl Transport for Shm {
         &self,
         _context: &Arc<Context>,
         maker: &PeerFacts,
-        given: Given,
+        offer: Offer,
+        fd: Option<OwnedFd>,
         bytes: usize,
     ) -> Result<Box<dyn Segment>, Error> {
-        let (Offer::Shared, Some(fd)) = (given.offer, given.fd) else { return Err(wrong_offer(maker, self.label())) };
+        let (Offer::Shared, Some(fd)) = (offer, fd) else { return Err(wrong_info(maker, Self::LABEL)) };
         let memory = SharedFile::adopt(fd, bytes)?.map()?;
-        Ok(Box::new(HostSegment { registered: None, memory }))
+        Ok(Box::new(HostSegment::new(memory)))
     }
 }

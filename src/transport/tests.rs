@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
 
-use super::layout::{Area, PAGE, areas, lay_out};
+use super::layout::{Area, PAGE, lay_out};
+use super::memory::Offer;
 use super::*;
 use crate::plan::layout::Proto;
 use crate::plan::wiring::{LinkNeed, LinkSet, Wiring};
 use crate::plan::{LinkClass, LinkId, SLOTS};
+use crate::sys::HostFacts;
 use crate::topology::Graph;
 
 fn facts(rank: u32) -> PeerFacts {
@@ -22,6 +24,7 @@ fn facts(rank: u32) -> PeerFacts {
         reachable: (0..4).map(|device| [device; 16]).collect(),
         linked: Vec::new(),
         mailbox: [rank as u8; 16],
+        transports: usual(),
         links: u64::from(rank),
         p2p_disabled: false,
         shm_disabled: false,
@@ -35,8 +38,8 @@ fn facts(rank: u32) -> PeerFacts {
 }
 
 fn label(a: &PeerFacts, b: &PeerFacts) -> Result<&'static str, String> {
-    let forth = choose(a, b).map(|transport| TRANSPORTS[transport].label()).map_err(|error| error.to_string());
-    let back = choose(b, a).map(|transport| TRANSPORTS[transport].label()).map_err(|error| error.to_string());
+    let forth = choose(a, b).map(|transport| transport.label()).map_err(|error| error.to_string());
+    let back = choose(b, a).map(|transport| transport.label()).map_err(|error| error.to_string());
     assert_eq!(forth.is_ok(), back.is_ok(), "both ranks must come to the same answer");
     if let (Ok(forth), Ok(back)) = (&forth, &back) {
         assert_eq!(forth, back, "both ranks must come to the same answer");
@@ -166,45 +169,71 @@ fn many(n: u32) -> Vec<PeerFacts> {
     (0..n).map(|rank| PeerFacts { reachable: reachable.clone(), ..facts(rank) }).collect()
 }
 
-/// The transports of a rank's areas of a connection group, and the links in each.
-fn sorted(rank: u32, facts: &[PeerFacts], wiring: &Wiring, group: ConnectionGroup) -> Vec<(usize, usize)> {
-    let areas = areas(rank, facts, wiring, group).expect("transports");
-    areas.into_iter().map(|(transport, area)| (transport, area.parts.len())).collect()
+/// The transports of a rank's links of a connection group, and how many links each has.
+fn sorted(rank: u32, connectivity: &Connectivity, group: ConnectionGroup) -> Vec<(TransportId, usize)> {
+    let transports = connectivity.transports(rank, group).expect("transports");
+    let counted =
+        transports.iter().map(|transport| (transport.id(), connectivity.links(rank, group, transport.id()).len()));
+    let mut counted: Vec<_> = counted.collect();
+    counted.sort_unstable();
+    counted
 }
 
 /// Ranks 1 and 4 are threads of one process, rank 2 cannot share device memory.
 #[test]
-fn an_area_has_the_links_of_one_transport() {
+fn an_end_has_the_links_of_one_transport() {
+    use TransportId::{Direct, Ipc, Shm};
     let mut facts = many(5);
     facts[2].p2p_disabled = true;
     (facts[4].process, facts[4].host.pid) = (facts[1].process, facts[1].host.pid);
-    let wiring = Wiring::of_host(5, Proto::Simple, 1, 8192).expect("wiring");
+    let connectivity = Connectivity::new(facts, Wiring::of_host(5, Proto::Simple, 1, 8192).expect("wiring"));
     let channel = |class| ConnectionGroup::Channel { class, proto: Proto::Simple, channel: 0 };
-    let of = |rank, group| sorted(rank, &facts, &wiring, group);
-    assert_eq!(of(1, channel(LinkClass::Mesh)), [(0, 2), (1, 4), (2, 2)]);
-    assert_eq!(of(2, channel(LinkClass::Mesh)), [(2, 8)]);
-    assert_eq!(of(3, channel(LinkClass::Ring)), [(1, 1), (2, 1)]);
-    assert_eq!(
-        (of(4, ConnectionGroup::pair(4, 1)), of(0, ConnectionGroup::pair(1, 0)), of(2, ConnectionGroup::pair(0, 1))),
-        (vec![(0, 2)], vec![(1, 2)], vec![])
-    );
+    let of = |rank, group| sorted(rank, &connectivity, group);
+    assert_eq!(of(1, channel(LinkClass::Mesh)), [(Direct, 2), (Ipc, 4), (Shm, 2)]);
+    assert_eq!(of(2, channel(LinkClass::Mesh)), [(Shm, 8)]);
+    assert_eq!(of(3, channel(LinkClass::Ring)), [(Ipc, 1), (Shm, 1)]);
+    assert_eq!(of(4, ConnectionGroup::pair(4, 1)), [(Direct, 2)]);
+    assert_eq!(of(0, ConnectionGroup::pair(1, 0)), [(Ipc, 2)]);
+    assert_eq!(of(2, ConnectionGroup::pair(0, 1)), []);
     // Both ends of a link look for it in the same area.
-    for (need, _) in
-        areas(1, &facts, &wiring, channel(LinkClass::Mesh)).expect("areas").into_values().flat_map(|area| area.parts)
-    {
+    for need in connectivity.wiring.group_links(1, channel(LinkClass::Mesh)) {
         let peer = need.peer(1);
-        let transport = choose(&facts[1], &facts[peer as usize]).expect("a transport");
-        let theirs = areas(peer, &facts, &wiring, channel(LinkClass::Mesh)).expect("areas");
-        assert!(theirs[&transport].part(need.id).is_some(), "{need:?}");
+        let transport = connectivity.transport(1, peer).expect("a transport").id();
+        let theirs = lay_out(peer, &connectivity.links(peer, channel(LinkClass::Mesh), transport));
+        assert!(theirs.part(need.id).is_some(), "{need:?}");
     }
 }
 
 #[test]
-fn without_a_transport_there_is_no_area() {
+fn without_a_transport_there_is_no_end() {
     let mut facts = many(4);
     (facts[2].p2p_disabled, facts[2].shm_disabled) = (true, true);
-    let wiring = Wiring::of_host(4, Proto::Simple, 1, 4096).expect("wiring");
-    let error = areas(3, &facts, &wiring, ConnectionGroup::pair(3, 2)).expect_err("rank 2 is alone").to_string();
+    let connectivity = Connectivity::new(facts, Wiring::of_host(4, Proto::Simple, 1, 4096).expect("wiring"));
+    let transports =
+        |pair| connectivity.transports(3, pair).map(|found| found.len()).map_err(|error| error.to_string());
+    let error = transports(ConnectionGroup::pair(3, 2)).expect_err("rank 2 is alone");
     assert!(error.contains("rank 3 and rank 2"), "{error}");
-    assert!(areas(3, &facts, &wiring, ConnectionGroup::pair(3, 1)).is_ok());
+    assert_eq!(transports(ConnectionGroup::pair(3, 1)), Ok(1));
+}
+
+#[test]
+fn the_order_of_transports_is_the_lower_ranks_and_both_must_allow_them() {
+    use TransportId::{Direct, Ipc, Net, Shm};
+    let with = |rank, transports: &[TransportId]| PeerFacts { transports: transports.to_vec(), ..facts(rank) };
+    assert_eq!(label(&with(0, &[Shm, Ipc]), &with(1, &[Ipc, Shm])), Ok("SHM/direct"));
+    assert_eq!(label(&with(1, &[Shm, Ipc]), &with(0, &[Ipc, Shm])), Ok("P2P/IPC"));
+    assert_eq!(label(&with(0, &[Direct, Net]), &with(1, &[Net])), Ok("NET/Loopback"));
+    let none = label(&with(0, &[Net]), &with(1, &[Shm])).expect_err("nothing in common");
+    assert!(none.contains("OXCCL_TRANSPORTS"), "{none}");
+}
+
+#[test]
+fn transports_are_named() {
+    use TransportId::{Direct, Ipc, Net, Shm};
+    assert_eq!(named("net"), Ok(vec![Net]));
+    assert_eq!(named(" SHM,p2p, shm"), Ok(vec![Shm, Direct, Ipc]));
+    for (list, word) in [("ib", "'ib'"), ("", "no transport"), (",", "no transport"), ("shm;net", "'shm;net'")] {
+        let error = named(list).expect_err(list);
+        assert!(error.contains(word) && error.contains("p2p, shm and net"), "{error}");
+    }
 }

@@ -14,7 +14,7 @@ use nccl::plan::wiring::{LinkNeed, LinkSet, Wiring};
 use nccl::plan::{LinkClass, LinkId};
 use nccl::sys::HostFacts;
 use nccl::topology::{Channel, Graph, Order};
-use nccl::transport::{self, ConnectionGroup, LinkAddresses, Links, PeerFacts};
+use nccl::transport::{self, ConnectionGroup, LinkAddresses, Links, PeerFacts, TransportId};
 
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
@@ -46,11 +46,23 @@ struct Case {
     device: fn(u32) -> i32,
     /// Whether a rank cannot share device memory.
     no_peer_memory: fn(u32) -> bool,
+    /// What ranks may use.
+    transports: &'static [TransportId],
 }
+
+/// What ranks may use without the variable.
+const USUAL: &[TransportId] = &[TransportId::Direct, TransportId::Ipc, TransportId::Shm];
 
 impl Case {
     fn of(nranks: u32) -> Case {
-        Case { nranks, wiring: everything, per_process: 1, device: |rank| rank as i32, no_peer_memory: |_| false }
+        Case {
+            nranks,
+            wiring: everything,
+            per_process: 1,
+            device: |rank| rank as i32,
+            no_peer_memory: |_| false,
+            transports: USUAL,
+        }
     }
 }
 
@@ -98,6 +110,7 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         linked: Vec::new(),
         registers: false,
         mailbox: links.mailbox(),
+        transports: case.transports.to_vec(),
         links: links.key(),
         p2p_disabled: (case.no_peer_memory)(rank),
         shm_disabled: false,

@@ -6,9 +6,6 @@ use super::*;
 use crate::plan::LinkClass;
 use crate::plan::layout::Proto;
 
-/// Who made it, in which connection group, for whom: no two parts are the same.
-type Part = (u32, ConnectionGroup, u32);
-
 const MESH: ConnectionGroup = ConnectionGroup::Channel { class: LinkClass::Mesh, proto: Proto::Simple, channel: 0 };
 const RING: ConnectionGroup = ConnectionGroup::Channel { class: LinkClass::Ring, proto: Proto::Simple, channel: 0 };
 
@@ -44,21 +41,22 @@ fn a_peer_that_wants_nothing_answers() {
     assert_eq!(a.standing(group), Standing::Missing(vec![1]));
     assert_eq!(a.made(group, Ok(()), now(0)), [(1, WANTED)]);
     assert_eq!(b.receive(0, group, WANTED, || vec![0]), (todo(true, true), Vec::new()));
-    assert_eq!(b.taken(group, 0, Ok('a')), [(0, Notice::Taken)]);
+    assert_eq!(b.taken(group, 0, Ok(())), [(0, Notice::Taken)]);
     assert_eq!(b.made(group, Ok(()), now(0)), [(0, OFFER)]);
     // In whatever order they come.
     assert_eq!(a.receive(1, group, OFFER, || vec![1]), (todo(true, false), Vec::new()));
-    assert_eq!(a.taken(group, 1, Ok('b')), [(1, Notice::Taken)]);
+    assert_eq!(a.taken(group, 1, Ok(())), [(1, Notice::Taken)]);
     assert_eq!(a.standing(group), Standing::Missing(vec![1]), "nobody has its own part yet");
     assert_eq!(a.receive(1, group, Notice::Taken, || vec![1]), (todo(false, false), Vec::new()));
     assert_eq!(a.standing(group), Standing::Complete);
-    assert_eq!(a.finish(group), BTreeMap::from([(1, 'b')]));
+    a.finish(group);
     assert_eq!(a.standing(group), Standing::Complete);
     // Later the other wants it, too: everything is there, even if the first has died.
     b.receive(0, group, Notice::Taken, || vec![0]);
     b.lose(0, "it has died");
     assert_eq!(b.want(group, || vec![0], now(9)), (false, Vec::new()));
-    assert_eq!((b.standing(group), b.finish(group)), (Standing::Complete, BTreeMap::from([(0, 'a')])));
+    assert_eq!(b.standing(group), Standing::Complete);
+    b.finish(group);
     assert_eq!((a.tick(now(99)), b.tick(now(99))), ((Vec::new(), None), (Vec::new(), None)));
 }
 
@@ -81,7 +79,7 @@ fn who_waits_asks_again_and_learns_that_a_peer_is_gone() {
 
 #[test]
 fn a_part_that_cannot_be_made_is_told_to_all_who_wait() {
-    let (mut a, mut b): (Handshake<()>, Handshake<()>) = (Handshake::new(), Handshake::new());
+    let (mut a, mut b): (Handshake, Handshake) = (Handshake::new(), Handshake::new());
     let failed = || Notice::Failed("no memory".into());
     a.want(RING, || vec![1, 2], now(0));
     assert_eq!(a.made(RING, Err("no memory".into()), now(0)), [(1, failed()), (2, failed())]);
@@ -96,7 +94,7 @@ fn a_part_that_cannot_be_made_is_told_to_all_who_wait() {
 
 #[test]
 fn a_part_that_cannot_be_taken_is_told() {
-    let mut a: Handshake<()> = Handshake::new();
+    let mut a: Handshake = Handshake::new();
     a.want(RING, || vec![1, 2], now(0));
     a.made(RING, Ok(()), now(0));
     assert!(a.receive(1, RING, OFFER, || vec![1, 2]).0.take);
@@ -112,26 +110,28 @@ fn strangers_and_repetitions_change_nothing() {
     assert_eq!(a.receive(1, MESH, OFFER, || vec![1]), (todo(true, false), Vec::new()));
     assert_eq!(a.receive(1, MESH, WANTED, || vec![1]), (todo(false, true), Vec::new()), "the first one counts");
     assert_eq!(a.receive(1, MESH, Notice::Ask, || vec![1]), nothing, "somebody makes it already");
-    a.taken(MESH, 1, Ok('p'));
+    a.taken(MESH, 1, Ok(()));
     assert_eq!(a.receive(1, MESH, Notice::Ask, || vec![1]), (todo(false, false), vec![(1, Notice::Taken)]));
     a.made(MESH, Ok(()), now(0));
     a.want(MESH, || vec![1], now(0));
     a.receive(1, MESH, Notice::Taken, || vec![1]);
-    assert_eq!(a.finish(MESH), BTreeMap::from([(1, 'p')]));
+    a.finish(MESH);
     assert_eq!(a.receive(1, MESH, WANTED, || vec![1]), nothing);
-    assert!(a.restart().is_empty());
+    a.restart();
     assert_eq!(a.standing(MESH), Standing::Missing(Vec::new()));
 }
 
 /// Ranks whose notices arrive in any order, some of them twice.
 struct World {
-    ranks: Vec<Handshake<Part>>,
+    ranks: Vec<Handshake>,
     alive: Vec<bool>,
     notices: Vec<(u32, u32, ConnectionGroup, Notice)>,
     /// Parts that somebody has begun to make.
     begun: Vec<(u32, ConnectionGroup)>,
     /// Parts that somebody is taking: who, in which connection group, of whom.
     taking: Vec<(u32, ConnectionGroup, u32)>,
+    /// Parts that were taken.
+    taken: BTreeSet<(u32, ConnectionGroup, u32)>,
     made: BTreeSet<(u32, ConnectionGroup)>,
     clock: Duration,
 }
@@ -146,6 +146,7 @@ impl World {
             notices: Vec::new(),
             begun: Vec::new(),
             taking: Vec::new(),
+            taken: BTreeSet::new(),
             made: BTreeSet::new(),
             clock: Duration::ZERO,
         }
@@ -186,7 +187,8 @@ impl World {
             self.send(rank, group, notices);
         } else {
             let (rank, group, from) = self.taking.swap_remove(place - notices - begun);
-            let notices = self.ranks[rank as usize].taken(group, from, Ok((from, group, rank)));
+            assert!(self.taken.insert((rank, group, from)), "rank {rank} takes {group:?} of rank {from} twice");
+            let notices = self.ranks[rank as usize].taken(group, from, Ok(()));
             self.send(rank, group, notices);
         }
         true
@@ -251,12 +253,9 @@ proptest! {
                 continue;
             }
             prop_assert_eq!(world.ranks[rank as usize].standing(group), Standing::Complete);
-            let has_it = |peer: &u32| world.ranks[*peer as usize].groups[&group].done || world.ranks[*peer as usize].groups[&group].theirs[&rank].is_some();
-            prop_assert!(peers.iter().all(has_it), "all peers have its part");
-            let theirs = world.ranks[rank as usize].finish(group);
-            if !theirs.is_empty() {
-                prop_assert_eq!(theirs, peers.iter().map(|peer| (*peer, (*peer, group, rank))).collect::<BTreeMap<_, _>>());
-            }
+            let both = |peer: &u32| [(*peer, group, rank), (rank, group, *peer)].iter().all(|part| world.taken.contains(part));
+            prop_assert!(peers.iter().all(both), "all peers have its part, and it has theirs");
+            world.ranks[rank as usize].finish(group);
         }
         prop_assert!(world.notices.is_empty() && world.begun.is_empty() && world.taking.is_empty());
     }
@@ -294,13 +293,13 @@ fn whoever_left_is_no_failure_by_what_is_known_of_groups() {
     let group = ConnectionGroup::pair(0, 1);
     let peers = || vec![1];
     // This rank could not make its part, which rank 1 had asked for.
-    let mut own: Handshake<u32> = Handshake::new();
+    let mut own: Handshake = Handshake::new();
     let (todo, _) = own.receive(1, group, Notice::Ask, peers);
     assert!(todo.make && own.failure(1).is_none());
     own.made(group, Err("out of memory".to_string()), Duration::ZERO);
     assert_eq!(own.failure(1), Some((group, None, "out of memory".to_string())));
     // Rank 1 could not make its own; nothing is known of another one.
-    let mut theirs: Handshake<u32> = Handshake::new();
+    let mut theirs: Handshake = Handshake::new();
     theirs.want(group, peers, Duration::ZERO);
     theirs.receive(1, group, Notice::Failed("no files".to_string()), peers);
     assert_eq!(theirs.failure(1), Some((group, Some(1), "no files".to_string())));

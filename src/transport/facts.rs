@@ -1,0 +1,95 @@
+//! What ranks know of each other when they choose transports.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Transport, TransportId};
+use crate::error::Error;
+use crate::plan::wiring::{ConnectionGroup, LinkNeed, Wiring};
+use crate::sys::{HostFacts, MailboxName};
+
+/// What a rank tells all others about itself, once, when a communicator is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerFacts {
+    /// Its rank.
+    pub rank: u32,
+    /// Its host and namespaces.
+    pub host: HostFacts,
+    /// A random number of the process: ranks that share it are threads of one process.
+    pub process: u64,
+    /// The ordinal of its device in its own process.
+    pub device: i32,
+    /// Its context's handle there: of two contexts of one device neither reaches the other's memory.
+    pub context: u64,
+    /// The device's uuid.
+    pub uuid: [u8; 16],
+    /// The device's PCI bus id as one number.
+    pub bus_id: u64,
+    /// The device's compute capability, major × 10 + minor.
+    pub capability: i32,
+    /// The uuids of the devices that its device can reach.
+    pub reachable: Vec<[u8; 16]>,
+    /// The uuids of those that it reaches over NVLink, and its own.
+    pub linked: Vec<[u8; 16]>,
+    /// Its process's mailbox.
+    pub mailbox: MailboxName,
+    /// The number of its links there.
+    pub links: u64,
+    /// The transports that it may use, the preferred ones first.
+    pub transports: Vec<TransportId>,
+    /// `NCCL_P2P_DISABLE`.
+    pub p2p_disabled: bool,
+    /// `NCCL_SHM_DISABLE`.
+    pub shm_disabled: bool,
+    /// `NCCL_LOCAL_REGISTER`: whether peers may map what is registered.
+    pub registers: bool,
+    /// The number of channels that it would like.
+    pub channels: u32,
+    /// The size of a slot of its ring that it would like, in bytes.
+    pub slot_bytes: u32,
+    /// How often it would like the size of other slots halved, since its process has many communicators.
+    pub halvings: u32,
+    /// The algorithms and protocols that its filters leave to each function that has a choice of them, as bits.
+    pub candidates: Vec<(u8, u8)>,
+    /// The processors that it may run on.
+    pub cpus: u32,
+}
+
+/// What the ranks of a communicator have agreed on: who they are, and which links there are among them.
+pub struct Connectivity {
+    /// Every rank's facts.
+    pub(super) facts: Vec<PeerFacts>,
+    pub(super) wiring: Wiring,
+}
+
+impl Connectivity {
+    /// What all ranks know alike.
+    pub fn new(facts: Vec<PeerFacts>, wiring: Wiring) -> Connectivity {
+        Connectivity { facts, wiring }
+    }
+
+    /// The transport between two ranks.
+    pub(super) fn transport(&self, a: u32, b: u32) -> Result<&'static dyn Transport, Error> {
+        super::choose(&self.facts[a as usize], &self.facts[b as usize])
+    }
+
+    /// A rank's links of a connection group by one transport, in the order of [`Wiring::links`].
+    pub(super) fn links(&self, rank: u32, group: ConnectionGroup, by: TransportId) -> Vec<LinkNeed> {
+        let uses = |need: &LinkNeed| self.transport(rank, need.peer(rank)).is_ok_and(|transport| transport.id() == by);
+        self.wiring.group_links(rank, group).into_iter().filter(uses).collect()
+    }
+
+    /// The transports that a rank has links of a connection group by, each once.
+    ///
+    /// # Errors
+    /// Where two ranks have none.
+    pub(super) fn transports(&self, rank: u32, group: ConnectionGroup) -> Result<Vec<&'static dyn Transport>, Error> {
+        let mut found: Vec<&'static dyn Transport> = Vec::new();
+        for peer in self.wiring.group_peers(rank, group) {
+            let transport = self.transport(rank, peer)?;
+            if !found.iter().any(|other| other.id() == transport.id()) {
+                found.push(transport);
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,312 @@
+//! The links of one rank of a communicator: made group by group, when somebody first needs them.
+//!
+//! A call asks for the connection groups that it needs and waits for the peers' parts; the event loops answer, whether or
+//! not the users of those ranks have called anything. What a peer says is taken in as soon as it comes, and not by the call
+//! that needs it: a rank that has done its share of a call may end, or die, before its peers make theirs.
+//!
+//! * `make` makes this rank's ends, and takes in what peers say of theirs;
+//! * `message` is what ranks tell each other about links, and what comes of it;
+//! * `hand_over` passes other memory to a peer.
+
+mod hand_over;
+mod make;
+mod message;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::handshake::{Handshake, Standing};
+use super::net::Engine;
+use super::{ConnectionGroup, Connectivity, Endpoint, LinkAddresses, PeerFacts, TransportId};
+use crate::bootstrap::Cancel;
+use crate::device::{Charge, Context, Ledger};
+use crate::error::Error;
+use crate::plan::wiring::{LinkNeed, Wiring};
+use crate::proxy::{self, Address, Registration, Source};
+use crate::sys::{self, MailboxName, SharedMemory, is_open};
+
+/// How often a rank that waits for its peers looks at what else could end the wait.
+const LOOK: Duration = Duration::from_millis(20);
+/// After how long it says whom it waits for, and how often again.
+const NOTICE: Duration = Duration::from_secs(10);
+
+/// This rank's ends of a connection group, by transport.
+type Ends = BTreeMap<TransportId, End>;
+
+/// An end, and what it holds.
+struct End {
+    endpoint: Arc<dyn Endpoint>,
+    _charge: Option<Charge>,
+}
+
+struct State {
+    handshake: Handshake,
+    /// Grows with every [`Links::unmap`]; messages of another one are of no account.
+    epoch: u32,
+    ends: BTreeMap<ConnectionGroup, Ends>,
+    /// Why this rank could not make its part.
+    failures: BTreeMap<ConnectionGroup, Error>,
+    /// Memory that came under no connection group.
+    memory: Option<Result<SharedMemory, String>>,
+}
+
+/// What a rank asks its communicator; see [`Links::set_hooks`].
+pub struct Hooks {
+    /// Whether nothing runs on the device, as far as this library has launched it.
+    pub is_quiet: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Whether there are graphs whose launches this library does not see.
+    pub has_graphs: Box<dyn Fn() -> bool + Send + Sync>,
+    /// A rank has met an error and takes part in nothing any more.
+    pub has_left: Box<dyn Fn(u32) + Send + Sync>,
+}
+
+/// The links of one rank of a communicator.
+pub struct Links {
+    context: Arc<Context>,
+    rank: u32,
+    key: u64,
+    cancel: Cancel,
+    ledger: Arc<Ledger>,
+    mailbox: OnceLock<MailboxName>,
+    registration: Mutex<Option<Registration>>,
+    connectivity: OnceLock<Arc<Connectivity>>,
+    hooks: Arc<OnceLock<Hooks>>,
+    engine: Arc<Engine>,
+    start: Instant,
+    own: Weak<Links>,
+    /// Locked while somebody connects: the next one finds more connected.
+    connecting: Mutex<()>,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+impl Links {
+    /// Links of a rank, none of which is connected. From here on messages for it arrive.
+    ///
+    /// # Errors
+    /// As [`proxy::join`].
+    pub fn open(context: &Arc<Context>, rank: u32, cancel: &Cancel, ledger: &Arc<Ledger>) -> Result<Arc<Links>, Error> {
+        let (key, hooks) = (sys::random(), Arc::new(OnceLock::new()));
+        let links = Arc::new_cyclic(|own| Links {
+            context: context.clone(),
+            rank,
+            key,
+            cancel: cancel.clone(),
+            ledger: ledger.clone(),
+            mailbox: OnceLock::new(),
+            registration: Mutex::new(None),
+            connectivity: OnceLock::new(),
+            engine: Engine::new(rank, &hooks),
+            hooks,
+            start: Instant::now(),
+            own: own.clone(),
+            connecting: Mutex::new(()),
+            state: Mutex::new(State::new()),
+            news: Condvar::new(),
+        });
+        let source: Weak<dyn Source> = links.own.clone();
+        let registration = proxy::join(Address { key, rank }, source)?;
+        let _ = links.mailbox.set(registration.mailbox());
+        *links.registration.lock() = Some(registration);
+        Ok(links)
+    }
+
+    /// The mailbox that peers write to.
+    pub fn mailbox(&self) -> MailboxName {
+        self.mailbox.get().copied().unwrap_or_default()
+    }
+
+    /// The number that peers' messages to this rank bear.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Says what there is to be linked. Peers may ask for it from the moment on at which all ranks have called this.
+    pub fn plan(&self, facts: Vec<PeerFacts>, wiring: Wiring) {
+        let _ = self.connectivity.set(Arc::new(Connectivity::new(facts, wiring)));
+    }
+
+    /// Says what the communicator is to be asked, and told.
+    pub fn set_hooks(&self, hooks: Hooks) {
+        let _ = self.hooks.set(hooks);
+    }
+
+    /// Kernels that use links were launched: data may have to be moved from now on.
+    pub fn launched(&self) {
+        self.engine.activate();
+    }
+
+    /// No more messages: peers that write are told that there is nobody. What is connected stays so until the drop. Waits
+    /// until what kernels have sent is on its way, unless this was cancelled.
+    pub fn close(&self) {
+        self.engine.flush(&self.cancel);
+        let registration = self.registration.lock().take();
+        drop(registration);
+        self.news.notify_all();
+    }
+
+    fn connectivity(&self) -> Result<&Arc<Connectivity>, Error> {
+        self.connectivity.get().ok_or_else(|| Error::Internal("links are used before they were planned".to_string()))
+    }
+
+    /// Time since the links were opened.
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Whether the process of a rank of this host has ended, or at least all communicators that it had. What cannot be
+    /// found out is not so.
+    pub fn is_gone(&self, rank: u32) -> bool {
+        let Some(facts) = self.connectivity.get().map(|connectivity| &connectivity.facts) else { return false };
+        let Some((me, peer)) = facts.get(self.rank as usize).zip(facts.get(rank as usize)) else { return false };
+        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.mailbox)
+    }
+
+    /// Why the rank `left` may have left: links that it, or this rank, could not make.
+    pub fn failure(&self, left: u32) -> Option<Error> {
+        let state = self.state.lock();
+        let (group, rank, text) = state.handshake.failure(left)?;
+        Some(state.blame(group, rank, text))
+    }
+
+    /// Asks for connection groups without waiting for any: so that several communicators are connected at the same
+    /// time.
+    pub fn ask(&self, groups: &[ConnectionGroup]) -> Result<(), Error> {
+        let connectivity = self.connectivity()?;
+        for group in groups {
+            let peers = || connectivity.wiring.group_peers(self.rank, *group);
+            let (make, messages) = self.state.lock().handshake.want(*group, peers, self.now());
+            let messages = if make { self.make(*group) } else { self.messages(*group, messages) };
+            self.send(messages);
+        }
+        Ok(())
+    }
+
+    /// Connects connection groups, and gives the links of each, in the order of [`Wiring::links`], to `then`, which
+    /// says whether all is well. Groups for which `connected` is true are left out. `look` says whether the wait is
+    /// still for something; it is called now and then.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] where a peer is gone or could not make its part, [`Error::Aborted`], what `look` and `then`
+    /// give, and what the driver gives when it cannot map memory.
+    pub fn connect(
+        &self,
+        groups: &[ConnectionGroup],
+        connected: impl Fn(ConnectionGroup) -> bool,
+        look: &dyn Fn() -> Result<(), Error>,
+        mut then: impl FnMut(ConnectionGroup, &[(LinkNeed, LinkAddresses)]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.ask(groups)?;
+        let _connecting = self.lock_connecting(look)?;
+        for group in groups.iter().filter(|group| !connected(**group)) {
+            self.wait_for(*group, look)?;
+            self.state.lock().handshake.finish(*group);
+            then(*group, &self.addresses(*group)?)?;
+        }
+        Ok(())
+    }
+
+    fn lock_connecting(&self, look: &dyn Fn() -> Result<(), Error>) -> Result<MutexGuard<'_, ()>, Error> {
+        loop {
+            if let Some(connecting) = self.connecting.try_lock_for(LOOK) {
+                return Ok(connecting);
+            }
+            self.check_wait(look)?;
+        }
+    }
+
+    fn check_wait(&self, look: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
+        if self.cancel.fired() {
+            return Err(Error::Aborted);
+        }
+        look()
+    }
+
+    fn wait_for(&self, group: ConnectionGroup, look: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
+        let start = Instant::now();
+        let mut notice = start + NOTICE;
+        loop {
+            let mut state = self.state.lock();
+            let missing = match state.handshake.standing(group) {
+                Standing::Complete => return Ok(()),
+                Standing::Failed(rank, text) => return Err(state.blame(group, rank, text)),
+                Standing::Missing(missing) => missing,
+            };
+            self.news.wait_until(&mut state, Instant::now() + LOOK);
+            drop(state);
+            self.check_wait(look)?;
+            if Instant::now() >= notice {
+                notice += NOTICE;
+                let (seconds, rank) = (start.elapsed().as_secs(), self.rank);
+                log::warn!("rank {rank} has waited {seconds} s for its first links with {}", ranks(&missing));
+            }
+        }
+    }
+
+    /// Makes all parts of a connection group usable for kernels; its links in the order of [`Wiring::links`].
+    fn addresses(&self, group: ConnectionGroup) -> Result<Vec<(LinkNeed, LinkAddresses)>, Error> {
+        let mut connected = Vec::new();
+        for endpoint in self.endpoints(group) {
+            connected.extend(endpoint.connect()?);
+        }
+        let links = self.connectivity()?.wiring.group_links(self.rank, group).into_iter();
+        let links = links.map(|need| {
+            let addresses = connected.iter().find(|(other, _)| *other == need).copied();
+            let (from, to) = (need.id.from, need.id.to);
+            addresses
+                .ok_or_else(|| Error::Internal(format!("the link from rank {from} to rank {to} was not connected")))
+        });
+        links.collect()
+    }
+
+    /// This rank's ends of a connection group.
+    fn endpoints(&self, group: ConnectionGroup) -> Vec<Arc<dyn Endpoint>> {
+        let state = self.state.lock();
+        state.ends.get(&group).into_iter().flat_map(BTreeMap::values).map(|end| end.endpoint.clone()).collect()
+    }
+
+    /// Unmaps the peers' memory. No kernel may use it any more, and no peer may ask for anything, until all ranks have
+    /// called [`Links::forget`].
+    pub fn unmap(&self) {
+        let _connecting = self.connecting.lock();
+        let mut state = self.state.lock();
+        // What was never connected, too; and messages that are still on their way are late.
+        state.epoch += 1;
+        state.failures.clear();
+        state.handshake.restart();
+        let groups: Vec<ConnectionGroup> = state.ends.keys().copied().collect();
+        drop(state);
+        groups.into_iter().flat_map(|group| self.endpoints(group)).for_each(|endpoint| endpoint.disconnect());
+    }
+
+    /// Frees this rank's memory, which nobody has mapped any more. All connection groups can be connected anew.
+    pub fn forget(&self) {
+        let ends = std::mem::take(&mut self.state.lock().ends);
+        drop(ends);
+    }
+}
+
+impl State {
+    fn new() -> State {
+        State { handshake: Handshake::new(), epoch: 0, ends: BTreeMap::new(), failures: BTreeMap::new(), memory: None }
+    }
+
+    fn blame(&self, group: ConnectionGroup, rank: Option<u32>, text: String) -> Error {
+        match (rank, self.failures.get(&group)) {
+            (Some(rank), _) => {
+                Error::Remote { rank: Some(rank), text: format!("rank {rank} could not be linked with: {text}") }
+            }
+            (None, Some(error)) => error.clone(),
+            (None, None) => Error::Internal(text),
+        }
+    }
+}
+
+/// "rank 1", "ranks 1, 2".
+fn ranks(ranks: &[u32]) -> String {
+    let list: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list.join(", "))
+}
