@@ -1,7 +1,7 @@
 //! A rank's schedules on its device: the steps of every collective and algorithm once, the ends of links for each
 //! channel, and how a call is cut into work items that name both.
 //!
-//! * [`device_schedules`](DeviceSchedules) puts the steps together; `link_tables` says where the ends of links are,
+//! * `device_schedules` puts the steps together; `link_tables` says where the ends of links are,
 //!   `connected` which of them may be used;
 //! * [`Cut`] is a call cut into work, `goodbye` the work of a rank that leaves;
 //! * [`LaunchParameters`], [`kernel_names`] and [`kernel_number`] are what a launch needs besides.

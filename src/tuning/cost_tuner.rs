@@ -17,11 +17,7 @@ pub struct CostTuner(ByFunction<SizeTable>);
 
 /// The choice for every size of one function.
 #[derive(Clone, Debug)]
-struct SizeTable {
-    /// What it is filled for.
-    candidates: Candidates,
-    quickest: [(Algo, Proto); CLASSES],
-}
+struct SizeTable([(Algo, Proto); CLASSES]);
 
 impl CostTuner {
     /// Fills the table. `candidates` are those of calls without a selection of their own; None for functions that
@@ -33,9 +29,10 @@ impl CostTuner {
 
 impl Tuner for CostTuner {
     fn choose(&self, shape: &CallShape<'_>) -> Option<Choice> {
-        let table = self.0[shape.func as usize].as_ref().filter(|table| table.candidates == shape.candidates);
+        let table = self.0[shape.func as usize].as_ref().filter(|_| !shape.narrowed);
         let (algorithm, protocol) = match table {
             Some(table) => table.of(shape.bytes),
+            // The table does not know what the call itself selects.
             None => shape.costs().quickest()?,
         };
         Some(Choice { algorithm, protocol, channels: shape.channels() })
@@ -54,12 +51,12 @@ impl SizeTable {
         for (class, choice) in table.iter_mut().enumerate().skip(1) {
             *choice = quickest(class)?;
         }
-        Some(SizeTable { candidates, quickest: table })
+        Some(SizeTable(table))
     }
 
     /// The choice for a call of `bytes` bytes.
     fn of(&self, bytes: u64) -> (Algo, Proto) {
-        self.quickest[(u64::BITS - bytes.leading_zeros()).min(CLASSES as u32 - 1) as usize]
+        self.0[(u64::BITS - bytes.leading_zeros()).min(CLASSES as u32 - 1) as usize]
     }
 }
 
@@ -78,7 +75,8 @@ mod tests {
     }
 
     fn shape(model: &CostModel, candidates: Candidates, bytes: u64) -> CallShape<'_> {
-        CallShape { func: Func::AllReduce, bytes, candidates, max_channels: 1, selected: None, model }
+        let func = Func::AllReduce;
+        CallShape { func, bytes, candidates, max_channels: 1, selected: None, narrowed: false, model }
     }
 
     #[test]
@@ -100,15 +98,18 @@ mod tests {
         let model = model();
         let candidates = Candidates { algorithms: 1 << Algo::Ring as u8, protocols: 1 << Proto::Ll as u8 };
         let tuner = CostTuner::new(&model, 1, |_| Some(candidates));
-        let of = |candidates, bits: u32| tuner.choose(&shape(&model, candidates, 1 << bits));
+        let of = |candidates, narrowed, bits: u32| {
+            tuner.choose(&CallShape { narrowed, ..shape(&model, candidates, 1 << bits) })
+        };
         let ring = Choice { algorithm: Algo::Ring, protocol: Proto::Ll, channels: 1 };
-        assert!((0..40).all(|bits| of(candidates, bits) == Some(ring)));
+        assert!((0..40).all(|bits| of(candidates, false, bits) == Some(ring)));
         // A call's own selection is none of the table's.
         let tree = Candidates { algorithms: 1 << Algo::Tree as u8, ..candidates };
-        assert!((0..40).all(|bits| of(tree, bits) == Some(Choice { algorithm: Algo::Tree, ..ring })));
-        assert_eq!(of(Candidates { algorithms: 0, ..candidates }, 10), None);
-        let nothing = CostTuner::new(&model, 1, |_| Some(Candidates { algorithms: 0, ..candidates }));
-        assert_eq!(nothing.choose(&shape(&model, Candidates { algorithms: 0, ..candidates }, 8)), None);
+        assert!((0..40).all(|bits| of(tree, true, bits) == Some(Choice { algorithm: Algo::Tree, ..ring })));
+        let none = Candidates { algorithms: 0, ..candidates };
+        assert_eq!(of(none, true, 10), None);
+        let nothing = CostTuner::new(&model, 1, |_| Some(none));
+        assert_eq!(nothing.choose(&shape(&model, none, 8)), None);
     }
 
     #[test]

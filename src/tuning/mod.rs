@@ -106,16 +106,22 @@ impl Tuning {
     /// [`Error::Internal`] where there is no way to carry out calls of the function.
     pub fn shape(&self, func: Func, bytes: u64, selected: Option<u8>) -> Result<CallShape<'_>, Error> {
         let open = self.open(func)?;
-        if open.untold.swap(false, Ordering::Relaxed) {
+        if open.untold.load(Ordering::Relaxed) && open.untold.swap(false, Ordering::Relaxed) {
             let name = func.name();
             log::warn!("NCCL_ALGO leaves no algorithm for {name}; choosing among all that oxccl has");
         }
         // A selection is a hint: where nothing is left of it, it is as if there were none.
         let own = selected.map(|algorithms| Candidates { algorithms, ..self.agreed.filters.of(func) });
         let own = own.filter(|candidates| self.model.has_any(func, *candidates));
-        let candidates = own.unwrap_or(open.candidates);
-        let max_channels = self.agreed.channels;
-        Ok(CallShape { func, bytes, candidates, max_channels, selected, model: &self.model })
+        Ok(CallShape {
+            func,
+            bytes,
+            candidates: own.unwrap_or(open.candidates),
+            max_channels: self.agreed.channels,
+            selected,
+            narrowed: own.is_some(),
+            model: &self.model,
+        })
     }
 
     /// Chooses how a call is carried out.

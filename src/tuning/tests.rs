@@ -129,3 +129,14 @@ fn ranks_ask_for_buffers_where_it_is_worth_it_and_open() {
     // Where the filter leaves nothing, no slots are no way that it has left.
     assert!(!asks("nvls", "Simple", OFFER_BYTES, None));
 }
+
+/// The table has one choice for all sizes of as many bits; a selection is weighed for the call's own size.
+#[test]
+fn a_selection_is_weighed_at_the_calls_own_size() {
+    let filters = Filters::parse("ring", "Simple,LL").expect("filters");
+    let agreed =
+        Agreed { channels: 1, slot_bytes: 4096, halvings: 0, filters, oversubscription: 1, maps_buffers: false };
+    let tuning = Tuning::new(MachineConstants::assumed(false, 1), Arc::new(Graph::of_host(2)), agreed);
+    let protocol = |selected| choose(&tuning, Func::Broadcast, 1 << 16, selected).protocol;
+    assert_eq!([None, bit(Algo::Ring)].map(protocol), [Proto::Simple, Proto::Ll]);
+}

@@ -32,6 +32,8 @@ pub struct CallShape<'a> {
     pub max_channels: u32,
     /// The algorithms that the call's configuration selects, as bits; None where it selects none.
     pub(super) selected: Option<u8>,
+    /// The candidates follow from that selection, not from the filters alone.
+    pub(super) narrowed: bool,
     pub(super) model: &'a CostModel,
 }
 
