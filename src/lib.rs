@@ -23,6 +23,10 @@ pub mod health;
 pub mod transport;
 // Rendezvous: protocol (pure) and its sockets.
 pub mod bootstrap;
+// A rank's schedules on its device: steps, ends of links, and how calls are cut into work.
+pub mod schedules;
+// Which algorithm, protocol and how many channels a call gets; the seam of tuner plug-ins. Pure.
+pub mod tuning;
 // Schedules as data, the layouts that kernels read, the symbolic executor. Pure.
 pub mod plan;
 // The graph that schedules are compiled from. Pure.

@@ -22,7 +22,7 @@ use tree::Source;
 /// The rooms of each crate, top to bottom. A room may import itself and what stands below it.
 const ORDERS: [Order; 2] =
     [Order { root: "src/", rooms: &OXCCL_ROOMS }, Order { root: "softcuda/src/", rooms: &SOFTCUDA_ROOMS }];
-const OXCCL_ROOMS: [&str; 16] = [
+const OXCCL_ROOMS: [&str; 18] = [
     "abi",
     "group",
     "launch",
@@ -31,6 +31,8 @@ const OXCCL_ROOMS: [&str; 16] = [
     "transport",
     "plugin",
     "bootstrap",
+    "schedules",
+    "tuning",
     "plan",
     "topology",
     "proxy",
@@ -66,7 +68,8 @@ const UNSAFE_ALLOWED: [&str; 13] = [
 
 /// Parts that get time, bytes, facts and settings as arguments: a test runs ten thousand ranks of them in
 /// one process.
-const PURE: [Purity; 4] = [
+const PURE: [Purity; 5] = [
+    Purity { path: "src/tuning/", except: &[], forbidden: &PURE_FORBIDS },
     Purity { path: "src/plan/", except: &[], forbidden: &PURE_FORBIDS },
     Purity { path: "src/topology/", except: &["src/topology/detect/"], forbidden: &PURE_FORBIDS },
     Purity { path: "src/bootstrap/protocol/", except: &[], forbidden: &PURE_FORBIDS },

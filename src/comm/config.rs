@@ -7,10 +7,10 @@ mod tests;
 
 pub use fields::{Config, Given, Request};
 
-use super::selection;
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
 use crate::plan::call::Func;
+use crate::tuning::selection;
 
 /// `NCCL_CONFIG_UNDEF_INT`: the field is not set.
 pub const UNDEF: i32 = i32::MIN;

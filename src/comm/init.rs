@@ -8,17 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::config::VERSION;
 use super::links::comms_on;
-use super::schedules::{self, Schedules};
-use super::settings::{self, Settings};
-use super::{Comm, ItemStore, Order, Parts, Registrations, State, arena, flight_recorder};
+use super::settings::Settings;
+use super::{Comm, ItemStore, Order, Parts, Registrations, State, arena, flight_recorder, peers};
 use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
 use crate::device::{self, HostFlag, Kernels, Use};
 use crate::error::Error;
 use crate::health::flight_recorder::PART_BYTES;
 use crate::log::{Place, lines};
 use crate::plan::wiring::Wiring;
+use crate::schedules::{self, LaunchParameters, Schedules};
 use crate::sys::{self, HostFacts};
+use crate::topology::Graph;
 use crate::transport::{self, Links, PeerFacts, Probe, Unconnected};
+use crate::tuning::{self, Agreed, MachineConstants, Tuning};
 
 /// The `graphUsageMode` for several graphs of a communicator, and for calls besides.
 pub(super) const MIXED_GRAPHS: i32 = 2;
@@ -212,14 +214,17 @@ impl Comm {
         timings: &mut Timings,
     ) -> Result<Parts, Error> {
         let peers = read_facts(bootstrap)?;
-        settings::check_devices(&peers, self.rank, settings.multi_rank_device)?;
-        let mut agreed = settings::agree(&peers);
+        peers::check_devices(&peers, self.rank, settings.multi_rank_device)?;
+        let mut agreed = peers::agree(&peers);
         let wired = self.probe(bootstrap, &peers, &mut agreed)?;
         let me = &peers[self.rank as usize];
         let wiring = wired.as_ref().map(|(_, wiring, _)| wiring);
-        let schedules = Schedules::upload(&self.context, me, &peers, agreed, wiring, &self.ledger)?;
+        let (channels, slot_bytes) = (agreed.channels, agreed.slot_bytes);
+        let schedules = Schedules::upload(&self.context, self.rank, channels, slot_bytes, wiring, &self.ledger)?;
+        let tuning = self.tuning(agreed, wiring);
+        let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
         let recorder = links.as_ref().and_then(|links| flight_recorder::share(me, &peers, links));
-        let mappable = recorder.as_ref().filter(|_| schedules.offers());
+        let mappable = recorder.as_ref().filter(|_| tuning.offers_buffers());
         let registrations = mappable.map(|recorder| Registrations::new(&self.context, &peers, recorder)).transpose()?;
         let bytes = [
             HostFlag::BYTES,
@@ -234,6 +239,8 @@ impl Comm {
         links.iter().for_each(|links| self.hook(links));
         let parts = Parts {
             kernels,
+            tuning,
+            launch: LaunchParameters::choose(self.context.driver(), local),
             schedules,
             items: ItemStore::new(&self.context, &self.ledger),
             recorder,
@@ -254,12 +261,19 @@ impl Comm {
         Ok(parts)
     }
 
+    /// How collectives over some links are carried out.
+    fn tuning(&self, agreed: Agreed, wiring: Option<&Wiring>) -> Tuning {
+        let machine = MachineConstants::assumed(self.context.driver().is_software(), agreed.oversubscription);
+        let graph = wiring.map_or_else(|| Arc::new(Graph::of_host(self.nranks)), |wiring| wiring.graph().clone());
+        Tuning::new(machine, graph, agreed)
+    }
+
     fn facts(&self, settings: &Settings, links: Option<&Links>) -> Result<PeerFacts, Error> {
-        let halvings = settings::halvings(comms_on(self.device));
+        let halvings = tuning::halvings(comms_on(self.device));
         Ok(PeerFacts {
             rank: self.rank,
             host: HostFacts::read(settings.host_id.as_deref()),
-            process: settings::process_number(),
+            process: peers::process_number(),
             device: self.device,
             context: self.context.key().0 as u64,
             uuid: self.facts.uuid,
@@ -287,20 +301,19 @@ impl Comm {
         &self,
         bootstrap: &mut Bootstrap,
         peers: &[PeerFacts],
-        agreed: &mut settings::Agreed,
+        agreed: &mut Agreed,
     ) -> Result<Option<(Probe, Wiring, Vec<PeerFacts>)>, Error> {
         if self.nranks == 1 {
             return Ok(None);
         }
-        let wiring =
-            |agreed: &settings::Agreed| schedules::wiring(self.nranks, agreed, self.context.driver().is_software());
+        let wiring = |agreed: &Agreed| agreed.wiring(self.nranks, self.context.driver().is_software());
         let first = self.probe_once(bootstrap, peers);
         let (culprit, verdict) = match judge(bootstrap, first, true)? {
             Ok(probe) => return Ok(Some((probe, wiring(agreed)?, peers.to_vec()))),
             Err(failed) => failed,
         };
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({}); using shared host memory", verdict.text);
-        settings::without_peer_memory(agreed);
+        peers::without_peer_memory(agreed);
         let peers: Vec<PeerFacts> =
             peers.iter().map(|facts| PeerFacts { p2p_disabled: true, ..facts.clone() }).collect();
         let second = self.probe_once(bootstrap, &peers);

@@ -4,8 +4,9 @@ use std::sync::{Arc, Weak};
 
 use super::{Comm, arena};
 use crate::error::Error;
-use crate::plan::layout::kernel_error;
-use crate::transport::{ConnectionGroup, Hooks, Links};
+use crate::plan::layout::{LINK_MOVED, LinkEnd, kernel_error};
+use crate::plan::wiring::LinkNeed;
+use crate::transport::{ConnectionGroup, Hooks, LinkAddresses, Links};
 
 impl Comm {
     /// Asks the peers for connection groups of links, and waits for nobody.
@@ -27,7 +28,7 @@ impl Comm {
         let (schedules, links) = (&parts.schedules, self.links()?);
         let connected = |group| schedules.is_connected(group);
         let look = || self.check_usable(busy);
-        let result = links.connect(groups, connected, &look, |group, ends| schedules.connect(group, ends));
+        let result = links.connect(groups, connected, &look, |group, ends| schedules.connect(group, &link_ends(ends)));
         // A peer that is gone may have gone for a reason that is known here.
         let result = result.map_err(|error| look().err().unwrap_or(error));
         result.inspect_err(|error| self.lose_links(links, error))
@@ -76,6 +77,16 @@ impl Comm {
             links.tell_leaving();
         }
     }
+}
+
+/// The ends of links as kernels read them, before their first use.
+fn link_ends(links: &[(LinkNeed, LinkAddresses)]) -> Vec<LinkEnd> {
+    let end = |(_, at): &(LinkNeed, LinkAddresses)| {
+        let (slots, posted, consumed) = (at.slots, at.posted, at.consumed);
+        let peer = if at.moved { at.peer | LINK_MOVED } else { at.peer };
+        LinkEnd { slots, posted, consumed, slot_bytes: at.slot_bytes, peer, ..LinkEnd::default() }
+    };
+    links.iter().map(end).collect()
 }
 
 /// Live communicators of a device in this process.

@@ -5,9 +5,8 @@ mod background;
 pub mod config;
 mod context;
 mod derivations;
-mod device_schedules;
+mod devices;
 pub mod family;
-mod filter;
 mod flight_recorder;
 mod graphs;
 pub mod handover;
@@ -17,10 +16,9 @@ pub mod jobs;
 mod links;
 mod ops;
 mod order;
+mod peers;
 mod registration;
 mod revoke;
-mod schedules;
-pub mod selection;
 mod settings;
 mod suspend;
 mod teardown;
@@ -38,8 +36,10 @@ use crate::health::FlightRecorder;
 use crate::log::lines::CommLine;
 use crate::log::{FirstFailure, Place, first_failure};
 use crate::plan::layout::kernel_error;
+use crate::schedules::{LaunchParameters, Schedules};
 use crate::sys;
 use crate::transport::{ConnectionGroup, Links, PeerFacts, Probe};
+use crate::tuning::Tuning;
 
 use background::Background;
 use derivations::Derivations;
@@ -48,14 +48,14 @@ use graphs::Graphs;
 use watch::Watch;
 
 pub use config::Config;
+pub use devices::{check_device_list, first_devices};
 pub use graphs::{Captured, settle as settle_graphs};
 pub use init::report_failure;
 pub use items::{ItemStore, Lent};
 pub use ops::{Operators, check_destroyable};
 pub use order::Order;
 pub use registration::{Registrations, memory_freed};
-pub use schedules::{Ask, Cut, Half, Offered, Schedules, WaitPolicy, kernel_number};
-pub use settings::{check_device_list, first_devices, unique_id};
+pub use settings::unique_id;
 pub use suspend::{MemoryStat, check_managed};
 pub use teardown::free_ended;
 
@@ -158,6 +158,10 @@ pub struct Comm {
 pub struct Parts {
     /// The kernels of the device.
     pub kernels: Arc<Kernels>,
+    /// How collectives are carried out.
+    pub tuning: Tuning,
+    /// What all launches have in common.
+    pub launch: LaunchParameters,
     /// Steps and links on the device.
     pub schedules: Schedules,
     /// Work items that do not fit a launch's argument.

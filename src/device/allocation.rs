@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
+use cudarc::driver::sys::{CUipcMemHandle, CUmemorytype, CUpointer_attribute};
 use parking_lot::Mutex;
 
 use super::context::Context;
 use super::driver::{Driver, IpcMemHandle};
 use crate::error::Error;
 
-/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`, and its value `CU_MEMORYTYPE_DEVICE`.
-const ATTRIBUTE_MEMORY_TYPE: (c_int, c_uint) = (2, 2);
-/// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: no two allocations of a process ever have the same.
-const ATTRIBUTE_BUFFER_ID: c_int = 7;
-/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
-const ATTRIBUTE_DEVICE: c_int = 9;
+const MEMORY_TYPE: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+/// The memory type of memory on a device.
+const DEVICE_MEMORY: c_uint = CUmemorytype::CU_MEMORYTYPE_DEVICE as c_uint;
+/// No two allocations of a process ever have the same.
+const BUFFER_ID: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID;
+const DEVICE_ORDINAL: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
 
 /// A device allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,16 +30,16 @@ pub struct Allocation {
 }
 
 /// An integer attribute of an address; none where the driver does not know the address.
-fn attribute<T: Default>(driver: &Driver, number: c_int, address: u64) -> Option<T> {
+fn attribute<T: Default>(driver: &Driver, which: CUpointer_attribute, address: u64) -> Option<T> {
     let mut value = T::default();
     // SAFETY: the callers name attributes of the size of their type; the pointer is to a live value of it.
-    let code = unsafe { (driver.table.pointer_attribute)((&raw mut value).cast::<c_void>(), number, address) };
+    let code = unsafe { (driver.table.pointer_attribute)((&raw mut value).cast::<c_void>(), which, address) };
     driver.check("cuPointerGetAttribute", code).is_ok().then_some(value)
 }
 
 /// The number of the allocation that an address is in; none where it is in none.
 pub fn buffer_id(context: &Context, address: u64) -> Option<u64> {
-    attribute(context.driver(), ATTRIBUTE_BUFFER_ID, address)
+    attribute(context.driver(), BUFFER_ID, address)
 }
 
 impl Allocation {
@@ -48,8 +49,8 @@ impl Allocation {
     /// What the driver gives where it has lost the context.
     pub fn at(context: &Context, address: u64) -> Result<Option<Allocation>, Error> {
         let driver = context.driver();
-        let here = attribute(driver, ATTRIBUTE_MEMORY_TYPE.0, address) == Some(ATTRIBUTE_MEMORY_TYPE.1)
-            && attribute(driver, ATTRIBUTE_DEVICE, address) == Some(context.device());
+        let here = attribute(driver, MEMORY_TYPE, address) == Some(DEVICE_MEMORY)
+            && attribute(driver, DEVICE_ORDINAL, address) == Some(context.device());
         let Some(id) = buffer_id(context, address).filter(|_| here) else { return Ok(None) };
         let _entered = context.enter()?;
         let (mut base, mut bytes) = (0u64, 0usize);
@@ -66,10 +67,10 @@ impl Allocation {
     pub fn export(&self, context: &Context) -> Result<IpcMemHandle, Error> {
         let _entered = context.enter()?;
         let driver = context.driver();
-        let mut handle = IpcMemHandle([0; 64]);
+        let mut handle = CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the pointer is to a live handle; the driver checks the address.
         driver.check("cuIpcGetMemHandle", unsafe { (driver.table.ipc_get)(&mut handle, self.base) })?;
-        Ok(handle)
+        Ok(handle.into())
     }
 }
 
@@ -134,7 +135,7 @@ pub fn free(address: u64) -> Result<(), Error> {
         None => {
             let mut device: c_int = 0;
             // SAFETY: the pointer is to a live integer, which is what this attribute takes.
-            let code = unsafe { (driver.table.pointer_attribute)((&raw mut device).cast(), ATTRIBUTE_DEVICE, address) };
+            let code = unsafe { (driver.table.pointer_attribute)((&raw mut device).cast(), DEVICE_ORDINAL, address) };
             driver.check("cuPointerGetAttribute", code)?;
             Context::retain(device)?
         }

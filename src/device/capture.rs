@@ -4,21 +4,23 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use cudarc::driver::sys::{CUgraph, CUresult, CUstreamCaptureStatus, CUuserObject_flags, CUuserObjectRetain_flags};
+
 use super::context::Context;
 use super::driver::{Driver, GraphTable};
 use super::image::Stream;
 use crate::error::Error;
 
-/// `CU_STREAM_CAPTURE_STATUS_NONE`: what the stream is given is carried out.
-const NOT_CAPTURING: c_int = 0;
-/// `CU_STREAM_CAPTURE_STATUS_INVALIDATED`: nothing will come of the capture.
-const INVALIDATED: c_int = 2;
-/// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`, which calls give that would add to such a capture.
-const CAPTURE_INVALIDATED: c_int = 901;
-/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`: the only way there is; nobody may wait for the destructor by CUDA's means.
-const NO_DESTRUCTOR_SYNC: c_uint = 1;
-/// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes over the reference that its maker has.
-const MOVE_REFERENCE: c_uint = 1;
+/// What the stream is given is carried out.
+const NOT_CAPTURING: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint;
+/// Nothing will come of the capture.
+const INVALIDATED: c_uint = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED as c_uint;
+/// What calls give that would add to such a capture.
+const CAPTURE_INVALIDATED: c_int = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED as c_int;
+/// The only way there is: nobody may wait for the destructor by CUDA's means.
+const NO_DESTRUCTOR_SYNC: c_uint = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as c_uint;
+/// The graph takes over the reference that its maker has.
+const MOVE_REFERENCE: c_uint = CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as c_uint;
 
 /// What a graph keeps alive.
 pub trait Kept: Send + Sync + 'static {
@@ -32,7 +34,7 @@ pub trait Kept: Send + Sync + 'static {
 pub struct Capture {
     driver: &'static Driver,
     id: u64,
-    graph: *mut c_void,
+    graph: CUgraph,
 }
 
 impl Capture {
@@ -83,7 +85,7 @@ impl Capture {
         let data = Arc::into_raw(thing).cast_mut().cast::<c_void>();
         let mut object = null_mut();
         // SAFETY: the pointer is to a live variable; the destructor takes what `into_raw` has given, once.
-        let code = unsafe { (table.object_create)(&mut object, data, gone::<T>, 1, NO_DESTRUCTOR_SYNC) };
+        let code = unsafe { (table.object_create)(&mut object, data, Some(gone::<T>), 1, NO_DESTRUCTOR_SYNC) };
         self.driver.check("cuUserObjectCreate", code).inspect_err(|_| {
             // SAFETY: there is no object that would ever call the destructor.
             drop(unsafe { Arc::from_raw(data.cast::<T>()) });
@@ -109,7 +111,7 @@ unsafe extern "C" fn gone<T: Kept>(data: *mut c_void) {
 /// The functions for captures.
 ///
 /// # Errors
-/// [`Error::InvalidUsage`] where the driver lacks them (spec §7).
+/// [`Error::InvalidUsage`] where the driver lacks them: it is older than CUDA 11.3.
 pub(super) fn table(driver: &Driver) -> Result<&GraphTable, Error> {
     driver.graphs.as_ref().ok_or_else(|| {
         let version = driver.version();

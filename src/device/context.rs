@@ -1,29 +1,29 @@
 //! Devices and contexts: the primary ones, and those that programs make.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cudarc::driver::sys::{
+    CUcontext, CUdevice_P2PAttribute, CUdevice_attribute, CUevent, CUresult, CUstream, CUstream_flags,
+    CUstreamCaptureMode, CUuuid,
+};
 use parking_lot::Mutex;
 
 use super::driver::{CONTEXT_IS_DESTROYED, Driver, PEER_ACCESS_ALREADY_ENABLED, SUCCESS};
 use super::image::Stream;
 use crate::error::Error;
 
-/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
-const ATTRIBUTE_CAPABILITY: (c_int, c_int) = (75, 76);
-/// `CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED`.
-const PEER_ATTRIBUTE_NATIVE_ATOMICS: c_int = 3;
-/// `CUDA_ERROR_DEINITIALIZED`: the driver is shutting down.
-const DEINITIALIZED: c_int = 4;
-/// What drivers say where a context is gone: besides, `CUDA_ERROR_INVALID_CONTEXT`.
-const GONE: [c_int; 3] = [CONTEXT_IS_DESTROYED, DEINITIALIZED, 201];
-/// `CU_STREAM_NON_BLOCKING`.
-const STREAM_NON_BLOCKING: c_uint = 1;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls that a capture of another kind would forbid are allowed.
-const CAPTURE_MODE_RELAXED: c_int = 2;
+/// The driver is shutting down.
+const DEINITIALIZED: c_int = CUresult::CUDA_ERROR_DEINITIALIZED as c_int;
+/// What drivers say where a context is gone.
+const GONE: [c_int; 3] = [CONTEXT_IS_DESTROYED, DEINITIALIZED, CUresult::CUDA_ERROR_INVALID_CONTEXT as c_int];
+/// A stream that does not wait for the default stream.
+const STREAM_NON_BLOCKING: c_uint = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+/// Calls that a capture of another kind would forbid are allowed.
+const CAPTURE_MODE_RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
 
 /// The number of CUDA devices that this process sees.
 pub fn device_count() -> Result<i32, Error> {
@@ -35,7 +35,7 @@ pub fn device_count() -> Result<i32, Error> {
 }
 
 /// The calling thread's current context; NULL where there is none.
-fn current(driver: &Driver) -> Result<*mut c_void, Error> {
+fn current(driver: &Driver) -> Result<CUcontext, Error> {
     let mut context = null_mut();
     // SAFETY: the pointer is to a live variable.
     driver.check("cuCtxGetCurrent", unsafe { (driver.table.ctx_current)(&mut context) })?;
@@ -48,6 +48,14 @@ fn device_of_current(driver: &Driver) -> Result<i32, Error> {
     // SAFETY: a context is current; the pointer is to a live integer.
     driver.check("cuCtxGetDevice", unsafe { (driver.table.ctx_device)(&mut device) })?;
     Ok(device)
+}
+
+/// The driver's uuid of a device.
+fn uuid(driver: &Driver, device: i32) -> Result<[u8; 16], Error> {
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: the pointer is to a live uuid.
+    driver.check("cuDeviceGetUuid", unsafe { (driver.table.device_uuid)(&mut uuid, device) })?;
+    Ok(uuid.bytes.map(|byte| byte as u8))
 }
 
 /// What other ranks need to know about a device.
@@ -69,14 +77,14 @@ pub type ContextKey = (usize, Option<u64>);
 pub struct Context {
     driver: &'static Driver,
     device: i32,
-    raw: *mut c_void,
+    raw: CUcontext,
     primary: bool,
     /// The driver's number of the context, which no other one ever has; none where the driver has no numbers.
     number: Option<u64>,
     /// It was found to be gone.
     gone: AtomicBool,
     // Not blocking: set-up must not wait for the default stream, where a kernel may wait for a peer.
-    setup: *mut c_void,
+    setup: CUstream,
 }
 
 // SAFETY: a CUcontext may be used from any thread; the driver serialises access to it.
@@ -124,7 +132,7 @@ impl Context {
     }
 
     /// A context of a device, which is retained where it is the primary one.
-    fn at(driver: &'static Driver, device: i32, raw: *mut c_void) -> Result<Arc<Context>, Error> {
+    fn at(driver: &'static Driver, device: i32, raw: CUcontext) -> Result<Arc<Context>, Error> {
         let (mut flags, mut active) = (0, 0);
         // SAFETY: the pointers are to live integers; the ordinal is the driver's own.
         let code = unsafe { (driver.table.primary_state)(device, &mut flags, &mut active) };
@@ -141,7 +149,7 @@ impl Context {
     }
 
     /// Takes over a context; one that is `primary` has been retained.
-    fn open(driver: &'static Driver, device: i32, raw: *mut c_void, primary: bool) -> Result<Arc<Context>, Error> {
+    fn open(driver: &'static Driver, device: i32, raw: CUcontext, primary: bool) -> Result<Arc<Context>, Error> {
         let (number, gone) = (None, AtomicBool::new(false));
         // From here on the drop releases it.
         let mut context = Context { driver, device, raw, primary, number, gone, setup: null_mut() };
@@ -249,7 +257,7 @@ impl Context {
     }
 
     /// The ordinal of the device of a context.
-    fn device_of(&self, context: *mut c_void) -> Option<i32> {
+    fn device_of(&self, context: CUcontext) -> Option<i32> {
         // SAFETY: the driver checks the context.
         if unsafe { (self.driver.table.ctx_push)(context) } != SUCCESS {
             return None;
@@ -347,27 +355,27 @@ impl Context {
     /// Records an event of the user's on a stream of the user's. The context must be current.
     pub fn record_user_event(&self, event: usize, stream: Stream) -> Result<(), Error> {
         // SAFETY: the driver checks both handles.
-        let code = unsafe { (self.driver.table.event_record)(event as *mut c_void, stream.raw()) };
+        let code = unsafe { (self.driver.table.event_record)(event as CUevent, stream.raw()) };
         self.driver.check("cuEventRecord", code)
     }
 
     /// The facts of this context's device that peers compare.
     pub fn facts(&self) -> Result<DeviceFacts, Error> {
-        let mut uuid = [0; 16];
-        // SAFETY: the pointer is to 16 live bytes.
-        self.driver.check("cuDeviceGetUuid", unsafe { (self.driver.table.device_uuid)(&mut uuid, self.device) })?;
+        let uuid = uuid(self.driver, self.device)?;
         Ok(DeviceFacts { uuid, bus_id: self.bus_id()?, capability: self.capability()? })
     }
 
     /// The device's compute capability, major × 10 + minor.
     pub(super) fn capability(&self) -> Result<i32, Error> {
-        Ok(self.attribute(ATTRIBUTE_CAPABILITY.0)? * 10 + self.attribute(ATTRIBUTE_CAPABILITY.1)?)
+        let major = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok(major * 10 + minor)
     }
 
-    pub(super) fn attribute(&self, number: c_int) -> Result<i32, Error> {
+    pub(super) fn attribute(&self, which: CUdevice_attribute) -> Result<i32, Error> {
         let mut value = 0;
         // SAFETY: the pointer is to a live integer.
-        let code = unsafe { (self.driver.table.device_attribute)(&mut value, number, self.device) };
+        let code = unsafe { (self.driver.table.device_attribute)(&mut value, which, self.device) };
         self.driver.check("cuDeviceGetAttribute", code)?;
         Ok(value)
     }
@@ -396,12 +404,11 @@ impl Context {
     /// The uuids of the devices of this process that this device reaches over NVLink, its own included. What tells is
     /// that atomics of one work in the memory of the other, which PCIe cannot do between devices.
     pub fn linked(&self) -> Result<Vec<[u8; 16]>, Error> {
+        let atomics = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
         self.peers(|other| {
             let mut yes = 0;
             // SAFETY: the pointer is to a live integer; both ordinals are in range.
-            let code = unsafe {
-                (self.driver.table.peer_attribute)(&mut yes, PEER_ATTRIBUTE_NATIVE_ATOMICS, self.device, other)
-            };
+            let code = unsafe { (self.driver.table.peer_attribute)(&mut yes, atomics, self.device, other) };
             // A driver that cannot say does not vouch for it.
             Ok(code == SUCCESS && yes != 0)
         })
@@ -414,10 +421,7 @@ impl Context {
             if other != self.device && !question(other)? {
                 continue;
             }
-            let mut uuid = [0; 16];
-            // SAFETY: the pointer is to 16 live bytes.
-            self.driver.check("cuDeviceGetUuid", unsafe { (self.driver.table.device_uuid)(&mut uuid, other) })?;
-            uuids.push(uuid);
+            uuids.push(uuid(self.driver, other)?);
         }
         Ok(uuids)
     }
@@ -458,8 +462,8 @@ impl Drop for Context {
 static PRIMARIES: Mutex<BTreeMap<i32, usize>> = Mutex::new(BTreeMap::new());
 
 /// Retains a device's primary context.
-fn retain_primary(driver: &Driver, device: i32) -> Result<*mut c_void, Error> {
-    let mut raw: *mut c_void = null_mut();
+fn retain_primary(driver: &Driver, device: i32) -> Result<CUcontext, Error> {
+    let mut raw: CUcontext = null_mut();
     // SAFETY: the pointer is to a live variable; the driver checks the ordinal.
     driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.table.primary_retain)(&mut raw, device) })?;
     PRIMARIES.lock().insert(device, raw.addr());
@@ -467,14 +471,14 @@ fn retain_primary(driver: &Driver, device: i32) -> Result<*mut c_void, Error> {
 }
 
 /// The device of which a context is the primary one, as far as it was seen.
-fn primary_device(context: *mut c_void) -> Option<i32> {
+fn primary_device(context: CUcontext) -> Option<i32> {
     PRIMARIES.lock().iter().find(|(_, raw)| **raw == context.addr()).map(|(device, _)| *device)
 }
 
 /// A context that is current; dropping the guard restores what was current before.
 pub struct Entered<'a> {
     context: &'a Context,
-    capture_mode: Option<c_int>,
+    capture_mode: Option<c_uint>,
 }
 
 impl Drop for Entered<'_> {

@@ -1,12 +1,19 @@
 //! The CUDA driver, found at run time: a table of the functions that this library calls.
 //!
 //! The library never links to CUDA. It takes the `libcuda.so.1` that is already in the process, where
-//! there is one, so that it always talks to the driver that the application talks to. Results are
-//! plain integers: a newer driver may return codes that no enum of ours knows.
+//! there is one, so that it always talks to the driver that the application talks to. Structures, handles and
+//! numbers are those of cudarc, which has them from NVIDIA's headers; of its functions none is used. What a
+//! driver returns is a plain integer: a newer one may give codes that no enum knows.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
+    CUfunction_attribute, CUgraph, CUgraphNode, CUhostFn, CUipcMemHandle, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmodule, CUpointer_attribute, CUresult, CUstream, CUuserObject, CUuuid,
+};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
 use crate::error::Error;
@@ -14,25 +21,36 @@ use crate::sys;
 
 /// The driver's soname; the only name that is tried, so that a toolkit's stub library never wins.
 const SONAME: &str = "libcuda.so.1";
-/// `CUDA_SUCCESS`.
-pub const SUCCESS: c_int = 0;
-/// `CUDA_ERROR_OUT_OF_MEMORY`: the device has no memory left.
-pub const OUT_OF_MEMORY: c_int = 2;
-/// `CUDA_ERROR_NO_BINARY_FOR_GPU`: an image has no code for the device.
-pub(super) const NO_BINARY_FOR_GPU: c_int = 209;
-/// `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
-pub(super) const CONTEXT_IS_DESTROYED: c_int = 709;
-/// `CUDA_ERROR_NOT_READY`: not an error, the queried work is still running.
-pub const NOT_READY: c_int = 600;
-/// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`: harmless.
-pub const PEER_ACCESS_ALREADY_ENABLED: c_int = 704;
-/// `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`.
-pub const HOST_MEMORY_ALREADY_REGISTERED: c_int = 712;
+/// The call has done what it was to do.
+pub(super) const SUCCESS: c_int = CUresult::CUDA_SUCCESS as c_int;
+/// The device has no memory left.
+pub const OUT_OF_MEMORY: c_int = CUresult::CUDA_ERROR_OUT_OF_MEMORY as c_int;
+/// An image has no code for the device.
+pub(super) const NO_BINARY_FOR_GPU: c_int = CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as c_int;
+/// The context was destroyed, or is a primary one that was reset.
+pub(super) const CONTEXT_IS_DESTROYED: c_int = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as c_int;
+/// Not an error: the queried work is still running.
+pub(super) const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
+/// Harmless.
+pub(super) const PEER_ACCESS_ALREADY_ENABLED: c_int = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as c_int;
+/// Somebody else has registered it.
+pub(super) const HOST_MEMORY_ALREADY_REGISTERED: c_int = CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED as c_int;
 
-/// An inter-process memory handle (`CUipcMemHandle`): 64 opaque bytes.
+/// An inter-process memory handle (`CUipcMemHandle`) as the bytes that ranks send each other.
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
 pub struct IpcMemHandle(pub [u8; 64]);
+
+impl From<CUipcMemHandle> for IpcMemHandle {
+    fn from(handle: CUipcMemHandle) -> IpcMemHandle {
+        IpcMemHandle(handle.reserved.map(|byte| byte as u8))
+    }
+}
+
+impl From<IpcMemHandle> for CUipcMemHandle {
+    fn from(handle: IpcMemHandle) -> CUipcMemHandle {
+        CUipcMemHandle { reserved: handle.0.map(|byte| byte as c_char) }
+    }
+}
 
 /// Declares the function table and how it is filled; a missing symbol is reported by its name.
 macro_rules! driver_table {
@@ -74,85 +92,92 @@ driver_table! {
     fn init = "cuInit"(c_uint);
     fn driver_version = "cuDriverGetVersion"(*mut c_int);
     fn device_count = "cuDeviceGetCount"(*mut c_int);
-    fn device_uuid = "cuDeviceGetUuid"(*mut [u8; 16], c_int);
-    fn device_bus_id = "cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
-    fn device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_int, c_int);
-    fn can_access_peer = "cuDeviceCanAccessPeer"(*mut c_int, c_int, c_int);
-    fn peer_attribute = "cuDeviceGetP2PAttribute"(*mut c_int, c_int, c_int, c_int);
-    fn primary_retain = "cuDevicePrimaryCtxRetain"(*mut *mut c_void, c_int);
-    fn primary_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
-    fn primary_state = "cuDevicePrimaryCtxGetState"(c_int, *mut c_uint, *mut c_int);
-    fn ctx_current = "cuCtxGetCurrent"(*mut *mut c_void);
-    fn ctx_push = "cuCtxPushCurrent_v2"(*mut c_void);
-    fn ctx_pop = "cuCtxPopCurrent_v2"(*mut *mut c_void);
-    fn ctx_device = "cuCtxGetDevice"(*mut c_int);
-    fn enable_peer = "cuCtxEnablePeerAccess"(*mut c_void, c_uint);
-    fn mem_alloc = "cuMemAlloc_v2"(*mut u64, usize);
-    fn mem_free = "cuMemFree_v2"(u64);
-    fn address_range = "cuMemGetAddressRange_v2"(*mut u64, *mut usize, u64);
+    fn device_uuid = "cuDeviceGetUuid"(*mut CUuuid, CUdevice);
+    fn device_bus_id = "cuDeviceGetPCIBusId"(*mut c_char, c_int, CUdevice);
+    fn device_attribute = "cuDeviceGetAttribute"(*mut c_int, CUdevice_attribute, CUdevice);
+    fn can_access_peer = "cuDeviceCanAccessPeer"(*mut c_int, CUdevice, CUdevice);
+    fn peer_attribute = "cuDeviceGetP2PAttribute"(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice);
+    fn primary_retain = "cuDevicePrimaryCtxRetain"(*mut CUcontext, CUdevice);
+    fn primary_release = "cuDevicePrimaryCtxRelease_v2"(CUdevice);
+    fn primary_state = "cuDevicePrimaryCtxGetState"(CUdevice, *mut c_uint, *mut c_int);
+    fn ctx_current = "cuCtxGetCurrent"(*mut CUcontext);
+    fn ctx_push = "cuCtxPushCurrent_v2"(CUcontext);
+    fn ctx_pop = "cuCtxPopCurrent_v2"(*mut CUcontext);
+    fn ctx_device = "cuCtxGetDevice"(*mut CUdevice);
+    fn enable_peer = "cuCtxEnablePeerAccess"(CUcontext, c_uint);
+    fn mem_alloc = "cuMemAlloc_v2"(*mut CUdeviceptr, usize);
+    fn mem_free = "cuMemFree_v2"(CUdeviceptr);
+    fn address_range = "cuMemGetAddressRange_v2"(*mut CUdeviceptr, *mut usize, CUdeviceptr);
     fn host_register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
     fn host_unregister = "cuMemHostUnregister"(*mut c_void);
-    fn host_pointer = "cuMemHostGetDevicePointer_v2"(*mut u64, *mut c_void, c_uint);
-    fn copy_to_device = "cuMemcpyHtoDAsync_v2"(u64, *const c_void, usize, *mut c_void);
-    fn copy_to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, u64, usize, *mut c_void);
-    fn copy_async = "cuMemcpyDtoDAsync_v2"(u64, u64, usize, *mut c_void);
-    fn set_bytes = "cuMemsetD8Async"(u64, u8, usize, *mut c_void);
-    fn ipc_get = "cuIpcGetMemHandle"(*mut IpcMemHandle, u64);
-    fn ipc_open = "cuIpcOpenMemHandle_v2"(*mut u64, IpcMemHandle, c_uint);
-    fn ipc_close = "cuIpcCloseMemHandle"(u64);
-    fn pointer_attribute = "cuPointerGetAttribute"(*mut c_void, c_int, u64);
-    fn stream_context = "cuStreamGetCtx"(*mut c_void, *mut *mut c_void);
-    fn stream_wait = "cuStreamWaitEvent"(*mut c_void, *mut c_void, c_uint);
-    fn stream_capturing = "cuStreamIsCapturing"(*mut c_void, *mut c_int);
-    fn capture_mode = "cuThreadExchangeStreamCaptureMode"(*mut c_int);
-    fn stream_create = "cuStreamCreate"(*mut *mut c_void, c_uint);
-    fn stream_destroy = "cuStreamDestroy_v2"(*mut c_void);
-    fn stream_sync = "cuStreamSynchronize"(*mut c_void);
-    fn event_create = "cuEventCreate"(*mut *mut c_void, c_uint);
-    fn event_destroy = "cuEventDestroy_v2"(*mut c_void);
-    fn event_record = "cuEventRecord"(*mut c_void, *mut c_void);
-    fn event_query = "cuEventQuery"(*mut c_void);
-    fn event_sync = "cuEventSynchronize"(*mut c_void);
-    fn module_load = "cuModuleLoadData"(*mut *mut c_void, *const c_void);
-    fn module_unload = "cuModuleUnload"(*mut c_void);
-    fn function_attribute = "cuFuncGetAttribute"(*mut c_int, c_int, *mut c_void);
-    fn module_function = "cuModuleGetFunction"(*mut *mut c_void, *mut c_void, *const c_char);
-    fn launch = "cuLaunchKernel"(*mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void, *mut *mut c_void);
+    fn host_pointer = "cuMemHostGetDevicePointer_v2"(*mut CUdeviceptr, *mut c_void, c_uint);
+    fn copy_to_device = "cuMemcpyHtoDAsync_v2"(CUdeviceptr, *const c_void, usize, CUstream);
+    fn copy_to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream);
+    fn copy_async = "cuMemcpyDtoDAsync_v2"(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    fn set_bytes = "cuMemsetD8Async"(CUdeviceptr, u8, usize, CUstream);
+    fn ipc_get = "cuIpcGetMemHandle"(*mut CUipcMemHandle, CUdeviceptr);
+    fn ipc_open = "cuIpcOpenMemHandle_v2"(*mut CUdeviceptr, CUipcMemHandle, c_uint);
+    fn ipc_close = "cuIpcCloseMemHandle"(CUdeviceptr);
+    fn pointer_attribute = "cuPointerGetAttribute"(*mut c_void, CUpointer_attribute, CUdeviceptr);
+    fn stream_context = "cuStreamGetCtx"(CUstream, *mut CUcontext);
+    fn stream_wait = "cuStreamWaitEvent"(CUstream, CUevent, c_uint);
+    fn stream_capturing = "cuStreamIsCapturing"(CUstream, *mut c_uint);
+    fn capture_mode = "cuThreadExchangeStreamCaptureMode"(*mut c_uint);
+    fn stream_create = "cuStreamCreate"(*mut CUstream, c_uint);
+    fn stream_destroy = "cuStreamDestroy_v2"(CUstream);
+    fn stream_sync = "cuStreamSynchronize"(CUstream);
+    fn event_create = "cuEventCreate"(*mut CUevent, c_uint);
+    fn event_destroy = "cuEventDestroy_v2"(CUevent);
+    fn event_record = "cuEventRecord"(CUevent, CUstream);
+    fn event_query = "cuEventQuery"(CUevent);
+    fn event_sync = "cuEventSynchronize"(CUevent);
+    fn module_load = "cuModuleLoadData"(*mut CUmodule, *const c_void);
+    fn module_unload = "cuModuleUnload"(CUmodule);
+    fn function_attribute = "cuFuncGetAttribute"(*mut c_int, CUfunction_attribute, CUfunction);
+    fn module_function = "cuModuleGetFunction"(*mut CUfunction, CUmodule, *const c_char);
+    fn launch = "cuLaunchKernel"(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
+    );
     fn error_string = "cuGetErrorString"(c_int, *mut *const c_char);
 }
-
-/// A destructor of a user object.
-type Destructor = unsafe extern "C" fn(*mut c_void);
 
 driver_table! {
     /// What calls in CUDA graphs need besides; drivers before CUDA 11.3 lack some of it.
     struct GraphTable;
-    fn capture_info = "cuStreamGetCaptureInfo_v2"(*mut c_void, *mut c_int, *mut u64, *mut *mut c_void, *mut *const *mut c_void, *mut usize);
-    fn record_with = "cuEventRecordWithFlags"(*mut c_void, *mut c_void, c_uint);
-    fn object_create = "cuUserObjectCreate"(*mut *mut c_void, *mut c_void, Destructor, c_uint, c_uint);
-    fn object_release = "cuUserObjectRelease"(*mut c_void, c_uint);
-    fn graph_retain = "cuGraphRetainUserObject"(*mut c_void, *mut c_void, c_uint, c_uint);
+    fn capture_info = "cuStreamGetCaptureInfo_v2"(
+        CUstream, *mut c_uint, *mut u64, *mut CUgraph, *mut *const CUgraphNode, *mut usize
+    );
+    fn record_with = "cuEventRecordWithFlags"(CUevent, CUstream, c_uint);
+    fn object_create = "cuUserObjectCreate"(*mut CUuserObject, *mut c_void, CUhostFn, c_uint, c_uint);
+    fn object_release = "cuUserObjectRelease"(CUuserObject, c_uint);
+    fn graph_retain = "cuGraphRetainUserObject"(CUgraph, CUuserObject, c_uint, c_uint);
 }
 
 driver_table! {
     /// Virtual memory management; drivers before CUDA 10.2 lack it.
     struct VirtualTable;
-    fn granularity = "cuMemGetAllocationGranularity"(*mut usize, *const c_void, c_uint);
-    fn create = "cuMemCreate"(*mut c_ulonglong, usize, *const c_void, c_ulonglong);
-    fn release = "cuMemRelease"(c_ulonglong);
-    fn export = "cuMemExportToShareableHandle"(*mut c_void, c_ulonglong, c_int, c_ulonglong);
-    fn import = "cuMemImportFromShareableHandle"(*mut c_ulonglong, *mut c_void, c_int);
-    fn reserve = "cuMemAddressReserve"(*mut u64, usize, usize, u64, c_ulonglong);
-    fn free_address = "cuMemAddressFree"(u64, usize);
-    fn map = "cuMemMap"(u64, usize, usize, c_ulonglong, c_ulonglong);
-    fn unmap = "cuMemUnmap"(u64, usize);
-    fn set_access = "cuMemSetAccess"(u64, usize, *const c_void, usize);
+    fn granularity = "cuMemGetAllocationGranularity"(
+        *mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags
+    );
+    fn create = "cuMemCreate"(*mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, c_ulonglong);
+    fn release = "cuMemRelease"(CUmemGenericAllocationHandle);
+    fn export = "cuMemExportToShareableHandle"(
+        *mut c_void, CUmemGenericAllocationHandle, CUmemAllocationHandleType, c_ulonglong
+    );
+    fn import = "cuMemImportFromShareableHandle"(
+        *mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType
+    );
+    fn reserve = "cuMemAddressReserve"(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
+    fn free_address = "cuMemAddressFree"(CUdeviceptr, usize);
+    fn map = "cuMemMap"(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
+    fn unmap = "cuMemUnmap"(CUdeviceptr, usize);
+    fn set_access = "cuMemSetAccess"(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
 }
 
 /// `cuCtxGetId`, which drivers before CUDA 12.0 lack.
-type ContextNumber = unsafe extern "C" fn(*mut c_void, *mut c_ulonglong) -> c_int;
+type ContextNumber = unsafe extern "C" fn(CUcontext, *mut c_ulonglong) -> c_int;
 /// The software device's extra entry point: loads a host image in place of a fatbin.
-type LoadImage = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
+type LoadImage = unsafe extern "C" fn(*mut CUmodule, *const c_void) -> c_int;
 /// The software device's question whether host images shall do without wake-ups.
 type NoWake = unsafe extern "C" fn() -> c_int;
 

@@ -1,8 +1,10 @@
 //! Events: marks in a stream that other streams and threads wait for.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::c_uint;
 use std::ptr::null_mut;
 use std::sync::Arc;
+
+use cudarc::driver::sys::{CUevent, CUevent_flags, CUevent_record_flags, CUevent_wait_flags};
 
 use super::capture;
 use super::context::Context;
@@ -10,16 +12,17 @@ use super::driver::NOT_READY;
 use super::image::Stream;
 use crate::error::Error;
 
-/// `CU_EVENT_DISABLE_TIMING`: the cheap kind.
-const DISABLE_TIMING: c_uint = 2;
-/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: a node of the graph that is captured, which acts at each
-/// launch.
-const EXTERNAL: c_uint = 1;
+/// The cheap kind.
+const DISABLE_TIMING: c_uint = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+/// Makes a node of the graph that is captured, which records at each launch.
+const RECORD_EXTERNAL: c_uint = CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as c_uint;
+/// Makes a node of the graph that is captured, which waits at each launch.
+const WAIT_EXTERNAL: c_uint = CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL as c_uint;
 
 /// A CUDA event without timing. Dropping it destroys it; work that waits for it is not affected.
 pub struct Event {
     context: Arc<Context>,
-    raw: *mut c_void,
+    raw: CUevent,
 }
 
 // SAFETY: a CUevent may be used from any thread.
@@ -58,7 +61,7 @@ impl Event {
         let driver = self.context.driver();
         let table = capture::table(driver)?;
         // SAFETY: the event is alive; the driver checks the stream and that it captures.
-        let code = unsafe { (table.record_with)(self.raw, stream.raw(), EXTERNAL) };
+        let code = unsafe { (table.record_with)(self.raw, stream.raw(), RECORD_EXTERNAL) };
         driver.check("cuEventRecordWithFlags", code)
     }
 
@@ -66,7 +69,7 @@ impl Event {
     pub fn hold_at_launch(&self, stream: Stream) -> Result<(), Error> {
         let driver = self.context.driver();
         // SAFETY: the event is alive; the driver checks the stream and that it captures.
-        driver.check("cuStreamWaitEvent", unsafe { (driver.table.stream_wait)(stream.raw(), self.raw, EXTERNAL) })
+        driver.check("cuStreamWaitEvent", unsafe { (driver.table.stream_wait)(stream.raw(), self.raw, WAIT_EXTERNAL) })
     }
 
     /// Whether the work before the last record has ended.

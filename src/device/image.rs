@@ -5,6 +5,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Weak};
 
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUresult, CUstream};
 use parking_lot::Mutex;
 
 use super::context::{Context, ContextKey};
@@ -15,9 +16,14 @@ use crate::error::Error;
 /// The fatbin that nvcc made at build time; empty where it was not found.
 static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/device.fatbin"));
 
-/// What drivers say of an image that is not for them: `CUDA_ERROR_INVALID_IMAGE`, `_NO_BINARY_FOR_GPU`, `_INVALID_PTX`,
-/// `_JIT_COMPILER_NOT_FOUND`, `_UNSUPPORTED_PTX_VERSION`.
-const DOES_NOT_FIT: [c_int; 5] = [200, NO_BINARY_FOR_GPU, 218, 221, 222];
+/// What drivers say of an image that is not for them.
+const DOES_NOT_FIT: [c_int; 5] = [
+    NO_BINARY_FOR_GPU,
+    CUresult::CUDA_ERROR_INVALID_IMAGE as c_int,
+    CUresult::CUDA_ERROR_INVALID_PTX as c_int,
+    CUresult::CUDA_ERROR_JIT_COMPILER_NOT_FOUND as c_int,
+    CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION as c_int,
+];
 
 // SAFETY: the declaration is that of kernels/entry.cu; the function takes nothing and cannot fail.
 unsafe extern "C" {
@@ -29,7 +35,7 @@ unsafe extern "C" {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream(pub usize);
 
-/// `CU_STREAM_LEGACY`, which 0 stands for too.
+/// `CU_STREAM_LEGACY`, which 0 stands for too. The headers have both names as casts, which cudarc lacks.
 const LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`: another stream in each thread.
 const PER_THREAD: usize = 2;
@@ -45,8 +51,8 @@ impl Stream {
         self.0 == PER_THREAD
     }
 
-    pub(super) fn raw(self) -> *mut c_void {
-        self.0 as *mut c_void
+    pub(super) fn raw(self) -> CUstream {
+        self.0 as CUstream
     }
 }
 
@@ -64,8 +70,8 @@ pub struct KernelFacts {
 /// The loaded kernels of one context.
 pub struct Kernels {
     context: Arc<Context>,
-    module: *mut c_void,
-    functions: Vec<*mut c_void>,
+    module: CUmodule,
+    functions: Vec<CUfunction>,
 }
 
 // SAFETY: modules and functions may be used from any thread.
@@ -113,14 +119,17 @@ impl Kernels {
     pub fn facts(&self, index: usize) -> Result<KernelFacts, Error> {
         let _entered = self.context.enter()?;
         let driver = self.context.driver();
-        let attribute = |number| {
+        let attribute = |which| {
             let mut value = 0;
             // SAFETY: the function belongs to the loaded module; the pointer is to a live integer.
-            let code = unsafe { (driver.table.function_attribute)(&mut value, number, self.functions[index]) };
+            let code = unsafe { (driver.table.function_attribute)(&mut value, which, self.functions[index]) };
             driver.check("cuFuncGetAttribute", code).map(|()| value)
         };
-        // CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, _LOCAL_SIZE_BYTES and _NUM_REGS.
-        Ok(KernelFacts { shared_bytes: attribute(1)?, local_bytes: attribute(3)?, registers: attribute(4)? })
+        Ok(KernelFacts {
+            registers: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
+            local_bytes: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+            shared_bytes: attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
+        })
     }
 
     /// Launches kernel number `index` with one argument of `bytes` bytes. The context must be current.
@@ -168,7 +177,7 @@ impl Drop for Kernels {
 }
 
 /// Loads the image that fits the driver. A context must be current.
-fn load_module(context: &Context) -> Result<*mut c_void, Error> {
+fn load_module(context: &Context) -> Result<CUmodule, Error> {
     let driver = context.driver();
     let mut module = null_mut();
     if let Some(load_image) = driver.load_image() {
@@ -188,7 +197,7 @@ fn load_module(context: &Context) -> Result<*mut c_void, Error> {
 }
 
 /// Loads a fatbin, machine code or PTX. A context must be current.
-fn load_data(driver: &Driver, image: &[u8]) -> Result<*mut c_void, Error> {
+fn load_data(driver: &Driver, image: &[u8]) -> Result<CUmodule, Error> {
     if image.is_empty() {
         return Err(Error::Cuda {
             call: "cuModuleLoadData",

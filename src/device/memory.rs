@@ -4,6 +4,7 @@ use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use cudarc::driver::sys::{CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUipcMem_flags, CUipcMemHandle};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::context::Context;
@@ -11,10 +12,10 @@ use super::driver::{HOST_MEMORY_ALREADY_REGISTERED, IpcMemHandle};
 use crate::error::Error;
 use crate::sys::SharedMemory;
 
-/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`.
-const PORTABLE_MAPPED: c_uint = 1 | 2;
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
-const LAZY_PEER_ACCESS: c_uint = 1;
+/// All contexts may use the memory, and kernels reach it.
+const PORTABLE_MAPPED: c_uint = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+/// The only way to open a handle.
+const LAZY_PEER_ACCESS: c_uint = CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
 
 /// Device memory of this process. Dropping it frees it.
 pub struct DeviceMemory {
@@ -74,10 +75,10 @@ impl DeviceMemory {
     pub fn export(&self) -> Result<IpcMemHandle, Error> {
         let _entered = self.context.enter()?;
         let driver = self.context.driver();
-        let mut handle = IpcMemHandle([0; 64]);
+        let mut handle = CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the pointer is to a live handle; the address is an allocation's start.
         driver.check("cuIpcGetMemHandle", unsafe { (driver.table.ipc_get)(&mut handle, self.address) })?;
-        Ok(handle)
+        Ok(handle.into())
     }
 }
 
@@ -103,7 +104,7 @@ impl PeerMemory {
         let driver = context.driver();
         let mut address = 0;
         // SAFETY: the pointer is to a live variable; the driver checks the handle.
-        let code = unsafe { (driver.table.ipc_open)(&mut address, handle, LAZY_PEER_ACCESS) };
+        let code = unsafe { (driver.table.ipc_open)(&mut address, handle.into(), LAZY_PEER_ACCESS) };
         driver.check("cuIpcOpenMemHandle", code)?;
         Ok(PeerMemory { context: context.clone(), address })
     }

@@ -1,57 +1,54 @@
 //! Device memory by way of the driver's virtual memory management: made and mapped without waiting for what runs on the
 //! device, which `cuMemAlloc` may do. It comes in pieces of at least 2 MiB, so it is for when something runs.
 
-use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
 use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    CUdevice_attribute, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+};
 
 use super::context::Context;
 use super::driver::VirtualTable;
 use crate::error::Error;
 use crate::sys::off_standard;
 
-/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` and `_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED`.
-const ATTRIBUTES: [c_int; 2] = [102, 103];
-/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
-const PINNED: c_int = 1;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
-const FILE_DESCRIPTOR: c_int = 1;
-/// `CU_MEM_LOCATION_TYPE_DEVICE`.
-const DEVICE: c_int = 1;
-/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
-const READ_WRITE: c_int = 3;
-/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
-const MINIMUM: c_uint = 0;
+/// What a device must be able to do.
+const ATTRIBUTES: [CUdevice_attribute; 2] = [
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+];
+/// How the memory is handed to other processes.
+const FILE_DESCRIPTOR: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+const MINIMUM: CUmemAllocationGranularity_flags = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
 
-/// `CUmemLocation`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Location {
-    kind: c_int,
-    id: c_int,
+/// The memory of a device.
+fn location(device: i32) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-/// `CUmemAllocationProp`.
-#[repr(C)]
-struct Properties {
-    kind: c_int,
-    handle_types: c_int,
-    location: Location,
-    win32: *const c_void,
-    flags: [u8; 8],
+/// Memory of a device that can be handed to other processes.
+fn properties(device: i32) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: FILE_DESCRIPTOR,
+        location: location(device),
+        win32HandleMetaData: null_mut(),
+        allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
 }
 
-/// `CUmemAccessDesc`.
-#[repr(C)]
-struct Access {
-    location: Location,
-    flags: c_int,
-}
-
-const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
-
-/// Device memory that is mapped in this process, made here or by another one. Dropping it unmaps it; the memory lives
-/// until nobody has it mapped, in any process.
+/// Device memory that is mapped in this process, made here or by another one. Dropping it unmaps it; the memory lives until
+/// nobody has it mapped, in any process.
 pub struct PhysicalMemory {
     context: Arc<Context>,
     address: u64,
@@ -77,22 +74,13 @@ impl PhysicalMemory {
         zeroed: usize,
     ) -> Result<(PhysicalMemory, OwnedFd), Error> {
         let (driver, table, _entered) = (context.driver(), table(context)?, context.enter()?);
-        let location = Location { kind: DEVICE, id: context.device() };
-        let properties = Properties {
-            kind: PINNED,
-            handle_types: FILE_DESCRIPTOR,
-            location,
-            win32: std::ptr::null(),
-            flags: [0; 8],
-        };
-        let mut unit = 0;
+        let (properties, mut unit) = (properties(context.device()), 0);
         // SAFETY: the pointers are to a live number and to live properties.
-        let code = unsafe { (table.granularity)(&mut unit, (&raw const properties).cast(), MINIMUM) };
+        let code = unsafe { (table.granularity)(&mut unit, &properties, MINIMUM) };
         driver.check("cuMemGetAllocationGranularity", code)?;
         let (bytes, mut handle) = (bytes.next_multiple_of(unit.max(1)), 0);
         // SAFETY: as above.
-        let code = unsafe { (table.create)(&mut handle, bytes, (&raw const properties).cast(), 0) };
-        driver.check("cuMemCreate", code)?;
+        driver.check("cuMemCreate", unsafe { (table.create)(&mut handle, bytes, &properties, 0) })?;
         let handle = Handle { table, handle };
         let mut fd: c_int = -1;
         // SAFETY: the pointer is to a live integer, which is what this kind of handle is.
@@ -139,9 +127,12 @@ impl PhysicalMemory {
     /// What the driver gives.
     pub fn let_reach(&self, user: &Context) -> Result<(), Error> {
         let table = table(&self.context)?;
-        let access = Access { location: Location { kind: DEVICE, id: user.device() }, flags: READ_WRITE };
+        let access = CUmemAccessDesc {
+            location: location(user.device()),
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
         // SAFETY: the range is mapped; the pointer is to one live description.
-        let code = unsafe { (table.set_access)(self.address, self.bytes, (&raw const access).cast(), 1) };
+        let code = unsafe { (table.set_access)(self.address, self.bytes, &access, 1) };
         self.context.driver().check("cuMemSetAccess", code)
     }
 
@@ -172,7 +163,7 @@ impl Drop for PhysicalMemory {
 /// A handle of physical memory. A mapping does without it.
 struct Handle<'a> {
     table: &'a VirtualTable,
-    handle: c_ulonglong,
+    handle: CUmemGenericAllocationHandle,
 }
 
 impl Drop for Handle<'_> {

@@ -119,7 +119,12 @@ pub fn simulate_group(calls: &[(Arc<Comm>, Call)]) -> Result<Option<f64>, Error>
     check_all(&comms, calls)?;
     let of_interest = |(comm, call): &&(Arc<Comm>, Call)| !call.func.has_peer() && call.count > 0 && comm.nranks() > 1;
     let last = calls.iter().rfind(of_interest);
-    last.map(|(comm, call)| comm.parts()?.schedules.estimate(&plan::ask(call)?)).transpose()
+    let estimate = |(comm, call): &(Arc<Comm>, Call)| {
+        let parts = comm.parts()?;
+        let shape = plan::shape(parts, comm.nranks() as u32, call)?;
+        Ok(shape.estimate(&parts.tuning.choose(&shape)?))
+    };
+    last.map(estimate).transpose()
 }
 
 /// The communicators of some calls, in an order that is the same on all ranks whatever the order of the calls: streams

@@ -6,12 +6,13 @@
 
 use super::Call;
 use super::plan::Plan;
-use crate::comm::{Comm, Half, Parts};
+use crate::comm::{Comm, Parts};
 use crate::error::Error;
 use crate::plan::SLOTS;
 use crate::plan::call::Func;
 use crate::plan::point_to_point::{receive_distance, send_distance};
 use crate::plan::shape::{Shape, has_input, has_output, shape};
+use crate::schedules::Half;
 
 /// Blocks for each direction on a GPU.
 const LANES: u32 = 8;
@@ -42,9 +43,9 @@ pub(super) fn add(plan: &mut Plan<'_>, calls: &[(&Call, u32)]) -> Result<(), Err
     let (me, nranks) = (plan.comm.rank() as u32, plan.comm.nranks() as u32);
     let sends = visits(calls, Func::Send, |peer| send_distance(me, peer, nranks));
     let receives = visits(calls, Func::Recv, |peer| receive_distance(me, peer, nranks));
-    let lanes = if plan.parts.schedules.software { 1 } else { LANES.min(nranks - 1) };
+    let lanes = if plan.parts.launch.software { 1 } else { LANES.min(nranks - 1) };
     // Where all fits in the slots, sends do not wait for the peers' receives, and one block can do both.
-    let apart = !plan.parts.schedules.software || !receives.is_empty() && !all_fit(plan, &sends);
+    let apart = !plan.parts.launch.software || !receives.is_empty() && !all_fit(plan, &sends);
     let first = if apart && !sends.is_empty() { lanes } else { 0 };
     for (distance, call, serial) in &sends {
         plan.add_half(Half::Send(call.peer()), call, *serial, (distance - 1) % lanes)?;

@@ -1,13 +1,15 @@
 //! From the calls of one communicator in a group to kernel launches: work items for each block.
 
 use super::{Call, offers, peers};
-use crate::comm::{Ask, Captured, Comm, Cut, Half, Lent, Offered, Parts, Registrations, kernel_number};
+use crate::comm::{Captured, Comm, Lent, Parts, Registrations};
 use crate::device::Stream;
 use crate::error::Error;
 use crate::plan::call::DataType;
-use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work};
+use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work, work_flag};
 use crate::plan::operator::Operator;
+use crate::schedules::{Collective, Cut, Half, ZeroCopyCuts, kernel_number};
 use crate::transport::ConnectionGroup;
+use crate::tuning::{CallShape, selection};
 
 /// Collectives run before the messages of the same group (spec §4.7).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub(super) struct Launch {
 impl Launch {
     /// Launches, or adds to a capture. The context must be current.
     pub(super) fn go(self, parts: &Parts, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
-        let (blocks, threads) = (self.arguments.nchannels, parts.schedules.threads);
+        let (blocks, threads) = (self.arguments.nchannels, parts.launch.threads);
         // SAFETY: the kernels take this structure by value; steps, links and items live as long as the communicator,
         // which waits for its launches before it frees them, and which graphs keep; buffers are the user's.
         let launched = unsafe { parts.kernels.launch(self.kernel, blocks, threads, stream, &self.arguments) };
@@ -87,35 +89,52 @@ impl<'a> Plan<'a> {
     }
 
     fn add_collective(&mut self, call: &Call, serial: u32) -> Result<(), Error> {
-        let ask = ask(call)?;
-        let cut = self.parts.schedules.cut(&ask)?;
+        let (collective, schedules) = (collective(call), &self.parts.schedules);
         let operator = match call.func.reduces() {
             true => Operator::of(call.reduction, call.datatype, self.comm.nranks() as u32),
             false => Operator::COPY,
         };
+        let (cut, zero_copy) = self.cut(call, &collective, &operator)?;
         let signature = call.signature();
         let mut add = |cut: &Cut, block, offers| {
-            let work = cut.work(block, ask.datatype, &operator);
+            let work = cut.work(block, collective.datatype, &operator);
             let work = Work { input: call.send, output: call.recv, signature, serial, offers, ..work };
-            let kernel = kernel_number(cut.choice.proto, ask.datatype);
+            let kernel = kernel_number(cut.protocol(), collective.datatype);
             self.items.push(Item { stage: Stage::Collectives, kernel, block, work });
         };
-        match self.parts.schedules.offered(&ask, &cut, &operator)? {
+        match zero_copy {
             None => {
                 (0..cut.channels()).for_each(|block| add(&cut, block, [0; 2]));
-                self.need(self.parts.schedules.missing(&cut));
+                self.need(schedules.missing(&cut));
             }
             // A block's two items are neighbours: it runs one of them.
-            Some(Offered { direct, slots }) => {
+            Some(ZeroCopyCuts { direct, slots }) => {
                 let offers = offers::words(self.comm, self.parts, call);
                 (0..direct.channels()).for_each(|block| {
                     add(&direct, block, offers);
                     add(&slots, block, [0; 2]);
                 });
-                self.need(self.parts.schedules.missing(&direct).chain(self.parts.schedules.missing(&slots)));
+                self.need(schedules.missing(&direct).chain(schedules.missing(&slots)));
             }
         }
         Ok(())
+    }
+
+    /// Cuts a collective as the tuner chooses, and also without slots where the ranks are to ask each other for that.
+    fn cut(
+        &self,
+        call: &Call,
+        collective: &Collective,
+        operator: &Operator,
+    ) -> Result<(Cut<'a>, Option<ZeroCopyCuts<'a>>), Error> {
+        let (tuning, schedules) = (&self.parts.tuning, &self.parts.schedules);
+        let shape = shape(self.parts, self.comm.nranks() as u32, call)?;
+        let choice = tuning.choose(&shape)?;
+        let cut = schedules.cut(choice, collective)?;
+        // A kernel scales what its own rank gives, and reads that of others as it is.
+        let asks = operator.flags & work_flag::PRE == 0 && tuning.offers_buffers_for(&shape, &choice);
+        let zero_copy = if asks { schedules.zero_copy(collective, &cut)? } else { None };
+        Ok((cut, zero_copy))
     }
 
     /// Notes links that are to be connected first.
@@ -183,7 +202,7 @@ impl<'a> Plan<'a> {
 
     /// One launch; a column of work for each block. Short columns are filled up with items that do nothing.
     fn launch(&self, kernel: usize, columns: &[Vec<Work>]) -> Result<Launch, Error> {
-        let mut arguments = self.parts.schedules.arguments(self.parts.flag.address());
+        let mut arguments = self.parts.launch.arguments(self.parts.flag.address());
         arguments.peers = self.parts.registrations.as_ref().map_or(0, Registrations::table);
         let depth = columns.iter().map(Vec::len).max().unwrap_or(0);
         let item =
@@ -204,16 +223,24 @@ impl<'a> Plan<'a> {
 }
 
 /// A collective as schedules are asked for it: data that only move are bytes, so that one kernel moves them all.
-pub(super) fn ask(call: &Call) -> Result<Ask, Error> {
-    let algos = match &call.config {
-        Some(config) => config.algorithms(call.func)?.and_then(crate::comm::selection::algorithms),
+fn collective(call: &Call) -> Collective {
+    let root = if call.func.has_root() { call.root as u32 } else { 0 };
+    match call.func.reduces() {
+        true => Collective { func: call.func, count: call.count as u64, datatype: call.datatype, root },
+        false => Collective { func: call.func, count: call.bytes(), datatype: DataType::Int8, root },
+    }
+}
+
+/// A collective as the tuner is told of it.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] where the call's configuration forces a selection that there is not.
+pub(super) fn shape<'a>(parts: &'a Parts, nranks: u32, call: &Call) -> Result<CallShape<'a>, Error> {
+    let selected = match &call.config {
+        Some(config) => config.algorithms(call.func)?.and_then(selection::algorithms),
         None => None,
     };
-    let root = if call.func.has_root() { call.root as u32 } else { 0 };
-    Ok(match call.func.reduces() {
-        true => Ask { func: call.func, count: call.count as u64, datatype: call.datatype, root, algos },
-        false => Ask { func: call.func, count: call.bytes(), datatype: DataType::Int8, root, algos },
-    })
+    parts.tuning.shape(call.func, collective(call).bytes(nranks), selected)
 }
 
 /// Whether a call is one that a group of one rank carries out by a copy: all but what computes.

@@ -8,12 +8,10 @@
 //!   [`schedule`] builds and checks them; [`offer`] is how ranks tell each other where their buffers are;
 //! * [`wiring`] says which links a communicator has;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
-//! * [`cost`] says what a call will take, and chooses;
 //! * [`exec`] runs the schedules of all ranks symbolically, which is how they are proved.
 
 pub mod algorithm;
 pub mod call;
-pub mod cost;
 pub mod direct;
 pub mod exec;
 pub mod layout;

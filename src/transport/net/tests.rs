@@ -9,6 +9,7 @@ use super::connection::{Connection, LinkMemory};
 use super::frame::{Frame, HEAD};
 use super::*;
 use crate::plan::layout::SLOT_SIZE_UNIT;
+use crate::sys::Ready;
 
 /// One rank's part of one link: two counters, then slots.
 struct Part {

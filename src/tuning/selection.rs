@@ -1,4 +1,4 @@
-//! The words of `ncclCollConfig_t::algSelection` (delta §3.2). Pure.
+//! The words of `ncclCollConfig_t::algSelection`. Pure.
 //!
 //! A selection is a list of terms joined by `,` (any of them), a term a list of factors joined by `+` (all of
 //! them), a factor a name, with `^` in front for all but it. A name stands for every known one that starts
@@ -7,7 +7,7 @@
 use crate::plan::algorithm::Algo;
 use crate::plan::call::Func;
 
-/// Every known name with its bit; the bits are NCCL's (delta §3.2 has the masks).
+/// Every known name with its bit; the bits are NCCL's.
 const NAMES: [(&str, u32); 28] = [
     ("TREE_LL", 0),
     ("TREE_LL128", 1),
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The cases and masks of delta §3.2.
+    /// The masks of NCCL's own selections.
     #[test]
     fn selections_of_nccls_own_run() {
         assert_eq!(parse("RING", Func::AllReduce), Ok(Some(0x38)));

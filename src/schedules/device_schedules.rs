@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use zerocopy::IntoBytes;
 
-use super::schedules::Half;
+use super::Half;
 use crate::error::Error;
 use crate::plan::algorithm::{self, Algo, Kind};
 use crate::plan::call::Func;
@@ -123,7 +123,7 @@ fn of_root(schedules: &Rooted, func: Func, root: u32) -> Option<&[DeviceSchedule
     schedules.get(if func.has_root() { root as usize } else { 0 }).map(Vec::as_slice)
 }
 
-/// DeviceSchedules with the steps that are to go to the device.
+/// Schedules with the steps that are to go to the device.
 pub(super) struct Image {
     steps: Vec<Step>,
     schedules: DeviceSchedules,

@@ -1,4 +1,4 @@
-//! The words of `NCCL_ALGO` and `NCCL_PROTO` (spec §8.2): which algorithms and protocols a function may use. Pure.
+//! The words of `NCCL_ALGO` and `NCCL_PROTO`: which algorithms and protocols a function may use. Pure.
 //!
 //! Sections joined by `;`, each `[function:]list`. A list is names joined by `,`, with `^` in front for all but
 //! these. Only the first section may name no function: it is for all that have no section of their own.
@@ -29,7 +29,7 @@ pub const FUNCTIONS: [Func; 5] = [Func::Broadcast, Func::Reduce, Func::AllGather
 ///
 /// # Errors
 /// A text that names the word which is not understood.
-pub fn algorithms(words: &str, func: Func) -> Result<u8, String> {
+pub(super) fn algorithms(words: &str, func: Func) -> Result<u8, String> {
     mask(words, &ALGOS, func).map_err(|word| format!("{word}; known are {}", known(&ALGOS)))
 }
 
@@ -37,7 +37,7 @@ pub fn algorithms(words: &str, func: Func) -> Result<u8, String> {
 ///
 /// # Errors
 /// A text that names the word which is not understood.
-pub fn protocols(words: &str, func: Func) -> Result<u8, String> {
+pub(super) fn protocols(words: &str, func: Func) -> Result<u8, String> {
     mask(words, &PROTOS, func).map_err(|word| format!("{word}; known are {}", known(&PROTOS)))
 }
 
@@ -97,7 +97,7 @@ mod tests {
     const LL128: u8 = 1 << Proto::Ll128 as u8;
 
     #[test]
-    fn protocols_of_the_specification() {
+    fn protocols_are_parsed() {
         let all_reduce = |words| protocols(words, Func::AllReduce);
         for words in ["Simple", "^LL,LL128", "LL;allreduce:simple", "^ll, ll128 ;"] {
             assert_eq!(all_reduce(words.trim_end_matches(';')), Ok(SIMPLE), "{words}");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn algorithms_of_the_specification() {
+    fn algorithms_are_parsed() {
         let of = |words, func| algorithms(words, func);
         let (ring, tree) = (1 << Algo::Ring as u8, 1 << Algo::Tree as u8);
         assert_eq!(of("Ring", Func::AllReduce), Ok(ring));

@@ -1,0 +1,174 @@
+//! What a rank makes of the facts of all ranks: whether they can form a communicator, and what they agree on.
+
+use std::sync::{Once, OnceLock};
+
+use crate::error::Error;
+use crate::plan::layout::Proto;
+use crate::sys;
+use crate::transport::{self, PeerFacts};
+use crate::tuning::{Agreed, Preferences, SimpleInstead};
+
+/// A random number of this process, by which ranks know that they are threads of one process.
+pub(super) fn process_number() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(sys::random)
+}
+
+/// Refuses two ranks on one device, as NCCL does, unless the user allows it.
+pub(super) fn check_devices(peers: &[PeerFacts], me: u32, allowed: bool) -> Result<(), Error> {
+    if allowed {
+        return Ok(());
+    }
+    let mut seen = std::collections::HashMap::new();
+    for peer in peers {
+        let device = (&peer.host.name, &peer.host.boot_id, peer.uuid);
+        if let Some(first) = seen.insert(device, peer.rank) {
+            return Err(Error::InvalidUsage(format!(
+                "Duplicate GPU detected : rank {first} and rank {} both on CUDA device {:x} of {} (seen by rank {me}); \
+                 give each rank its own device, or set NCCL_MULTI_RANK_GPU_ENABLE=1",
+                peer.rank, peer.bus_id, peer.host.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What all ranks will do (a difference between their variables has been warned of).
+pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
+    let mut agreed = Agreed {
+        oversubscription: peers.iter().map(|peer| oversubscription(peers, peer)).max().unwrap_or(1),
+        maps_buffers: peers.iter().all(|peer| peer.registers) && all_pairs(peers, transport::maps_buffers),
+        ..Agreed::of(peers.iter().map(preferences))
+    };
+    if agreed.may_use(Proto::Ll128) && !all_pairs(peers, transport::keeps_lines_whole) {
+        warn_of_simple(agreed.without_whole_lines());
+    }
+    if agreed.may_use(Proto::Ll) && !all_pairs(peers, transport::carries_lines) {
+        warn_of_simple(agreed.without_lines());
+    }
+    agreed
+}
+
+fn preferences(peer: &PeerFacts) -> Preferences<'_> {
+    Preferences {
+        channels: peer.channels,
+        slot_bytes: peer.slot_bytes,
+        halvings: peer.halvings,
+        candidates: &peer.candidates,
+    }
+}
+
+/// Takes away what needs peer memory, which has turned out not to work.
+pub(super) fn without_peer_memory(agreed: &mut Agreed) {
+    warn_of_simple(agreed.without_peer_memory());
+}
+
+/// Tells, once in a process, that Simple is used in place of what `NCCL_PROTO` leaves.
+pub(super) fn warn_of_simple(instead_of: SimpleInstead) {
+    static WARNED: Once = Once::new();
+    if let Some(left) = instead_of {
+        WARNED.call_once(|| log::warn!("NCCL_PROTO leaves {left}; using Simple"));
+    }
+}
+
+fn all_pairs(peers: &[PeerFacts], hold: fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
+    peers.iter().enumerate().all(|(at, a)| peers[..at].iter().all(|b| hold(a, b)))
+}
+
+/// Ranks for each processor where a rank is.
+fn oversubscription(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
+    let here = peers.iter().filter(|peer| peer.host.same_host(&at.host));
+    let (ranks, cpus) = here.fold((0u32, u32::MAX), |(ranks, cpus), peer| (ranks + 1, cpus.min(peer.cpus)));
+    ranks.div_ceil(cpus.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::HostFacts;
+    use crate::transport::TransportId;
+    use crate::tuning::FUNCTIONS;
+
+    const SIMPLE: u8 = 1 << Proto::Simple as u8;
+    const LL: u8 = 1 << Proto::Ll as u8;
+    const LL128: u8 = 1 << Proto::Ll128 as u8;
+
+    /// Two processes of one host with a device each.
+    fn peers(protos: u8) -> Vec<PeerFacts> {
+        let one = |rank: u32| PeerFacts {
+            rank,
+            host: HostFacts {
+                name: "a".into(),
+                boot_id: "b".into(),
+                network_namespace: 1,
+                pid_namespace: 2,
+                pid: rank,
+            },
+            process: u64::from(rank),
+            device: rank as i32,
+            context: 0,
+            uuid: [rank as u8; 16],
+            bus_id: u64::from(rank),
+            capability: 90,
+            reachable: vec![[0; 16], [1; 16]],
+            linked: vec![[0; 16], [1; 16]],
+            mailbox: [rank as u8; 16],
+            transports: vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm],
+            links: u64::from(rank),
+            p2p_disabled: false,
+            shm_disabled: false,
+            registers: true,
+            channels: 2 + rank,
+            slot_bytes: 8192 >> rank,
+            halvings: rank,
+            candidates: vec![(!0, protos); FUNCTIONS.len()],
+            cpus: 2 - rank,
+        };
+        (0..2).map(one).collect()
+    }
+
+    #[test]
+    fn a_way_is_open_where_all_leave_it_open() {
+        for protos in [SIMPLE, LL, SIMPLE | LL, LL128, SIMPLE | LL | LL128] {
+            let agreed = agree(&peers(protos));
+            assert_eq!(
+                (agreed.channels, agreed.slot_bytes, agreed.oversubscription, agreed.filters.protocols()),
+                (2, 4096, 2, protos)
+            );
+        }
+        let mut mixed = peers(LL);
+        mixed[1].candidates = vec![(!0, SIMPLE); FUNCTIONS.len()];
+        assert_eq!(agree(&mixed).filters.protocols(), SIMPLE);
+        mixed[1].candidates = Vec::new();
+        assert_eq!(agree(&mixed).filters.protocols(), SIMPLE);
+    }
+
+    #[test]
+    fn buffers_are_mapped_where_all_may() {
+        let agreed = |change: fn(&mut PeerFacts)| {
+            let mut all = peers(SIMPLE);
+            change(&mut all[1]);
+            agree(&all).maps_buffers
+        };
+        assert!(agreed(|peer| peer.linked.clear()));
+        assert!(!agreed(|peer| peer.registers = false));
+        assert!(!agreed(|peer| peer.p2p_disabled = true));
+        assert!(!agreed(|peer| peer.host.boot_id = "c".into()));
+    }
+
+    #[test]
+    fn ll128_needs_lines_that_arrive_whole() {
+        let agreed = |protos: u8, change: fn(&mut PeerFacts)| {
+            let mut all = peers(protos);
+            change(&mut all[1]);
+            agree(&all).filters.protocols()
+        };
+        assert_eq!(agreed(LL128, |_| {}), LL128);
+        // Over PCIe, in shared memory, and on two hosts.
+        assert_eq!(agreed(LL128, |peer| peer.linked = vec![peer.uuid]), SIMPLE);
+        assert_eq!(agreed(LL128, |peer| peer.p2p_disabled = true), SIMPLE);
+        assert_eq!(agreed(LL128 | LL, |peer| peer.host.boot_id = "c".into()), LL);
+        // Two ranks on one device.
+        assert_eq!(agreed(LL128, |peer| (peer.uuid, peer.linked) = ([0; 16], vec![[0; 16]])), LL128);
+    }
+}

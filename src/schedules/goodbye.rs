@@ -1,0 +1,39 @@
+//! The work of a rank that leaves: it marks its links, so that whoever waits for it leaves, too.
+
+use super::cut::CutSource;
+use super::device_schedules::DeviceSchedule;
+use super::{Half, Schedules};
+use crate::plan::LinkClass;
+use crate::plan::layout::{Proto, Work};
+use crate::plan::wiring::ConnectionGroup;
+
+impl Schedules {
+    /// Items at which a kernel leaves and marks every link of this rank that is connected, once the error report says
+    /// that it is to: they have no piece, so that nothing is ever moved.
+    pub fn goodbye(&self) -> Vec<Work> {
+        self.connected_groups().into_iter().flat_map(|group| self.goodbye_to(group)).collect()
+    }
+
+    fn goodbye_to(&self, group: ConnectionGroup) -> Vec<Work> {
+        let CutSource { schedules, tables } = &self.source;
+        match group {
+            ConnectionGroup::Channel { class, proto, channel } => {
+                let Some(table) = tables.get(class, proto) else { return Vec::new() };
+                let of_class = schedules.goodbyes(channel).iter().filter(|schedule| schedule.class == class);
+                of_class.map(|schedule| item(*schedule, table.channel(channel), table.links)).collect()
+            }
+            ConnectionGroup::Pair { low, high } => {
+                if tables.get(LinkClass::Peer, Proto::Simple).is_none() {
+                    return Vec::new();
+                }
+                let peer = low + high - self.rank;
+                let halves = [Half::Send(peer), Half::Receive(peer)];
+                halves.map(|half| item(*schedules.half(half), tables.half(half).at, 1)).to_vec()
+            }
+        }
+    }
+}
+
+fn item(schedule: DeviceSchedule, links: u64, nlinks: u32) -> Work {
+    Work { steps: schedule.steps, nsteps: schedule.nsteps, links, nlinks, hi: 1, ..Work::default() }
+}

@@ -1,0 +1,126 @@
+//! How many channels a communicator has, which links, and how large their slots are.
+
+use super::agreement::Agreed;
+use crate::error::Error;
+use crate::plan::LinkClass;
+use crate::plan::layout::Proto;
+use crate::plan::wiring::{self, LinkSet, Wiring};
+use crate::topology::Graph;
+
+/// Channels on a software device: its kernels share the processors with the ranks themselves.
+const CHANNELS_SOFTWARE: u32 = 1;
+/// Channels on a GPU.
+const CHANNELS_GPU: u32 = 8;
+/// The most channels: a launch's argument has room for 15 work items.
+pub const CHANNELS_MAX: u32 = 8;
+/// Slot bytes by default: 256 KiB measured best on host memory (`NCCL_BUFFSIZE` is 8 slots).
+pub(super) const SLOT_BYTES: u32 = 256 << 10;
+/// The smallest and the largest slot in bytes.
+const SLOT_RANGE: (i64, i64) = (4 << 10, 64 << 20);
+/// Slots are whole pages.
+const PAGE: u32 = 4096;
+/// Communicators of a device and process that have slots of full size; twice as many have half.
+const FULL_SIZE_COMMS: usize = 8;
+/// The least size of a slot that the number of communicators leads to, in bytes: of a ring, and of other links.
+const SMALL_SLOT: (u32, u32) = (16 << 10, 4 << 10);
+/// Bytes of a slot of an LL link on a GPU: it carries small messages.
+const LL_SLOT_BYTES: u32 = 16 << 10;
+
+/// The number of channels that a rank would like, where it is to have at least `low` and at most `high`.
+pub fn preferred_channels(software: bool, low: u32, high: u32) -> u32 {
+    let preferred = if software { CHANNELS_SOFTWARE } else { CHANNELS_GPU };
+    preferred.max(low).min(high).clamp(1, CHANNELS_MAX)
+}
+
+/// The size of a ring's slot, in bytes, that a rank would like whose process has many communicators.
+pub fn preferred_slot_bytes(halvings: u32) -> u32 {
+    halved(SLOT_BYTES, halvings, SMALL_SLOT.0)
+}
+
+/// The size of a slot in bytes that comes next to what a user wants.
+pub fn valid_slot_bytes(wanted: i64) -> u32 {
+    (wanted.clamp(SLOT_RANGE.0, SLOT_RANGE.1) as u32).next_multiple_of(PAGE)
+}
+
+/// How often slots are halved where a process has so many communicators on a device.
+pub fn halvings(comms: usize) -> u32 {
+    comms.div_ceil(FULL_SIZE_COMMS).max(1).next_power_of_two().ilog2()
+}
+
+/// A slot's size in bytes halved some times, in whole pages, and not below `least` unless it was before.
+fn halved(bytes: u32, halvings: u32, least: u32) -> u32 {
+    let bytes_halved = bytes.checked_shr(halvings).unwrap_or(0);
+    (bytes_halved - bytes_halved % PAGE).max(least.min(bytes))
+}
+
+impl Agreed {
+    /// The links of a communicator: a ring in the order of ranks with large slots, and small slots between others.
+    ///
+    /// # Errors
+    /// As [`Wiring::new`].
+    pub fn wiring(&self, nranks: u32, software: bool) -> Result<Wiring, Error> {
+        let mut sets = Vec::new();
+        for proto in Proto::ALL.into_iter().filter(|proto| self.filters.protocols() & 1 << *proto as u8 != 0) {
+            let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
+            let set = |class, slot_bytes: u32| LinkSet {
+                class,
+                proto,
+                channels: self.channels,
+                slot_bytes: slot_bytes.min(most),
+            };
+            sets.push(set(LinkClass::Ring, self.slot_bytes));
+            sets.push(set(LinkClass::Mesh, self.small_slot(wiring::mesh_slot_bytes(nranks))));
+        }
+        let slot_bytes = self.small_slot(wiring::pair_slot_bytes(nranks));
+        sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes });
+        Wiring::new(Graph::of_host(nranks), sets)
+    }
+
+    /// The size of a slot that is no ring's, where it would be `bytes`: less in processes with many communicators, and
+    /// not more than a ring's.
+    fn small_slot(&self, bytes: u32) -> u32 {
+        halved(bytes, self.halvings, SMALL_SLOT.1).min(self.slot_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Filters;
+    use super::*;
+
+    fn agreed(protocols: &str) -> Agreed {
+        let filters = Filters::parse("", protocols).expect("protocols");
+        Agreed { channels: 2, slot_bytes: 32 << 10, halvings: 1, filters, oversubscription: 1, maps_buffers: false }
+    }
+
+    #[test]
+    fn slots_shrink_with_the_number_of_communicators() {
+        assert_eq!([0, 1, 8, 9, 16, 17, 32, 1000].map(halvings), [0, 0, 0, 1, 1, 2, 2, 7]);
+        let ring = |comms| preferred_slot_bytes(halvings(comms));
+        assert_eq!([8, 9, 40, 100, 1 << 30].map(|comms| ring(comms) >> 10), [256, 128, 32, 16, 16]);
+        assert_eq!([0, 1, 2, 9].map(|halvings| halved(20 << 10, halvings, 4 << 10) >> 10), [20, 8, 4, 4]);
+        let small = Agreed { slot_bytes: 4096, ..agreed("") };
+        assert_eq!((small.small_slot(16 << 10), small.small_slot(4 << 10)), (4096, 4096));
+        assert_eq!([-1, 4097, 1 << 40].map(valid_slot_bytes), [4096, 8192, 64 << 20]);
+    }
+
+    #[test]
+    fn channels_are_within_the_limits() {
+        assert_eq!(
+            [(1, 8), (4, 8), (4, 2), (0, 0), (20, 30)].map(|(low, high)| preferred_channels(true, low, high)),
+            [1, 4, 2, 1, 8]
+        );
+        assert_eq!(preferred_channels(false, 1, 3), 3);
+    }
+
+    #[test]
+    fn there_are_links_for_every_protocol_that_is_left() {
+        let wiring = agreed("LL,Simple").wiring(3, false).expect("a wiring");
+        let sizes =
+            |proto| [LinkClass::Ring, LinkClass::Mesh].map(|class| wiring.set(class, proto).map(|s| s.slot_bytes));
+        assert_eq!(sizes(Proto::Simple)[0], Some(32 << 10));
+        assert_eq!(sizes(Proto::Ll)[0], Some(16 << 10));
+        assert_eq!(sizes(Proto::Ll128), [None, None]);
+        assert_eq!(wiring.set(LinkClass::Peer, Proto::Simple).map(|set| set.channels), Some(1));
+    }
+}
