@@ -44,7 +44,7 @@ if command -v pkg-config >/dev/null; then
 else
   flags="-I$prefix/include -L$prefix/lib -lnccl"
 fi
-c++ -Isoftcuda/include tests/by_hand/devices.cc -o "$work/program" $flags -L"$profile/softcuda" -l:libcudart.so.13 \
+c++ -Isoftcuda/include tests/c_programs/devices.cc -o "$work/program" $flags -L"$profile/softcuda" -l:libcudart.so.13 \
   -Wl,-rpath-link,"$profile/softcuda"
 runs "$prefix/lib"
 runs "$lib"

@@ -4,7 +4,7 @@ use crate::bind::Api;
 use crate::common::launch::{self, Job, Outcome, Place};
 use crate::common::oracle::{DataType, RedOp};
 use crate::data::{Case, Member, dice, long};
-use crate::ways::as_threads;
+use crate::rank_placement::as_threads;
 
 /// Calls of all types, and some that are large.
 fn cases(of: &str) -> Vec<Case> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
-use crate::kit::{Api, Config, INVALID_ARGUMENT, INVALID_USAGE, LIMIT, NO_COLOR, REMOTE_ERROR, SUCCESS, members_of};
+use crate::api::{Api, Config, INVALID_ARGUMENT, INVALID_USAGE, LIMIT, NO_COLOR, REMOTE_ERROR, SUCCESS, members_of};
 
 /// Colours and keys by rank.
 type Rule = fn(usize) -> (i32, i32);

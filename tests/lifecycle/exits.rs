@@ -21,7 +21,7 @@ fn compile(name: &str, loads: bool) -> Option<PathBuf> {
     let cuda = profile.join("softcuda");
     let mut command = Command::new(compiler);
     command.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"]).arg(&out);
-    command.arg(root.join("tests/lives/exits.cc"));
+    command.arg(root.join("tests/lifecycle/exits.cc"));
     for include in ["include", "softcuda/include"] {
         command.arg("-I").arg(root.join(include));
     }

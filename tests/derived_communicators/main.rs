@@ -8,8 +8,8 @@ mod common;
 
 mod deaths;
 mod grows;
-mod kit;
-mod polled;
+mod api;
+mod nonblocking;
 mod revokes;
 mod shares;
 mod shrinks;

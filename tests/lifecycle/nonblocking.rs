@@ -102,7 +102,7 @@ fn late_peers() {
         life_of_a_rank(&me, &times, &|_| thread::sleep(LATE));
         return times.print();
     }
-    let outcome = Job::this_test("polled::late_peers", 3).allow_any_warning().run();
+    let outcome = Job::this_test("nonblocking::late_peers", 3).allow_any_warning().run();
     outcome.assert_ok();
     times::report(&times::collect(&outcome), limit);
 }
@@ -137,7 +137,7 @@ fn stopped_peers() {
         });
         return times.print();
     }
-    let job = Job::this_test("polled::stopped_peers", 3).allow_any_warning().start();
+    let job = Job::this_test("nonblocking::stopped_peers", 3).allow_any_warning().start();
     stop_on_demand(&job, 2);
     let outcome = job.wait();
     outcome.assert_ok();
@@ -190,7 +190,7 @@ fn groups_are_polled() {
         members.into_iter().for_each(Member::end);
         return times.print();
     }
-    let outcome = Job::this_test("polled::groups_are_polled", 2).allow_any_warning().run();
+    let outcome = Job::this_test("nonblocking::groups_are_polled", 2).allow_any_warning().run();
     outcome.assert_ok();
     times::report(&times::collect(&outcome), limit);
 }
@@ -230,7 +230,7 @@ fn errors_in_groups() {
         [polled[2], blocking].into_iter().for_each(Member::end);
         return;
     }
-    Job::this_test("polled::errors_in_groups", 1).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::errors_in_groups", 1).allow_any_warning().run().assert_ok();
 }
 
 /// A group that ends a communicator waits for all of it, whatever they are (spec §4.1).
@@ -262,5 +262,5 @@ fn groups_that_end_are_final() {
         }
         return;
     }
-    Job::this_test("polled::groups_that_end_are_final", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::groups_that_end_are_final", 2).allow_any_warning().run().assert_ok();
 }

@@ -1,4 +1,4 @@
-/* What the programs of tests/by_hand.rs have in common: checks that name the call, and data that add up exactly. */
+/* What the programs of tests/c_programs.rs have in common: checks that name the call, and data that add up exactly. */
 #ifndef SAY_H
 #define SAY_H
 #include <stdio.h>

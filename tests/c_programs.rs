@@ -5,15 +5,15 @@
 
 mod common;
 
-#[path = "by_hand/banner.rs"]
+#[path = "c_programs/banner.rs"]
 mod banner;
-#[path = "by_hand/first_failure.rs"]
+#[path = "c_programs/first_failure.rs"]
 mod first_failure;
-#[path = "by_hand/mpi.rs"]
+#[path = "c_programs/mpi.rs"]
 mod mpi;
-#[path = "by_hand/signals.rs"]
+#[path = "c_programs/signals.rs"]
 mod signals;
-#[path = "by_hand/survivors.rs"]
+#[path = "c_programs/survivors.rs"]
 mod survivors;
 
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("by-hand-{name}-{}", std::process::id()));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-programs-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).expect("the target folder can be written");
         Folder(path)
     }
@@ -55,7 +55,7 @@ fn compile(compiler: &Path, source: &str, to: &Path) -> Command {
         .arg(root.join("include"))
         .arg("-I")
         .arg(root.join("softcuda/include"));
-    command.arg(root.join("tests/by_hand").join(source)).arg("-o").arg(to);
+    command.arg(root.join("tests/c_programs").join(source)).arg("-o").arg(to);
     command
 }
 
@@ -174,7 +174,7 @@ fn old_client(version: &str, code: u32, config_bytes: usize) {
     let program = folder.join("program");
     let mut command = Command::new(cxx);
     command.args(["-O1", "-I"]).arg(headers.join(version).join("include")).arg("-I").arg(cuda.join("include"));
-    command.arg(common::root().join("tests/by_hand/old_client.cc")).arg("-o").arg(&program);
+    command.arg(common::root().join("tests/c_programs/old_client.cc")).arg("-o").arg(&program);
     link(&mut command, &common::profile_dir());
     run_compiler(&mut command);
     let mut job = Job::program(&program, 2);

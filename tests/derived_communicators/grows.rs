@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
-use crate::kit::{Api, Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR};
+use crate::api::{Api, Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR};
 
 fn publish(me: &Place, name: &str, id: UniqueId) {
     me.publish(name, &id.0);

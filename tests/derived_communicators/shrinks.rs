@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
-use crate::kit::{ABORT, Api, Bench, Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
+use crate::api::{ABORT, Api, Bench, Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
 
 /// What `OXCCL_TEST_EXCLUDED` says.
 fn excluded() -> Vec<usize> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
-use crate::kit::{Api, Bench, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
+use crate::api::{Api, Bench, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 
 /// How long a revoke may take, on a machine that is busy.
 const PROMPT: Duration = Duration::from_secs(6);

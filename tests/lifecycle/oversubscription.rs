@@ -57,7 +57,7 @@ fn round(me: &Place, number: usize, mine: &[usize; THREADS], start: &Barrier) {
 
 #[test]
 fn eight_threads_a_rank() {
-    const NAME: &str = "crowd::eight_threads_a_rank";
+    const NAME: &str = "oversubscription::eight_threads_a_rank";
     let Some(me) = launch::child() else {
         let mut job = Job::this_test(NAME, 2).allow_any_warning();
         if need::long() {
@@ -84,7 +84,7 @@ fn eight_threads_a_rank() {
 /// blocking, and uses as they become ready.
 #[test]
 fn every_thread_in_its_own_order() {
-    const NAME: &str = "crowd::every_thread_in_its_own_order";
+    const NAME: &str = "oversubscription::every_thread_in_its_own_order";
     if launch::child().is_none() {
         return Job::this_test(NAME, 1).allow_any_warning().run().assert_ok();
     }

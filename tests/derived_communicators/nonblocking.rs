@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
-use crate::kit::{
+use crate::api::{
     ABORT, Api, Bench, Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, LIMIT, REMOTE_ERROR, SUCCESS,
 };
 
@@ -63,7 +63,7 @@ fn a_split_is_polled_at_its_parent() {
         api.check(comm, &all, me.rank);
         return api.destroy(comm);
     }
-    Job::this_test("polled::a_split_is_polled_at_its_parent", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_split_is_polled_at_its_parent", 2).allow_any_warning().run().assert_ok();
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_group_of_splits_is_polled_at_the_parents() {
         children.iter().for_each(|child| api.check(*child, &reversed, me.rank));
         return children.into_iter().chain(comms).for_each(|comm| api.destroy(comm));
     }
-    Job::this_test("polled::a_group_of_splits_is_polled_at_the_parents", 3).run().assert_ok();
+    Job::this_test("nonblocking::a_group_of_splits_is_polled_at_the_parents", 3).run().assert_ok();
 }
 
 /// The parent is aborted while the split waits for a rank that does not come: nothing is left.
@@ -117,7 +117,7 @@ fn an_abort_ends_a_split() {
         me.barrier("done");
         return before.assert_same();
     }
-    Job::this_test("polled::an_abort_ends_a_split", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::an_abort_ends_a_split", 2).allow_any_warning().run().assert_ok();
 }
 
 /// A rank that takes no part makes the parent of the others fail, which they see when they poll it.
@@ -140,7 +140,7 @@ fn a_failed_split_is_seen_at_the_parent() {
         }
         return api.nccl.abort(comm).expect("abort");
     }
-    Job::this_test("polled::a_failed_split_is_seen_at_the_parent", 3).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_failed_split_is_seen_at_the_parent", 3).allow_any_warning().run().assert_ok();
 }
 
 /// Nothing of a group is done where part of it fails: the communicator of a call in it is in progress until that is known, and
@@ -169,7 +169,7 @@ fn a_failed_split_is_seen_at_a_call_of_its_group() {
         }
         return [comm, called].into_iter().for_each(|comm| api.nccl.abort(comm).expect("abort"));
     }
-    Job::this_test("polled::a_failed_split_is_seen_at_a_call_of_its_group", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_failed_split_is_seen_at_a_call_of_its_group", 2).allow_any_warning().run().assert_ok();
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_shrink_is_polled_at_its_parent() {
         api.nccl.abort(comm).expect("abort");
         return api.destroy(child);
     }
-    Job::this_test("polled::a_shrink_is_polled_at_its_parent", 3).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_shrink_is_polled_at_its_parent", 3).allow_any_warning().run().assert_ok();
 }
 
 /// The handle of a communicator that grows is valid at once, and is the one that is polled.
@@ -243,7 +243,7 @@ fn a_grow_is_polled_at_the_new_communicator() {
         }
         return api.destroy(child);
     }
-    Job::this_test("polled::a_grow_is_polled_at_the_new_communicator", 3).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_grow_is_polled_at_the_new_communicator", 3).allow_any_warning().run().assert_ok();
 }
 
 #[test]
@@ -276,5 +276,5 @@ fn a_revoke_is_polled() {
         api.destroy(comm);
         return api.destroy(child);
     }
-    Job::this_test("polled::a_revoke_is_polled", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_revoke_is_polled", 2).allow_any_warning().run().assert_ok();
 }

@@ -77,7 +77,7 @@ fn configurations_of_every_version() {
         assert_eq!(code, INVALID_ARGUMENT, "no magic");
         return;
     }
-    Job::this_test("life::configurations_of_every_version", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("lifecycle::configurations_of_every_version", 2).allow_any_warning().run().assert_ok();
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn memory_of_the_library() {
         unsafe { nccl.mem_free(buffer) }.expect("free");
         return member.end();
     }
-    Job::this_test("life::memory_of_the_library", 2).run().assert_ok();
+    Job::this_test("lifecycle::memory_of_the_library", 2).run().assert_ok();
 }
 
 /// Destroy waits for what was launched, also where nobody has waited for the stream.
@@ -118,7 +118,7 @@ fn destroy_right_after_a_launch() {
         return;
     }
     for delay in ["0", "2000"] {
-        Job::this_test("life::destroy_right_after_a_launch", 2).env("SOFTCUDA_DELAY_US", delay).run().assert_ok();
+        Job::this_test("lifecycle::destroy_right_after_a_launch", 2).env("SOFTCUDA_DELAY_US", delay).run().assert_ok();
     }
 }
 
@@ -145,7 +145,7 @@ fn many_communicators_one_after_the_other() {
         before.assert_same();
         return before.assert_memory_within(16 << 10);
     }
-    Job::this_test("life::many_communicators_one_after_the_other", 2).run().assert_ok();
+    Job::this_test("lifecycle::many_communicators_one_after_the_other", 2).run().assert_ok();
 }
 
 /// A peer that never comes: the kernel waits, the stream waits, a thread waits. An abort ends it all.
@@ -177,7 +177,7 @@ fn abort_while_a_call_waits() {
         assert!(ours.is_empty(), "{ours:?}");
         return;
     }
-    Job::this_test("life::abort_while_a_call_waits", 2).run().assert_ok();
+    Job::this_test("lifecycle::abort_while_a_call_waits", 2).run().assert_ok();
 }
 
 /// Communicators of one device that all wait are aborted one after the other: freeing the first must not
@@ -207,7 +207,7 @@ fn several_that_wait_are_aborted_in_turn() {
         }
         return me.publish("aborted", b"");
     }
-    Job::this_test("life::several_that_wait_are_aborted_in_turn", 2).run().assert_ok();
+    Job::this_test("lifecycle::several_that_wait_are_aborted_in_turn", 2).run().assert_ok();
 }
 
 /// Destroy waits for a peer that never comes; another thread aborts, and both return.
@@ -231,7 +231,7 @@ fn abort_while_destroy_waits() {
         });
         return me.publish("aborted", b"");
     }
-    Job::this_test("life::abort_while_destroy_waits", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("lifecycle::abort_while_destroy_waits", 2).allow_any_warning().run().assert_ok();
 }
 
 /// A call on 1000 elements in place.
@@ -279,7 +279,7 @@ fn threads_that_race_with_the_end() {
         }
         return;
     }
-    Job::this_test("life::threads_that_race_with_the_end", 1).allow_any_warning().run().assert_ok();
+    Job::this_test("lifecycle::threads_that_race_with_the_end", 1).allow_any_warning().run().assert_ok();
 }
 
 /// The communicator that is destroyed when the process ends.
@@ -309,7 +309,7 @@ fn destroy_in_an_exit_handler() {
         // From here, so that it is this thread whose things are gone.
         std::process::exit(0);
     }
-    let outcome = Job::this_test("life::destroy_in_an_exit_handler", 2).run();
+    let outcome = Job::this_test("lifecycle::destroy_in_an_exit_handler", 2).run();
     outcome.assert_ok();
     outcome.ranks.iter().for_each(|rank| assert!(rank.stdout.contains("destroyed at exit: Ok(())"), "{outcome}"));
 }
@@ -325,7 +325,7 @@ fn exit_with_live_communicators() {
         }
         return;
     }
-    Job::this_test("life::exit_with_live_communicators", 2).run().assert_ok();
+    Job::this_test("lifecycle::exit_with_live_communicators", 2).run().assert_ok();
 }
 
 /// A forked child has the handles and nothing behind them: it can end them and itself, and neither is
@@ -358,7 +358,7 @@ fn a_forked_child_is_inert() {
         member.run(&[one(100), one(5000)]);
         return member.end();
     }
-    let job = Job::this_test("life::a_forked_child_is_inert", 2).deadline(Duration::from_secs(60));
+    let job = Job::this_test("lifecycle::a_forked_child_is_inert", 2).deadline(Duration::from_secs(60));
     job.allow_any_warning().run().assert_ok();
 }
 
@@ -379,7 +379,7 @@ fn abort_behind_work_of_the_user() {
         assert!(start.elapsed() < Duration::from_secs(4), "an abort took {:?}", start.elapsed());
         return member.api.cuda.wait(member.stream).expect("the kernel finds its memory");
     }
-    let job = Job::this_test("life::abort_behind_work_of_the_user", 2);
+    let job = Job::this_test("lifecycle::abort_behind_work_of_the_user", 2);
     job.allow_warning("a kernel did not leave").run().assert_ok();
 }
 
@@ -392,7 +392,7 @@ fn the_log_tells_the_life() {
         println!("handle {:p}", member.comm.0);
         return member.end();
     }
-    let job = Job::this_test("life::the_log_tells_the_life", 2).env("NCCL_DEBUG", "INFO");
+    let job = Job::this_test("lifecycle::the_log_tells_the_life", 2).env("NCCL_DEBUG", "INFO");
     let outcome = job.env("NCCL_DEBUG_SUBSYS", "ALL").run();
     outcome.assert_ok();
     for (rank, outcome) in outcome.ranks.iter().enumerate() {

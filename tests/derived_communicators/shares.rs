@@ -3,7 +3,7 @@
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
-use crate::kit::{Api, Bench, Config, IN_PROGRESS, INVALID_USAGE, SUCCESS};
+use crate::api::{Api, Bench, Config, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 
 /// A family of four: parent, two children, a grandchild. Destroyed in every order, all others work.
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::Comm;
-use crate::kit::{ABORT, Api, LIMIT, REMOTE_ERROR, SUCCESS};
+use crate::api::{ABORT, Api, LIMIT, REMOTE_ERROR, SUCCESS};
 
 /// Ends the process as a crash does.
 fn die() -> ! {

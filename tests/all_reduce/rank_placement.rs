@@ -38,7 +38,7 @@ fn processes() {
         return member.end();
     }
     for n in [1, 2, 3, 4, 5, 7, 8] {
-        Job::this_test("ways::processes", n).run().assert_ok();
+        Job::this_test("rank_placement::processes", n).run().assert_ok();
     }
 }
 
@@ -56,7 +56,7 @@ fn threads() {
         }
         return;
     }
-    Job::this_test("ways::threads", 1).run().assert_ok();
+    Job::this_test("rank_placement::threads", 1).run().assert_ok();
 }
 
 /// The communicators of one thread, each with its device's context.
@@ -123,7 +123,7 @@ fn one_thread_with_several_devices() {
         }
         return;
     }
-    Job::this_test("ways::one_thread_with_several_devices", 1).run().assert_ok();
+    Job::this_test("rank_placement::one_thread_with_several_devices", 1).run().assert_ok();
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn one_thread_creates_ranks_in_a_group() {
         devices.end();
         return api.nccl.group_end().expect("group");
     }
-    Job::this_test("ways::one_thread_creates_ranks_in_a_group", 1).run().assert_ok();
+    Job::this_test("rank_placement::one_thread_creates_ranks_in_a_group", 1).run().assert_ok();
 }
 
 /// Threads with three communicators each, which they use in different orders: streams are their own, so
@@ -181,7 +181,7 @@ fn threads_with_several_communicators() {
         });
         return;
     }
-    Job::this_test("ways::threads_with_several_communicators", 1).run().assert_ok();
+    Job::this_test("rank_placement::threads_with_several_communicators", 1).run().assert_ok();
 }
 
 /// A communicator goes from thread to thread.
@@ -202,5 +202,5 @@ fn a_communicator_is_handed_over_between_threads() {
         }
         return member.end();
     }
-    Job::this_test("ways::a_communicator_is_handed_over_between_threads", 2).run().assert_ok();
+    Job::this_test("rank_placement::a_communicator_is_handed_over_between_threads", 2).run().assert_ok();
 }

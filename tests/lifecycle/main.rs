@@ -3,9 +3,9 @@
 //! is how long it takes, whether the others get on, and whether anything is left behind.
 //!
 //! ```text
-//! cargo test --test lives                        a seeded sample
-//! OXCCL_SEED=7 cargo test --test lives           another sample
-//! OXCCL_LONG=1 cargo test --test lives           everything: 10,000 cycles of each kind
+//! cargo test --test lifecycle                        a seeded sample
+//! OXCCL_SEED=7 cargo test --test lifecycle           another sample
+//! OXCCL_LONG=1 cargo test --test lifecycle           everything: 10,000 cycles of each kind
 //! ```
 
 #[path = "../common/mod.rs"]
@@ -13,10 +13,10 @@ mod common;
 
 mod abort;
 mod api;
-mod crowd;
+mod oversubscription;
 mod cycles;
 mod exits;
 mod forks;
-mod polled;
+mod nonblocking;
 mod stuck;
 mod times;

@@ -84,7 +84,7 @@ impl Stream10k {
 /// Two graphs of 10,000 messages, and as many in direct calls: none overwrites the work items of another.
 #[test]
 fn ten_thousand_messages() {
-    under("graph_lives::ten_thousand_messages", &everywhere(2), |member| {
+    under("graph_lifetimes::ten_thousand_messages", &everywhere(2), |member| {
         let graphs = member.api.graphs;
         let parts = [0x11, 0x22, 0x33].map(|add| Stream10k::new(member, add));
         let execs: Vec<Exec> = parts[..2]
@@ -112,7 +112,7 @@ fn ten_thousand_messages() {
 /// graph that has got them.
 #[test]
 fn an_update_by_a_second_capture() {
-    under("graph_lives::an_update_by_a_second_capture", &everywhere(2), |member| {
+    under("graph_lifetimes::an_update_by_a_second_capture", &everywhere(2), |member| {
         let graphs = member.api.graphs;
         let funcs = [Func::AllReduce, Func::Broadcast, Func::AllGather];
         let mut sets = [1, 2].map(|phase| funcs.map(|func| Case { phase, ..Case::of(func, 300) }.prepare(member)));
@@ -155,13 +155,13 @@ fn finalizing_waits_for_graphs() {
         waiter.join().expect("no panic").expect("finalized");
         return member.end();
     }
-    Setup::plain(2).run("graph_lives::finalizing_waits_for_graphs");
+    Setup::plain(2).run("graph_lifetimes::finalizing_waits_for_graphs");
 }
 
 /// Who waits for graphs for long says so.
 #[test]
 fn a_long_wait_for_graphs_is_told() {
-    const NAME: &str = "graph_lives::a_long_wait_for_graphs_is_told";
+    const NAME: &str = "graph_lifetimes::a_long_wait_for_graphs_is_told";
     if launch::child().is_some() {
         let api = Api::load();
         api.cuda.use_device(0).expect("a device");
@@ -215,7 +215,7 @@ fn abort_does_not_wait_for_graphs() {
         }
         return before.expect("there were rounds").assert_same();
     }
-    Setup::plain(2).job("graph_lives::abort_does_not_wait_for_graphs").allow_any_warning().run().assert_ok();
+    Setup::plain(2).job("graph_lifetimes::abort_does_not_wait_for_graphs").allow_any_warning().run().assert_ok();
 }
 
 /// Captures and graphs, and captures that come to nothing, leave nothing behind; direct calls go on after each.
@@ -223,7 +223,7 @@ fn abort_does_not_wait_for_graphs() {
 fn nothing_is_left_behind() {
     let Some(me) = launch::child() else {
         let job =
-            |setup: &Setup| setup.job("graph_lives::nothing_is_left_behind").allow_any_warning().run().assert_ok();
+            |setup: &Setup| setup.job("graph_lifetimes::nothing_is_left_behind").allow_any_warning().run().assert_ok();
         return [Setup::plain(2), everywhere(2)[1]].iter().for_each(job);
     };
     setup::each_rank(&me, |member| {
@@ -297,7 +297,7 @@ fn other_threads_work_during_a_capture() {
         member.release(vec![call]);
         return member.end();
     }
-    Setup::plain(2).run("graph_lives::other_threads_work_during_a_capture");
+    Setup::plain(2).run("graph_lifetimes::other_threads_work_during_a_capture");
 }
 
 /// A capturing stream of another device is refused, and the communicator goes on.
@@ -319,7 +319,7 @@ fn a_stream_of_another_device() {
         direct(&mut member, 1000);
         return member.end();
     }
-    Setup::plain(2).job("graph_lives::a_stream_of_another_device").allow_any_warning().run().assert_ok();
+    Setup::plain(2).job("graph_lifetimes::a_stream_of_another_device").allow_any_warning().run().assert_ok();
 }
 
 /// Graphs that may be mixed with other launches have nodes for that; others have the kernel alone (spec §7).
@@ -345,7 +345,7 @@ fn nodes_of_a_capture() {
         graphs.destroy_exec(exec);
         return member.end();
     }
-    const NAME: &str = "graph_lives::nodes_of_a_capture";
+    const NAME: &str = "graph_lifetimes::nodes_of_a_capture";
     Setup::plain(2).run(NAME);
     Setup::plain(2).job(NAME).env("NCCL_GRAPH_MIXING_SUPPORT", "0").run().assert_ok();
 }
@@ -431,6 +431,6 @@ fn through_the_runtime() {
         return member.end();
     }
     for transport in [Transport::P2p, Transport::Shm] {
-        Setup { transport, ..Setup::plain(3) }.run("graph_lives::through_the_runtime");
+        Setup { transport, ..Setup::plain(3) }.run("graph_lifetimes::through_the_runtime");
     }
 }

@@ -50,7 +50,7 @@ fn a_handle_is_valid_at_once_and_ready_later() {
         assert_eq!(api.nccl.finalize(comm).expect_err("the second one").code, INVALID_ARGUMENT);
         return member.end();
     }
-    let job = Job::this_test("polled::a_handle_is_valid_at_once_and_ready_later", 2);
+    let job = Job::this_test("nonblocking::a_handle_is_valid_at_once_and_ready_later", 2);
     job.allow_any_warning().run().assert_ok();
 }
 
@@ -69,7 +69,7 @@ fn the_variable_decides() {
         assert_eq!(api.nccl.async_error(comm), Ok(SUCCESS));
         return api.nccl.destroy(comm).expect("destroy");
     }
-    Job::this_test("polled::the_variable_decides", 1).env("NCCL_COMM_BLOCKING", "0").run().assert_ok();
+    Job::this_test("nonblocking::the_variable_decides", 1).env("NCCL_COMM_BLOCKING", "0").run().assert_ok();
 }
 
 /// A creation that waits in vain is aborted; nothing is left of it, its thread neither.
@@ -93,7 +93,7 @@ fn a_creation_can_be_aborted() {
         before.assert_same();
         return;
     }
-    Job::this_test("polled::a_creation_can_be_aborted", 1).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_creation_can_be_aborted", 1).allow_any_warning().run().assert_ok();
 }
 
 /// A creation that fails leaves a handle that tells the error, and that only an abort frees.
@@ -112,7 +112,7 @@ fn a_failed_creation_is_polled_and_aborted() {
         assert_eq!(api.nccl.async_error(comm), Ok(state), "nothing was freed");
         return api.nccl.abort(comm).expect("abort");
     }
-    Job::this_test("polled::a_failed_creation_is_polled_and_aborted", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_failed_creation_is_polled_and_aborted", 2).allow_any_warning().run().assert_ok();
 }
 
 /// The creations of a group go on in the background, and its end says so.
@@ -134,7 +134,7 @@ fn a_group_of_creations_is_polled() {
         comms.iter().for_each(|comm| api.nccl.destroy(*comm).expect("queued"));
         return api.nccl.group_end().expect("destroying is waited for");
     }
-    Job::this_test("polled::a_group_of_creations_is_polled", 1).run().assert_ok();
+    Job::this_test("nonblocking::a_group_of_creations_is_polled", 1).run().assert_ok();
 }
 
 /// Blocking and non-blocking creations do not go together; the one that is polled tells it.
@@ -155,7 +155,7 @@ fn a_mixed_group_is_refused() {
         assert_eq!((api.nccl.settle(polled), blocking), (INVALID_ARGUMENT, Comm::NULL));
         return api.nccl.abort(polled).expect("abort");
     }
-    Job::this_test("polled::a_mixed_group_is_refused", 1).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_mixed_group_is_refused", 1).allow_any_warning().run().assert_ok();
 }
 
 /// A call with a wrong argument is the end of a non-blocking communicator, and of no blocking one.
@@ -177,5 +177,5 @@ fn a_failing_call_is_remembered_where_it_is_polled() {
         api.nccl.abort(polled).expect("abort");
         return api.nccl.destroy(blocking).expect("destroy");
     }
-    Job::this_test("polled::a_failing_call_is_remembered_where_it_is_polled", 1).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_failing_call_is_remembered_where_it_is_polled", 1).allow_any_warning().run().assert_ok();
 }
