@@ -21,93 +21,42 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::c_program::{Compilation, Folder, Program};
 use common::launch::{Job, Outcome};
-use common::need;
+use common::{need, profile_dir};
 
-/// A folder of a test, removed when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-programs-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("the target folder can be written");
-        Folder(path)
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
+/// A program of this folder that is linked with the `libnccl.so.2` in `nccl` and the software device's runtime.
+fn build(compiler: impl AsRef<Path>, name: &str, nccl: &Path) -> Option<Program> {
+    Program::build_by(compiler, &format!("tests/c_programs/{name}"), |compilation| compilation.nccl(nccl).runtime())
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// The same with this build's library.
+fn build_with_ours(compiler: impl AsRef<Path>, name: &str) -> Option<Program> {
+    build(compiler, name, &profile_dir())
 }
 
-/// A compiler's command for one of this test's programs.
-fn compile(compiler: &Path, source: &str, to: &Path) -> Command {
-    let mut command = Command::new(compiler);
-    let root = common::root();
-    command
-        .args(["-O1", "-Wall", "-Wextra", "-Werror"])
-        .arg("-I")
-        .arg(root.join("include"))
-        .arg("-I")
-        .arg(root.join("softcuda/include"));
-    command.arg(root.join("tests/c_programs").join(source)).arg("-o").arg(to);
-    command
-}
-
-fn run_compiler(command: &mut Command) {
-    let output = command.output().expect("the compiler starts");
-    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// `-L` and `-l` for the library in `nccl`, and the software device's runtime.
-fn link(command: &mut Command, nccl: &Path) {
-    let softcuda = common::profile_dir().join("softcuda");
-    command.arg("-L").arg(nccl).arg("-L").arg(&softcuda).args(["-l:libnccl.so.2", "-l:libcudart.so.13"]);
-    command.arg(format!("-Wl,-rpath-link,{}", softcuda.display()));
-}
-
-/// Compiles and links a program with this build's library.
-fn build(compiler: &str, source: &str, folder: &Folder) -> Option<PathBuf> {
-    Some(build_at(&need::tool(compiler)?, source, folder))
-}
-
-fn build_at(compiler: &Path, source: &str, folder: &Folder) -> PathBuf {
-    let program = folder.join("program");
-    let mut command = compile(compiler, source, &program);
-    // The grid's threads; the others do not mind.
-    command.arg("-pthread");
-    link(&mut command, &common::profile_dir());
-    run_compiler(&mut command);
-    program
+/// Compiles a library of this folder.
+fn build_library(name: &str, to: &Path, args: &[&str]) -> Option<()> {
+    Compilation::new(&need::tool("cc")?, &format!("tests/c_programs/{name}"), to).shared().args(args).run();
+    Some(())
 }
 
 /// Makes a library of the same name in which nothing works, in a folder.
-fn absent(cc: &Path, folder: &Path) {
+fn absent_library(folder: &Path) -> Option<()> {
     fs::create_dir_all(folder).expect("the test's folder can be written");
-    let mut command = compile(cc, "absent.c", &folder.join("libnccl.so.2"));
-    run_compiler(command.args(["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"]));
+    build_library("absent.c", &folder.join("libnccl.so.2"), &["-Wl,-soname,libnccl.so.2"])
 }
 
-/// Compiles and links a program with the library that does nothing, which lies in the same folder.
-fn build_with_absent(compiler: impl AsRef<Path>, source: &str, folder: &Folder) -> Option<PathBuf> {
-    absent(&need::tool("cc")?, &folder.0);
-    let compiler = compiler.as_ref();
-    let compiler = if compiler.is_absolute() { compiler.to_path_buf() } else { need::tool(compiler.to_str()?)? };
-    let program = folder.join("program");
-    let mut command = compile(&compiler, source, &program);
-    link(&mut command, &folder.0);
-    run_compiler(&mut command);
-    Some(program)
+/// A folder with that library.
+fn absent_folder() -> Option<Folder> {
+    let folder = Folder::new("absent");
+    absent_library(folder.path())?;
+    Some(folder)
 }
 
 /// `LD_LIBRARY_PATH` that begins with a folder in which the library that does nothing lies.
 fn absent_first(folder: &Folder) -> OsString {
-    common::join_library_path(&[folder.0.clone(), common::profile_dir().join("softcuda")])
+    common::join_library_path(&[folder.path().to_path_buf(), profile_dir().join("softcuda")])
 }
 
 fn assert_says(outcome: &Outcome, line: &str) {
@@ -118,24 +67,21 @@ fn assert_says(outcome: &Outcome, line: &str) {
 
 #[test]
 fn a_program_that_was_linked_with_another_library() {
-    let folder = Folder::new("replaced");
-    let Some(program) = build_with_absent("c++", "devices.cc", &folder) else { return };
+    let Some(absent) = absent_folder() else { return };
+    let Some(program) = build("c++", "devices.cc", absent.path()) else { return };
     // As it was built, it gets nowhere; with the file replaced it works.
-    let before = Job::program(&program, 1).env("LD_LIBRARY_PATH", absent_first(&folder)).run();
+    let before = Job::program(program.path(), 1).env("LD_LIBRARY_PATH", absent_first(&absent)).run();
     assert_ne!(before.ranks[0].status.code(), Some(0), "{before}");
-    assert_says(&Job::program(&program, 1).run(), "3 devices: 0 sums are wrong");
+    assert_says(&Job::program(program.path(), 1).run(), "3 devices: 0 sums are wrong");
 }
 
 #[test]
 fn a_profiler_sees_what_the_program_calls_and_nothing_else() {
     let folder = Folder::new("profiler");
-    let Some(cc) = need::tool("cc") else { return };
     let profiler = folder.join("libprofiler.so");
-    let mut command = compile(&cc, "profiler.c", &profiler);
-    command.args(["-shared", "-fPIC"]);
-    run_compiler(&mut command);
-    let Some(program) = build("c++", "devices.cc", &folder) else { return };
-    let outcome = Job::program(&program, 1).env("LD_PRELOAD", &profiler).run();
+    let Some(()) = build_library("profiler.c", &profiler, &[]) else { return };
+    let Some(program) = build_with_ours("c++", "devices.cc") else { return };
+    let outcome = Job::program(program.path(), 1).env("LD_PRELOAD", &profiler).run();
     assert_says(&outcome, "3 devices: 0 sums are wrong");
     let counts = "profiler: AllReduce 3 Broadcast 0 CommInitRank 0 CommInitAll 1 GetUniqueId 0 GroupStart 2 GroupEnd 2 \
                   CommDestroy 3 GetErrorString 0";
@@ -144,22 +90,19 @@ fn a_profiler_sees_what_the_program_calls_and_nothing_else() {
 
 #[test]
 fn two_copies_of_the_library_in_one_process() {
-    let folder = Folder::new("copies");
-    let program = folder.join("program");
-    let Some(cxx) = need::tool("c++") else { return };
-    let mut command = compile(&cxx, "two_copies.cc", &program);
-    let softcuda = common::profile_dir().join("softcuda");
-    command.arg("-L").arg(&softcuda).arg("-l:libcudart.so.13").arg("-ldl");
-    command.arg(format!("-Wl,-rpath-link,{}", softcuda.display()));
-    run_compiler(&mut command);
+    let source = "tests/c_programs/two_copies.cc";
+    let Some(program) = Program::build_by("c++", source, |compilation| compilation.runtime().args(["-ldl"])) else {
+        return;
+    };
+    let folder = program.folder();
     let copies = ["a", "b"].map(|name| {
         let copy = folder.join(name).join("libnccl.so.2");
         fs::create_dir_all(folder.join(name)).expect("a folder");
-        fs::copy(common::profile_dir().join("libnccl.so.2"), &copy).expect("the library can be copied");
+        fs::copy(profile_dir().join("libnccl.so.2"), &copy).expect("the library can be copied");
         copy
     });
     assert_says(
-        &Job::program(&program, 1).args(copies).allow_warning("corrupted comm object").run(),
+        &Job::program(program.path(), 1).args(copies).allow_warning("corrupted comm object").run(),
         "two copies: 0 sums are wrong",
     );
 }
@@ -172,11 +115,10 @@ fn old_client(version: &str, code: u32, config_bytes: usize) {
     let folder = Folder::new(version);
     let Some(cxx) = need::tool("c++") else { return };
     let program = folder.join("program");
-    let mut command = Command::new(cxx);
-    command.args(["-O1", "-I"]).arg(headers.join(version).join("include")).arg("-I").arg(cuda.join("include"));
-    command.arg(common::root().join("tests/c_programs/old_client.cc")).arg("-o").arg(&program);
-    link(&mut command, &common::profile_dir());
-    run_compiler(&mut command);
+    let headers = [headers.join(version).join("include"), cuda.join("include")];
+    let compilation = Compilation::bare(&cxx, "tests/c_programs/old_client.cc", &program);
+    let compilation = headers.iter().fold(compilation, |compilation, folder| compilation.include(folder));
+    compilation.nccl(&profile_dir()).runtime().run();
     let mut job = Job::program(&program, 2);
     for rank in 0..2 {
         job = job.args_of(rank, [rank.to_string(), "2".to_string(), folder.join("id").display().to_string()]);
@@ -228,16 +170,16 @@ fn in_a_root_of_its_own_with_the_file_replaced() {
     let target =
         text.lines().find_map(|line| line.strip_prefix("ARG TARGET=")).expect("where the Dockerfile puts the file");
     let folder = Folder::new("container");
-    let Some(program) = build("c++", "devices.cc", &folder) else { return };
-    let softcuda = common::profile_dir().join("softcuda");
+    let Some(program) = build_with_ours("c++", "devices.cc") else { return };
+    let softcuda = profile_dir().join("softcuda");
     let root = folder.join("root");
     // An image with a program, what it needs, and a library that does nothing.
-    put(&root, &program, "/program");
+    put(&root, program.path(), "/program");
     let place = root.join(target.trim_start_matches('/'));
-    absent(&need::tool("cc").expect("a C compiler"), place.parent().expect("a folder"));
-    let needed = needed_by(&program, &softcuda)
+    absent_library(place.parent().expect("a folder")).expect("a C compiler");
+    let needed = needed_by(program.path(), &softcuda)
         .into_iter()
-        .chain(needed_by(&common::profile_dir().join("libnccl.so.2"), &softcuda));
+        .chain(needed_by(&profile_dir().join("libnccl.so.2"), &softcuda));
     for file in needed.filter(|file| !file.to_string_lossy().contains("libnccl")) {
         put(&root, &file, &file.display().to_string());
     }
@@ -251,6 +193,6 @@ fn in_a_root_of_its_own_with_the_file_replaced() {
         Job::program(&unshare, 1).args(args).env("LD_LIBRARY_PATH", format!("/cuda:{at}")).allow_any_warning().run()
     };
     assert_ne!(start().ranks[0].status.code(), Some(0));
-    put(&root, &common::profile_dir().join("libnccl.so.2"), target);
+    put(&root, &profile_dir().join("libnccl.so.2"), target);
     assert_says(&start(), "3 devices: 0 sums are wrong");
 }

@@ -5,7 +5,8 @@ use std::env;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::bind::{Api, IN_PROGRESS, SUCCESS};
+use crate::bind::Api;
+use crate::common::abi::{IN_PROGRESS, SUCCESS};
 use crate::common::cuda::Stream;
 use crate::common::launch::Place;
 use crate::common::nccl::{Comm, Failure};

@@ -1,8 +1,9 @@
-//! Groups: many calls, nesting, errors (spec §4).
+//! Groups: many calls, nesting, errors.
 
 use rand::seq::SliceRandom;
 
-use crate::bind::{Api, INVALID_ARGUMENT, INVALID_USAGE};
+use crate::bind::Api;
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
@@ -78,7 +79,7 @@ fn several_communicators_in_a_group() {
 }
 
 /// An error in a group is returned by its end, nothing of the group is carried out, and the next group
-/// is a clean one (spec §4.2).
+/// is a clean one.
 #[test]
 fn an_error_drops_the_group() {
     if let Some(me) = launch::child() {

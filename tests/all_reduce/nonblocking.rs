@@ -1,25 +1,18 @@
-//! Communicators that do not block (spec §4.3, §6.2).
+//! Communicators that do not block: handles are valid at once, and `ncclCommGetAsyncError` has the result.
 
 use std::time::{Duration, Instant};
 
-use crate::bind::{Api, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
+use crate::bind::Api;
+use crate::common::abi::{Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::{Comm, UniqueId};
 use crate::common::oracle::{DataType, RedOp};
 use crate::data::{Case, Member, dice};
 
-/// `NCCL_CONFIG_UNDEF_INT` twice, as it stands in a word.
-const UNDEF: u64 = 0x8000_0000_8000_0000;
-
-/// An `ncclConfig_t` of 24 bytes with `blocking = 0`: size, magic and version, blocking.
-fn config() -> [u64; 3] {
-    [24, 0xcafe_beef | 23203 << 32, UNDEF << 32]
-}
-
 fn begin(api: &Api, (nranks, rank): (usize, usize), id: UniqueId) -> Comm {
     let mut comm = Comm::NULL;
-    assert_eq!(api.init_config(&mut comm, (nranks, rank), id, Some(&config())), IN_PROGRESS);
+    assert_eq!(api.init_config(&mut comm, (nranks, rank), id, Some(&Config::nonblocking())), IN_PROGRESS);
     assert_ne!(comm, Comm::NULL, "the handle is valid at once");
     comm
 }
@@ -125,7 +118,7 @@ fn a_group_of_creations_is_polled() {
         api.nccl.group_start().expect("group");
         for (rank, comm) in comms.iter_mut().enumerate() {
             api.cuda.use_device(rank).expect("a device");
-            api.init_config(comm, (n, rank), id, Some(&config()));
+            api.init_config(comm, (n, rank), id, Some(&Config::nonblocking()));
             assert_eq!(api.nccl.async_error(*comm), Ok(IN_PROGRESS), "valid at once");
         }
         assert_eq!(api.nccl.group_end().expect_err("not done").code, IN_PROGRESS);
@@ -146,7 +139,7 @@ fn a_mixed_group_is_refused() {
         let id = api.nccl.unique_id().expect("an id");
         let (mut polled, mut blocking) = (Comm::NULL, Comm::NULL);
         api.nccl.group_start().expect("group");
-        api.init_config(&mut polled, (2, 0), id, Some(&config()));
+        api.init_config(&mut polled, (2, 0), id, Some(&Config::nonblocking()));
         // SAFETY: the handle outlives the group.
         unsafe { api.nccl.init_rank(&mut blocking, 2, id, 1) }.expect("queued");
         let end = api.nccl.group_end().expect_err("mixed");
@@ -177,5 +170,8 @@ fn a_failing_call_is_remembered_where_it_is_polled() {
         api.nccl.abort(polled).expect("abort");
         return api.nccl.destroy(blocking).expect("destroy");
     }
-    Job::this_test("nonblocking::a_failing_call_is_remembered_where_it_is_polled", 1).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_failing_call_is_remembered_where_it_is_polled", 1)
+        .allow_any_warning()
+        .run()
+        .assert_ok();
 }

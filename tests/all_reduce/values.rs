@@ -1,4 +1,4 @@
-//! Values at the edges (spec §5.3), written down by hand: overflow, NaN, infinities, what an average of
+//! Values at the edges, written down by hand: overflow, NaN, infinities, what an average of
 //! integers is. And the sizes at which calls are cut.
 
 use crate::bind::Api;

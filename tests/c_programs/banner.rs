@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common;
 use crate::common::launch::Job;
-use crate::{Folder, absent_first, build, build_with_absent};
+use crate::{absent_first, absent_folder, build, build_with_ours};
 
 /// The program says NCCL's line, then which file it has, and then what it says itself.
 fn assert_banner(job: Job, file: &Path) {
@@ -19,15 +19,14 @@ fn assert_banner(job: Job, file: &Path) {
 
 #[test]
 fn of_a_linked_program() {
-    let folder = Folder::new("banner-linked");
-    let Some(program) = build("c++", "devices.cc", &folder) else { return };
-    assert_banner(Job::program(&program, 1), &common::profile_dir().join("libnccl.so.2"));
+    let Some(program) = build_with_ours("c++", "devices.cc") else { return };
+    assert_banner(Job::program(program.path(), 1), &common::profile_dir().join("libnccl.so.2"));
 }
 
 #[test]
 fn of_a_preloaded_library() {
-    let folder = Folder::new("banner-preloaded");
-    let Some(program) = build_with_absent("c++", "devices.cc", &folder) else { return };
+    let Some(folder) = absent_folder() else { return };
+    let Some(program) = build("c++", "devices.cc", folder.path()) else { return };
     let elsewhere = folder.join("else where");
     fs::create_dir_all(&elsewhere).expect("a folder");
     // The loader splits LD_PRELOAD at blanks and colons, but not what a link in it points at.
@@ -35,7 +34,7 @@ fn of_a_preloaded_library() {
     fs::copy(common::profile_dir().join("libnccl.so.2"), elsewhere.join("libnccl.so.2")).expect("a copy");
     std::os::unix::fs::symlink(elsewhere.join("libnccl.so.2"), &file).expect("a link");
     assert_banner(
-        Job::program(&program, 1).env("LD_LIBRARY_PATH", absent_first(&folder)).env("LD_PRELOAD", &file),
+        Job::program(program.path(), 1).env("LD_LIBRARY_PATH", absent_first(&folder)).env("LD_PRELOAD", &file),
         &file,
     );
 }

@@ -14,7 +14,8 @@ int main() {
     data[d] = filled(d);
   }
   NCCL(ncclGroupStart());
-  for (int d = 0; d < DEVICES; d++) NCCL(ncclAllReduce(data[d], data[d], COUNT, ncclFloat, ncclSum, comms[d], streams[d]));
+  for (int d = 0; d < DEVICES; d++)
+    NCCL(ncclAllReduce(data[d], data[d], COUNT, ncclFloat, ncclSum, comms[d], streams[d]));
   NCCL(ncclGroupEnd());
   NCCL(ncclGroupStart());
   for (int d = 0; d < DEVICES; d++) NCCL(ncclBcast(data[d], COUNT, ncclFloat, 1, comms[d], streams[d]));

@@ -1,5 +1,5 @@
-/* What a program is told that fails at its first call: first_failure MODE [ID or DEVICE]. Prints `code N: TEXT`, what the call
- * returned and what ncclGetLastError says then, and ends with 1 for a failure. It needs no CUDA by itself. */
+/* What a program is told that fails at its first call: first_failure MODE [ID or DEVICE]. Prints `code N: TEXT`, what
+ * the call returned and what ncclGetLastError says then, and ends with 1 for a failure. It needs no CUDA by itself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

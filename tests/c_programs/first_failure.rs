@@ -1,33 +1,26 @@
-//! Programs that fail at their first call, linked as users link them: whatever is wrong, one line says what, in the log and,
-//! where no log was asked for, on stderr; `ncclGetLastError` has the same text.
+//! Programs that fail at their first call, linked as users link them: whatever is wrong, one line says what, in the log
+//! and, where no log was asked for, on stderr; `ncclGetLastError` has the same text.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::common;
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, TIMEOUT, UNHANDLED_CUDA_ERROR};
+use crate::common::c_program::{Folder, Program};
 use crate::common::launch::{Job, Outcome};
-use crate::common::{self, need};
-use crate::{Folder, build, compile, run_compiler};
-
-/// Result codes (spec §2.2).
-const CUDA: i32 = 1;
-const ARGUMENT: i32 = 4;
-const USAGE: i32 = 5;
-const REMOTE: i32 = 6;
-const TIMEOUT: i32 = 8;
+use crate::{build_library, build_with_ours};
 
 struct Client {
-    program: PathBuf,
-    _folder: Folder,
+    program: Program,
 }
 
 impl Client {
-    fn new(name: &str) -> Option<Client> {
-        let folder = Folder::new(&format!("first-{name}"));
-        Some(Client { program: build("cc", "first_failure.c", &folder)?, _folder: folder })
+    fn new() -> Option<Client> {
+        Some(Client { program: build_with_ours("cc", "first_failure.c")? })
     }
 
     fn job(&self, mode: &[&str]) -> Job {
-        Job::program(&self.program, 1).args(mode).allow_any_warning()
+        Job::program(self.program.path(), 1).args(mode).allow_any_warning()
     }
 
     /// The program fails with this code and a text that has all these parts, and says so in one line: of the log where
@@ -72,80 +65,94 @@ fn path_with(folder: &Path) -> String {
 
 #[test]
 fn no_driver() {
-    let Some(client) = Client::new("no-driver") else { return };
+    let Some(client) = Client::new() else { return };
     let without = common::profile_dir().display().to_string();
-    client.fails(&["make"], &[("LD_LIBRARY_PATH", &without)], CUDA, &["no CUDA driver", "libcuda.so.1"]);
-    client.fails(&["make"], &[("SOFTCUDA_DEVICES", "0")], CUDA, &["device"]);
-    client.fails(&["make"], &[("CUDA_VISIBLE_DEVICES", "")], CUDA, &["device"]);
+    client.fails(
+        &["make"],
+        &[("LD_LIBRARY_PATH", &without)],
+        UNHANDLED_CUDA_ERROR,
+        &["no CUDA driver", "libcuda.so.1"],
+    );
+    client.fails(&["make"], &[("SOFTCUDA_DEVICES", "0")], UNHANDLED_CUDA_ERROR, &["device"]);
+    client.fails(&["make"], &[("CUDA_VISIBLE_DEVICES", "")], UNHANDLED_CUDA_ERROR, &["device"]);
 }
 
 #[test]
 fn a_driver_that_is_too_old() {
-    let Some(client) = Client::new("old-driver") else { return };
-    let Some(cc) = need::tool("cc") else { return };
-    let folder = Folder::new("first-old-driver-library");
+    let Some(client) = Client::new() else { return };
+    let folder = Folder::new("old-driver");
     let driver = folder.join("libcuda.so.1");
-    let mut command = compile(&cc, "old_driver.c", &driver);
-    run_compiler(command.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]));
-    let path = path_with(&folder.0);
+    let Some(()) = build_library("old_driver.c", &driver, &["-Wl,-soname,libcuda.so.1"]) else { return };
+    let path = path_with(folder.path());
     let parts = ["lacks cuDriverGetVersion", "too old", &driver.display().to_string()];
-    client.fails(&["make"], &[("LD_LIBRARY_PATH", &path)], CUDA, &parts);
+    client.fails(&["make"], &[("LD_LIBRARY_PATH", &path)], UNHANDLED_CUDA_ERROR, &parts);
     // A file that is no library at all.
     fs::write(&driver, "nothing").expect("the file can be written");
-    client.fails(&["make"], &[("LD_LIBRARY_PATH", &path)], CUDA, &["libcuda.so.1", "file too short"]);
+    client.fails(&["make"], &[("LD_LIBRARY_PATH", &path)], UNHANDLED_CUDA_ERROR, &["libcuda.so.1", "file too short"]);
 }
 
 #[test]
 fn addresses_and_interfaces_that_cannot_be() {
-    let Some(client) = Client::new("addresses") else { return };
-    let address = |value, parts: &[&str]| client.fails(&["make"], &[("NCCL_COMM_ID", value)], ARGUMENT, parts);
+    let Some(client) = Client::new() else { return };
+    let address = |value, parts: &[&str]| client.fails(&["make"], &[("NCCL_COMM_ID", value)], INVALID_ARGUMENT, parts);
     address("somewhere", &["NCCL_COMM_ID='somewhere'", "port", "<host>:<port>"]);
     address("127.0.0.1:99999", &["NCCL_COMM_ID='127.0.0.1:99999'", "65535"]);
     address("no-such-host.invalid:1234", &["NCCL_COMM_ID", "no-such-host.invalid"]);
-    let interface = |value, parts: &[&str]| client.fails(&["make"], &[("NCCL_SOCKET_IFNAME", value)], USAGE, parts);
+    let interface =
+        |value, parts: &[&str]| client.fails(&["make"], &[("NCCL_SOCKET_IFNAME", value)], INVALID_USAGE, parts);
     interface("nosuch", &["NCCL_SOCKET_IFNAME='nosuch'", "available: "]);
     interface("127.0.0.1", &["NCCL_SOCKET_IFNAME='127.0.0.1'", "takes interface names"]);
 }
 
 #[test]
 fn words_that_are_not_known() {
-    let Some(client) = Client::new("words") else { return };
-    client.fails(&["make"], &[("NCCL_ALGO", "rings")], USAGE, &["NCCL_ALGO=rings", "\"rings\" is not known", "ring, "]);
-    client.fails(&["make"], &[("NCCL_PROTO", "fast")], USAGE, &["NCCL_PROTO=fast", "\"fast\" is not known", "Simple"]);
+    let Some(client) = Client::new() else { return };
+    client.fails(
+        &["make"],
+        &[("NCCL_ALGO", "rings")],
+        INVALID_USAGE,
+        &["NCCL_ALGO=rings", "\"rings\" is not known", "ring, "],
+    );
+    client.fails(
+        &["make"],
+        &[("NCCL_PROTO", "fast")],
+        INVALID_USAGE,
+        &["NCCL_PROTO=fast", "\"fast\" is not known", "Simple"],
+    );
     client.fails(
         &["make"],
         &[("NCCL_ALGO", "broadcasts:ring")],
-        USAGE,
+        INVALID_USAGE,
         &["NCCL_ALGO", "\"broadcasts\" is no function"],
     );
 }
 
 #[test]
 fn all_devices_of_a_process() {
-    let Some(client) = Client::new("all") else { return };
-    client.fails(&["all", "99"], &[], ARGUMENT, &["Invalid device", "99"]);
-    client.fails(&["all", "0"], &[], USAGE, &["device 0", "NCCL_MULTI_RANK_GPU_ENABLE"]);
-    client.fails(&["all"], &[("CUDA_VISIBLE_DEVICES", "")], CUDA, &["device"]);
+    let Some(client) = Client::new() else { return };
+    client.fails(&["all", "99"], &[], INVALID_ARGUMENT, &["Invalid device", "99"]);
+    client.fails(&["all", "0"], &[], INVALID_USAGE, &["device 0", "NCCL_MULTI_RANK_GPU_ENABLE"]);
+    client.fails(&["all"], &[("CUDA_VISIBLE_DEVICES", "")], UNHANDLED_CUDA_ERROR, &["device"]);
 }
 
 #[test]
 fn structures_and_handles_that_are_none() {
-    let Some(client) = Client::new("handles") else { return };
-    client.fails(&["magic"], &[], ARGUMENT, &["ncclConfig_t", "INITIALIZER"]);
-    client.fails(&["garbage"], &[], ARGUMENT, &["ncclConfig_t", "INITIALIZER"]);
-    client.fails(&["null"], &[], ARGUMENT, &["comm", "NULL"]);
-    client.fails(&["handle"], &[], ARGUMENT, &["comm"]);
-    client.fails(&["destroyed"], &[], ARGUMENT, &["comm", "destroyed"]);
+    let Some(client) = Client::new() else { return };
+    client.fails(&["magic"], &[], INVALID_ARGUMENT, &["ncclConfig_t", "INITIALIZER"]);
+    client.fails(&["garbage"], &[], INVALID_ARGUMENT, &["ncclConfig_t", "INITIALIZER"]);
+    client.fails(&["null"], &[], INVALID_ARGUMENT, &["comm", "NULL"]);
+    client.fails(&["handle"], &[], INVALID_ARGUMENT, &["comm"]);
+    client.fails(&["destroyed"], &[], INVALID_ARGUMENT, &["comm", "destroyed"]);
 }
 
 #[test]
 fn ranks_that_do_not_come() {
-    let Some(client) = Client::new("ranks") else { return };
+    let Some(client) = Client::new() else { return };
     let limit = ("OXCCL_BOOTSTRAP_TIMEOUT", "1");
     client.fails(&["wait"], &[limit], TIMEOUT, &["rank 1", "1 of 2"]);
     let maker = client.job(&["id"]).run();
     maker.assert_ok();
     let id = maker.ranks[0].stdout.lines().last().expect("an id").to_string();
-    client.fails(&["join", &id], &[limit], REMOTE, &["root", "has ended"]);
-    client.fails(&["join", &"0".repeat(256)], &[limit], ARGUMENT, &["ncclUniqueId"]);
+    client.fails(&["join", &id], &[limit], REMOTE_ERROR, &["root", "has ended"]);
+    client.fails(&["join", &"0".repeat(256)], &[limit], INVALID_ARGUMENT, &["ncclUniqueId"]);
 }

@@ -3,14 +3,13 @@
 use crate::common;
 use crate::common::launch::Outcome;
 use crate::common::mpi::{MPICH, Mpi, OPEN_MPI};
-use crate::{Folder, absent_first, assert_says, build_at, build_with_absent};
+use crate::{absent_first, absent_folder, assert_says, build, build_with_ours};
 
 /// Threads that are ranks of three overlapping communicators each.
 fn grid(mpi: Mpi) {
     let Some(home) = mpi.home() else { return };
-    let folder = Folder::new(&format!("grid-{}", mpi.name));
-    let program = build_at(&home.join("bin/mpicc"), "mpi_grid.c", &folder);
-    let outcome = mpi.job(&home, 2, &[], &program).run();
+    let Some(program) = build_with_ours(home.join("bin/mpicc"), "mpi_grid.c") else { return };
+    let outcome = mpi.job(&home, 2, &[], program.path()).run();
     for (process, thread) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         assert_says(&outcome, &format!("thread {thread} of process {process}: 0 sums are wrong"));
     }
@@ -36,9 +35,8 @@ fn assert_devices_say(outcome: &Outcome) {
 /// One thread with several devices in each process, which belong to up to three communicators.
 fn devices(mpi: Mpi) {
     let Some(home) = mpi.home() else { return };
-    let folder = Folder::new(&format!("devices-{}", mpi.name));
-    let program = build_at(&home.join("bin/mpicc"), "mpi_devices.c", &folder);
-    assert_devices_say(&mpi.job(&home, 3, &[], &program).run());
+    let Some(program) = build_with_ours(home.join("bin/mpicc"), "mpi_devices.c") else { return };
+    assert_devices_say(&mpi.job(&home, 3, &[], program.path()).run());
 }
 
 #[test]
@@ -54,10 +52,10 @@ fn devices_of_processes_under_open_mpi() {
 /// A program that was linked with another library, and a launcher that is told to preload this one.
 fn preloaded(mpi: Mpi) {
     let Some(home) = mpi.home() else { return };
-    let folder = Folder::new(&format!("preloaded-{}", mpi.name));
-    let Some(program) = build_with_absent(home.join("bin/mpicc"), "mpi_devices.c", &folder) else { return };
+    let Some(absent) = absent_folder() else { return };
+    let Some(program) = build(home.join("bin/mpicc"), "mpi_devices.c", absent.path()) else { return };
     let preload = (mpi.set)("LD_PRELOAD", &common::profile_dir().join("libnccl.so.2"));
-    let job = |more: &[String]| mpi.job(&home, 3, more, &program).env("LD_LIBRARY_PATH", absent_first(&folder));
+    let job = |more: &[String]| mpi.job(&home, 3, more, program.path()).env("LD_LIBRARY_PATH", absent_first(&absent));
     let without = job(&[]).run();
     assert!(!without.ranks[0].status.success(), "{without}");
     assert_devices_say(&job(&preload).run());

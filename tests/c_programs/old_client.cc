@@ -15,7 +15,8 @@ static ncclUniqueId meet(int rank, const char* path) {
     NCCL(ncclGetUniqueId(&id));
     snprintf(aside, sizeof aside, "%s.0", path);
     FILE* file = fopen(aside, "wb");
-    if (!file || fwrite(&id, sizeof id, 1, file) != 1 || fclose(file) || rename(aside, path)) say_failed(path, "cannot be written");
+    if (!file || fwrite(&id, sizeof id, 1, file) != 1 || fclose(file) || rename(aside, path))
+      say_failed(path, "cannot be written");
     return id;
   }
   for (int tries = 0; tries < 6000; tries++, usleep(10000)) {
@@ -55,15 +56,18 @@ static size_t live(int rank, int nranks, ncclUniqueId id, int blocking) {
   config.maxCTAs = 2;
   ncclComm_t comm;
   ncclResult_t made = ncclCommInitRankConfig(&comm, nranks, id, rank, at_the_edge(config));
-  if (made != ncclSuccess && (blocking || made != ncclInProgress)) say_failed("ncclCommInitRankConfig", ncclGetErrorString(made));
+  if (made != ncclSuccess && (blocking || made != ncclInProgress))
+    say_failed("ncclCommInitRankConfig", ncclGetErrorString(made));
   settle(comm);
   float* data = filled(rank);
   ncclResult_t launched = ncclAllReduce(data, data, COUNT, ncclFloat, ncclSum, comm, nullptr);
-  if (launched != ncclSuccess && (blocking || launched != ncclInProgress)) say_failed("ncclAllReduce", ncclGetErrorString(launched));
+  if (launched != ncclSuccess && (blocking || launched != ncclInProgress))
+    say_failed("ncclAllReduce", ncclGetErrorString(launched));
   settle(comm);
   CUDA(cudaStreamSynchronize(nullptr));
   ncclResult_t flushed = ncclCommFinalize(comm);
-  if (flushed != ncclSuccess && (blocking || flushed != ncclInProgress)) say_failed("ncclCommFinalize", ncclGetErrorString(flushed));
+  if (flushed != ncclSuccess && (blocking || flushed != ncclInProgress))
+    say_failed("ncclCommFinalize", ncclGetErrorString(flushed));
   settle(comm);
   NCCL(ncclCommDestroy(comm));
   return count_wrong(data, nranks * (nranks + 1) / 2);

@@ -25,8 +25,8 @@ static void report(void) {
 
 __attribute__((constructor)) static void begin(void) { atexit(report); }
 
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
   reduces++;
   return pncclAllReduce(in, out, count, type, op, comm, stream);
 }

@@ -38,7 +38,8 @@ static inline float *filled(int rank) {
   return data;
 }
 
-/* How many elements are not the sum of all contributions; frees the memory. `ranks`: 1 + 2 + ... of the contributors. */
+/* How many elements are not the sum of all contributions; frees the memory. `ranks`: 1 + 2 + ... of those
+ * that contribute. */
 static inline size_t count_wrong(float *data, int ranks) {
   float host[COUNT];
   size_t wrong = 0;

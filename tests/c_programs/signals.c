@@ -1,8 +1,10 @@
 /* A program's signals and standard streams beside the library: signals MODE.
  *
- *   threads  communicators of three devices are made, in the foreground and in the background, used and ended, while the main
- *            thread has handlers; no other thread may be open for a signal, and what is sent to the process waits for sigwait
- *   streams  the program closes its standard streams before the first call: nothing of the library may take their numbers
+ *   threads  communicators of three devices are made, in the foreground and in the background, used and ended, while
+ *            the main thread has handlers; no other thread may be open for a signal, and what is sent to the process
+ *            waits for sigwait
+ *   streams  the program closes its standard streams before the first call: nothing of the library may take their
+ *            numbers
  *
  * Prints `N wrong`, and what is wrong, on descriptor 9 or, without one, on stdout. */
 #define _GNU_SOURCE
@@ -42,7 +44,8 @@ static void check(ncclResult_t result, const char *what) {
 
 static unsigned long bit(int number) { return 1ul << (number - 1); }
 
-/* The SigBlk line of a thread; 0 if the thread is gone, or on its way: then all its masks are 0, and the program has handlers. */
+/* The SigBlk line of a thread; 0 if the thread is gone, or on its way: then all its masks are 0, and the program has
+ * handlers. */
 static int blocked_signals(pid_t thread, unsigned long *mask) {
   char path[64], line[256];
   unsigned long caught = 0;
@@ -58,8 +61,8 @@ static int blocked_signals(pid_t thread, unsigned long *mask) {
   return found && caught != 0;
 }
 
-/* Every thread but the program's own must block all signals, its faults excepted; the faults that any of them blocks. The C
- * library holds back all signals for a moment where threads begin and end. */
+/* Every thread but the program's own must block all signals, its faults excepted; the faults that any of them blocks.
+ * The C library holds back all signals for a moment where threads begin and end. */
 static unsigned long look_at_threads(void) {
   unsigned long all = 0, faults = 0, mask, blocked = 0;
   for (int number = 1; number <= NUMBERS; number++) all |= bit(number);
@@ -157,7 +160,8 @@ static void communicators(void) {
   for (int i = 0; i < DEVICES; i++) check(ncclCommAbort(polled[i]), "ncclCommAbort");
 }
 
-/* Sends the process every signal while it has communicators. The main thread holds them back, so that each must wait for it. */
+/* Sends the process every signal while it has communicators. The main thread holds them back, so that each must wait
+ * for it. */
 static void send_signals(void) {
   ncclComm_t comms[DEVICES];
   sigset_t programs;

@@ -6,26 +6,24 @@ use std::process::{Command, Stdio};
 
 use crate::common::launch::{self, Job, STRICT};
 use crate::common::{self, need};
-use crate::{Folder, assert_says, build};
+use crate::{assert_says, build_with_ours};
 
 #[test]
 fn no_thread_takes_a_signal() {
-    let folder = Folder::new("signals-threads");
-    let Some(program) = build("cc", "signals.c", &folder) else { return };
+    let Some(program) = build_with_ours("cc", "signals.c") else { return };
     for variables in [&STRICT[..], &[]] {
-        assert_says(&Job::program(&program, 1).args(["threads"]).with(variables).run(), "0 wrong");
+        assert_says(&Job::program(program.path(), 1).args(["threads"]).with(variables).run(), "0 wrong");
     }
 }
 
 /// Not even at INFO, where lines are many: they must not end up in a socket or in shared memory.
 #[test]
 fn closed_standard_streams_stay_closed() {
-    let folder = Folder::new("signals-streams");
-    let Some(program) = build("cc", "signals.c", &folder) else { return };
+    let Some(program) = build_with_ours("cc", "signals.c") else { return };
     for level in ["INFO", ""] {
-        let job = Job::program(&program, 1).args(["streams"]).env("NCCL_DEBUG", level).allow_any_warning();
+        let job = Job::program(program.path(), 1).args(["streams"]).env("NCCL_DEBUG", level).allow_any_warning();
         // A file for the log has another number than stderr had.
-        let log = folder.join(&format!("log-{level}"));
+        let log = program.folder().join(&format!("log-{level}"));
         let outcome = job.env("NCCL_DEBUG_FILE", if level.is_empty() { "".into() } else { log.clone() }).run();
         assert_says(&outcome, "0 wrong");
         let text = fs::read_to_string(&log).unwrap_or_default();
@@ -36,15 +34,14 @@ fn closed_standard_streams_stay_closed() {
 /// A pipe as stderr that nobody reads any more, in the middle of failures of all kinds.
 #[test]
 fn a_broken_stderr_ends_nobody() {
-    let folder = Folder::new("signals-stderr");
-    let Some(program) = build("cc", "survivors.c", &folder) else { return };
+    let Some(program) = build_with_ours("cc", "survivors.c") else { return };
     for level in ["", "INFO"] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
-        let stdout = folder.join("stdout");
+        let stdout = program.folder().join("stdout");
         let mut command = Command::new(need::tool("timeout").expect("timeout"));
         // The driver of one rank fails, so that softcuda has something to say, too.
-        command.arg("60").arg(&program).args(["fault", "3", "cuMemAlloc:2"]);
+        command.arg("60").arg(program.path()).args(["fault", "3", "cuMemAlloc:2"]);
         command.env("LD_LIBRARY_PATH", common::library_path()).env("NCCL_DEBUG", level);
         command.env("NCCL_DEBUG_FILE", if level.is_empty() { "" } else { "/dev/stderr" });
         command.stdin(Stdio::null()).stdout(File::create(&stdout).expect("a file")).stderr(writer);
@@ -57,7 +54,8 @@ fn a_broken_stderr_ends_nobody() {
     }
 }
 
-/// A panic of the library, which must be a bug, is an error of a call and not the end of a program whose stderr is broken.
+/// A panic of the library, which must be a bug, is an error of a call and not the end of a program whose stderr is
+/// broken.
 #[test]
 fn a_panic_and_a_broken_stderr() {
     if launch::child().is_some() {

@@ -1,6 +1,6 @@
-/* What becomes of the other ranks when one of them fails: survivors WAY RANKS [MORE]. Each rank is a process on a device of
- * its own, with the signal actions that a C program has. It prints `rank R create CODE derive CODE child YES: TEXT`, with -1
- * for what it has not done; its parent prints how it ended. The last rank is the culprit:
+/* What becomes of the other ranks when one of them fails: survivors WAY RANKS [MORE]. Each rank is a process on a
+ * device of its own, with the signal actions that a C program has. It prints `rank R create CODE derive CODE child YES:
+ * TEXT`, with -1 for what it has not done; its parent prints how it ended. The last rank is the culprit:
  *
  *   duplicate     all ranks use one device
  *   config        its configuration for a split is wrong
@@ -134,7 +134,8 @@ int main(int argc, char **argv) {
     int status = 0;
     waitpid(ranks[rank], &status, 0);
     const int killed = WIFSIGNALED(status);
-    printf("rank %d ended by %s %d\n", rank, killed ? "signal" : "exit", killed ? WTERMSIG(status) : WEXITSTATUS(status));
+    printf("rank %d ended by %s %d\n", rank, killed ? "signal" : "exit",
+           killed ? WTERMSIG(status) : WEXITSTATUS(status));
   }
   return 0;
 }

@@ -1,21 +1,16 @@
-//! Ranks of a C program when one of them fails. SIGPIPE has its default action there, so that a write to a peer that is gone
-//! would end a rank without a word; every survivor must be told what has happened instead.
-
-use std::path::PathBuf;
+//! Ranks of a C program when one of them fails. SIGPIPE has its default action there, so that a write to a peer that is
+//! gone would end a rank without a word; every survivor must be told what has happened instead.
 
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
+use crate::build_with_ours;
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
+use crate::common::c_program::Program;
 use crate::common::launch::{Job, Outcome};
 use crate::common::need;
-use crate::{Folder, build};
 
-/// Result codes (spec §2.2).
-const SUCCESS: i32 = 0;
-const ARGUMENT: i32 = 4;
-const USAGE: i32 = 5;
-const REMOTE: i32 = 6;
 /// What was not done.
 const NOT: i32 = -1;
 
@@ -52,8 +47,7 @@ const USES: usize = 8;
 const FAULTS: usize = 12;
 
 struct Client {
-    program: PathBuf,
-    _folder: Folder,
+    program: Program,
 }
 
 /// What a rank has printed.
@@ -76,16 +70,15 @@ impl Answer {
 }
 
 impl Client {
-    fn new(name: &str) -> Option<Client> {
-        let folder = Folder::new(&format!("survivors-{name}"));
-        Some(Client { program: build("cc", "survivors.c", &folder)?, _folder: folder })
+    fn new() -> Option<Client> {
+        Some(Client { program: build_with_ours("cc", "survivors.c")? })
     }
 
     /// What the ranks were told: none for one that has said nothing. No rank ended by a signal but one that was killed.
     #[track_caller]
     fn run(&self, way: &str, nranks: usize, more: &[&str]) -> Vec<Option<Answer>> {
         let args = [way.to_string(), nranks.to_string()];
-        let job = Job::program(&self.program, 1).args(args).args(more);
+        let job = Job::program(self.program.path(), 1).args(args).args(more);
         let outcome = job.env("SOFTCUDA_DEVICES", "8").env("NCCL_DEBUG", "").allow_any_warning().run();
         outcome.assert_ok();
         for rank in 0..nranks {
@@ -97,8 +90,8 @@ impl Client {
         (0..nranks).map(|rank| answer(&outcome, rank)).collect()
     }
 
-    /// Runs one way often, with few and with many ranks; `check` gets the answer of each rank that has one, and whether it is
-    /// the culprit, and its number's name.
+    /// Runs one way often, with few and with many ranks; `check` gets the answer of each rank that has one, and whether
+    /// it is the culprit, and its number's name.
     fn runs(&self, way: &str, check: impl Fn(&Answer, bool, &str)) {
         let mut random = random();
         for nranks in [3, 8] {
@@ -135,28 +128,30 @@ fn answer(outcome: &Outcome, rank: usize) -> Option<Answer> {
 
 #[test]
 fn one_device_for_all() {
-    let Some(client) = Client::new("duplicate") else { return };
-    client.runs("duplicate", |answer, _, _| answer.is(USAGE, NOT, &["Duplicate GPU detected", "rank 0 and rank 1"]));
+    let Some(client) = Client::new() else { return };
+    client.runs("duplicate", |answer, _, _| {
+        answer.is(INVALID_USAGE, NOT, &["Duplicate GPU detected", "rank 0 and rank 1"])
+    });
 }
 
 #[test]
 fn a_wrong_configuration_in_a_split() {
-    let Some(client) = Client::new("config") else { return };
+    let Some(client) = Client::new() else { return };
     client.runs("config", |answer, is_culprit, culprit| match is_culprit {
-        true => answer.is(SUCCESS, ARGUMENT, &["minCTAs"]),
-        false => answer.is(SUCCESS, REMOTE, &[culprit, "minCTAs"]),
+        true => answer.is(SUCCESS, INVALID_ARGUMENT, &["minCTAs"]),
+        false => answer.is(SUCCESS, REMOTE_ERROR, &[culprit, "minCTAs"]),
     });
 }
 
 #[test]
 fn a_killed_rank_and_a_split() {
-    let Some(client) = Client::new("killed-split") else { return };
-    client.runs("killed-split", |answer, _, culprit| answer.is(SUCCESS, REMOTE, &[culprit, "is gone"]));
+    let Some(client) = Client::new() else { return };
+    client.runs("killed-split", |answer, _, culprit| answer.is(SUCCESS, REMOTE_ERROR, &[culprit, "is gone"]));
 }
 
 #[test]
 fn a_killed_rank_and_a_shrink() {
-    let Some(client) = Client::new("killed-shrink") else { return };
+    let Some(client) = Client::new() else { return };
     client.runs("killed-shrink", |answer, _, _| {
         answer.is(SUCCESS, SUCCESS, &[]);
         assert!(answer.child);
@@ -165,26 +160,26 @@ fn a_killed_rank_and_a_shrink() {
 
 /// Whether the process of the root is named as gone, to which a rank came late.
 fn late(answer: &Answer) -> bool {
-    answer.created == REMOTE && answer.text.contains("the process that made the ncclUniqueId has")
+    answer.created == REMOTE_ERROR && answer.text.contains("the process that made the ncclUniqueId has")
 }
 
 #[test]
 fn an_exit_during_the_creation() {
-    let Some(client) = Client::new("exit") else { return };
+    let Some(client) = Client::new() else { return };
     client.runs("exit", |answer, _, culprit| {
         // On a busy machine it may have been complete by then.
         if answer.created != SUCCESS && !late(answer) {
-            answer.is(REMOTE, NOT, &[culprit, "is gone"]);
+            answer.is(REMOTE_ERROR, NOT, &[culprit, "is gone"]);
         }
     });
 }
 
 #[test]
 fn an_abort_during_the_creation() {
-    let Some(client) = Client::new("abort") else { return };
+    let Some(client) = Client::new() else { return };
     client.runs("abort", |answer, is_culprit, culprit| {
         if !is_culprit && answer.created != SUCCESS && !late(answer) {
-            answer.is(REMOTE, NOT, &[culprit]);
+            answer.is(REMOTE_ERROR, NOT, &[culprit]);
         }
     });
 }
@@ -192,7 +187,7 @@ fn an_abort_during_the_creation() {
 /// The driver of one rank fails at any call of a creation: nobody is left without an error, whatever it is.
 #[test]
 fn a_driver_that_fails() {
-    let Some(client) = Client::new("fault") else { return };
+    let Some(client) = Client::new() else { return };
     let all: Vec<(&str, usize)> = USED.iter().flat_map(|name| (1..=USES).map(move |use_| (*name, use_))).collect();
     let mut random = random();
     let sample = if need::long() { all } else { all.sample(&mut random, FAULTS).copied().collect() };
@@ -212,7 +207,7 @@ fn a_driver_that_fails() {
         assert!(!culprit.text.is_empty(), "{name}:{number}: {culprit:?}");
         let name = format!("rank {}", nranks - 1);
         for other in others.iter().filter(|other| !late(other)) {
-            other.is(REMOTE, NOT, &[&name]);
+            other.is(REMOTE_ERROR, NOT, &[&name]);
         }
     }
     assert!(failed > 0, "no fault made a creation fail");

@@ -41,7 +41,8 @@ static size_t reduce(Copy& c, int first) {
   }
   c.groupStart();
   for (int r = 0; r < RANKS; r++)
-    if (c.allReduce(data[r], data[r], COUNT, ncclFloat, ncclSum, c.comms[r], nullptr) != ncclSuccess) say_failed("two copies", "ncclAllReduce");
+    if (c.allReduce(data[r], data[r], COUNT, ncclFloat, ncclSum, c.comms[r], nullptr) != ncclSuccess)
+      say_failed("two copies", "ncclAllReduce");
   if (c.groupEnd() != ncclSuccess) say_failed("two copies", "ncclGroupEnd");
   size_t wrong = 0;
   for (int r = 0; r < RANKS; r++) {

@@ -43,8 +43,8 @@ impl Census {
         }
     }
 
-    /// What there is more of than in `before`, one line each: `3 more fds: socket`. Memory is left out, and so are threads that
-    /// were there under another name: they had not run yet, and were called like who had started them.
+    /// What there is more of than in `before`, one line each: `3 more fds: socket`. Memory is left out, and so are
+    /// threads that were there under another name: they had not run yet, and were called like who had started them.
     pub fn grown(&self, before: &Census) -> Vec<String> {
         let kinds = [
             ("fds", &self.fds, &before.fds),

@@ -231,7 +231,7 @@ impl Case {
     }
 
     /// Makes the call. An operator of our own is made for it and, for every other phase, destroyed at once, as is
-    /// allowed (spec §5.4).
+    /// allowed: calls that were made before keep it.
     pub fn issue(&self, call: &mut Prepared, member: &Member) -> Result<(), Failure> {
         let calls = &member.api.calls;
         let bits = self.content(member.nranks).scalar(member.rank);
@@ -239,8 +239,8 @@ impl Case {
             None => 0,
             Some(Operator::Plain(op)) => op as i32,
             Some(Operator::PreMulSum { device: false }) => calls.pre_mul_host(bits, self.dtype, member.comm)?,
-            // SAFETY: the scalar lives until the call is checked.
             Some(Operator::PreMulSum { device: true }) => {
+                // SAFETY: the scalar lives until the call is checked.
                 unsafe { calls.pre_mul_device(call.scalar, self.dtype, member.comm) }?
             }
         };

@@ -1,15 +1,16 @@
-//! The configuration of a call (delta §2.4, §3.1 to §3.3), and a group's simulation (spec §4.6).
+//! The configuration of a call (`ncclCollConfig_t`), and a group's simulation.
 
 use std::ffi::CStr;
 
 use crate::built;
 use crate::case::Case;
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::collectives::{Call, CollConfig, SimInfo};
 use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::nccl::Failure;
 use crate::common::oracle::DataType;
-use crate::member::{INVALID_ARGUMENT, INVALID_USAGE, Item, Member, Prepared, Way};
+use crate::member::{Item, Member, Prepared, Way};
 use crate::setup::{self, Setup, dice};
 
 /// A call of 32-bit integers with a configuration.
@@ -25,8 +26,8 @@ fn call_with(
     unsafe { member.api.calls.call_with(call, buffers, member.comm, member.streams[0].0, config) }
 }
 
-/// A selection that is forced and cannot be honoured is an error, and a group remembers it; unforced it is a wish
-/// (delta §3.2).
+/// A selection that is forced and cannot be honoured is an error, and a group remembers it; unforced it is only
+/// preferred.
 #[test]
 fn selections() {
     if let Some(me) = launch::child() {
@@ -61,8 +62,8 @@ fn selections() {
     Setup::plain(2).job("configs::selections").allow_any_warning().run().assert_ok();
 }
 
-/// A configuration that ends before its magic is refused by every collective, and no group remembers it (delta §2.4,
-/// §3.1); one that ends behind it says nothing else.
+/// A configuration that ends before its magic is refused by every collective, and no group remembers it;
+/// one that ends behind it says nothing else.
 #[test]
 fn sizes() {
     if let Some(me) = launch::child() {

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::case::Case;
+use crate::common::abi::INVALID_ARGUMENT;
 use crate::common::census::Census;
 use crate::common::contract::Func;
 use crate::common::cuda::Stream;
@@ -14,7 +15,7 @@ use crate::common::launch;
 use crate::common::nccl::{Comm, open, symbol};
 use crate::common::oracle::DataType;
 use crate::graphs::{Replay, everywhere, mode, under};
-use crate::member::{Api, INVALID_ARGUMENT, Item, Member, Way};
+use crate::member::{Api, Item, Member, Way};
 use crate::setup::{self, Setup, Transport, dice};
 
 /// How long something is watched that must not happen.
@@ -183,8 +184,8 @@ fn a_long_wait_for_graphs_is_told() {
     assert!(told.contains("ncclCommDestroy") && told.contains("1 CUDA graphs to be destroyed"), "{told}");
 }
 
-/// Abort does not wait for graphs, and gets who waits for them out. A graph that is launched afterwards ends at once, and
-/// its end frees what the communicator had.
+/// Abort does not wait for graphs, and gets who waits for them out. A graph that is launched afterwards ends at once,
+/// and its end frees what the communicator had.
 #[test]
 fn abort_does_not_wait_for_graphs() {
     if let Some(me) = launch::child() {
@@ -322,7 +323,7 @@ fn a_stream_of_another_device() {
     Setup::plain(2).job("graph_lifetimes::a_stream_of_another_device").allow_any_warning().run().assert_ok();
 }
 
-/// Graphs that may be mixed with other launches have nodes for that; others have the kernel alone (spec §7).
+/// Graphs that may be mixed with other launches have nodes for that; others have the kernel alone.
 #[test]
 fn nodes_of_a_capture() {
     if let Some(me) = launch::child() {

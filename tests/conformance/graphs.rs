@@ -1,4 +1,4 @@
-//! Capture and replay of calls and groups (spec §7).
+//! Capture and replay of calls and groups.
 
 use std::thread;
 use std::time::Duration;
@@ -8,12 +8,13 @@ use rand::rngs::SmallRng;
 
 use crate::built;
 use crate::case::{Case, Kind, kinds};
+use crate::common::abi::INVALID_USAGE;
 use crate::common::collectives::{Call, CollConfig};
 use crate::common::contract::{Content, Func, Operator};
 use crate::common::graph::{CaptureMode, Exec, Graphs};
 use crate::common::launch;
 use crate::common::oracle::{DataType, RedOp};
-use crate::member::{Api, INVALID_USAGE, Item, Member, Prepared, STREAMS, Way, shuffle};
+use crate::member::{Api, Item, Member, Prepared, STREAMS, Way, shuffle};
 use crate::messages::Message;
 use crate::setup::{self, Setup, Transport, dice, long};
 
@@ -192,7 +193,7 @@ fn several_graphs() {
     });
 }
 
-/// A communicator's end waits for its graphs, which another thread may destroy (spec §6.6).
+/// A communicator's end waits for its graphs, which another thread may destroy.
 #[test]
 fn destroying_a_communicator_waits_for_its_graphs() {
     if let Some(me) = launch::child() {

@@ -1,4 +1,4 @@
-//! Groups of collectives (spec §4): nesting, many calls, several communicators and streams, errors, mixtures with
+//! Groups of collectives: nesting, many calls, several communicators and streams, errors, mixtures with
 //! messages, threads that come in any order.
 
 use std::thread;
@@ -10,10 +10,11 @@ use rand::seq::SliceRandom;
 
 use crate::built;
 use crate::case::{Case, kinds};
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::collectives::Call;
 use crate::common::launch;
 use crate::common::nccl::Comm;
-use crate::member::{Api, INVALID_ARGUMENT, INVALID_USAGE, Item, Member, POISON, Prepared, Way};
+use crate::member::{Api, Item, Member, POISON, Prepared, Way};
 use crate::messages::Message;
 use crate::setup::{self, Setup, Transport, dice, long};
 
@@ -126,7 +127,7 @@ fn several_communicators_in_any_order() {
     communicators("groups::several_communicators_in_any_order", true);
 }
 
-/// Calls in a group on several streams are a barrier between them (spec §4.5): what one stream did before is there
+/// Calls in a group on several streams are a barrier between them: what one stream did before is there
 /// for the other's call, and after the group both wait.
 #[test]
 fn a_group_is_a_barrier_between_its_streams() {
@@ -160,7 +161,7 @@ fn a_group_is_a_barrier_between_its_streams() {
 }
 
 /// The first error is not the last word of a group: the last one is, all calls are dropped, and the next group is a
-/// clean one (spec §4.2).
+/// clean one.
 #[test]
 fn errors_drop_the_group() {
     if let Some(me) = launch::child() {

@@ -18,11 +18,6 @@ use crate::common::nccl::{Comm, Failure, Nccl, UniqueId};
 use crate::common::oracle::{DataType, Pattern};
 use crate::messages::Message;
 
-/// `ncclResult_t`.
-pub const SUCCESS: i32 = 0;
-pub const INVALID_ARGUMENT: i32 = 4;
-pub const INVALID_USAGE: i32 = 5;
-
 /// Bytes around every buffer that must not change.
 const GUARD: usize = 256;
 const GUARD_BYTE: u8 = 0xa5;
@@ -428,7 +423,7 @@ impl Member {
 }
 
 /// Another order that a group may have: collectives stay in order among themselves, and so do the messages to a
-/// peer, and those from it (spec §4.7).
+/// peer, and those from it.
 pub fn shuffle(calls: &mut Vec<Prepared>, dice: &mut SmallRng) {
     let mut queues: BTreeMap<(u8, i32), Vec<Prepared>> = BTreeMap::new();
     for call in calls.drain(..).rev() {

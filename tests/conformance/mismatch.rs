@@ -1,14 +1,16 @@
-//! Calls that do not match: every rank hears of it, by name, instead of hanging (DESIGN, Links: the signature).
+//! Calls that do not match: every rank hears of it, by name, instead of hanging. The sender writes a hash
+//! of each call beside its data, and the receiver compares.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::built;
 use crate::case::{Case, Form};
+use crate::common::abi::{INVALID_USAGE, SUCCESS};
 use crate::common::contract::{Func, Operator};
 use crate::common::launch;
 use crate::common::oracle::{DataType, RedOp};
-use crate::member::{INVALID_USAGE, Item, Member, Prepared, SUCCESS, Way};
+use crate::member::{Item, Member, Prepared, Way};
 use crate::setup::{self, Setup, Transport, dice};
 
 /// Most time until all ranks know: generous, since a machine can be busy.

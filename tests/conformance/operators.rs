@@ -1,15 +1,16 @@
-//! Operators that users make (spec §3.5, §5.4): what is refused, what may change, what lives how long.
+//! Operators that users make: what is refused, what may change, what lives how long.
 
 use std::collections::HashSet;
 
 use crate::built;
 use crate::case::Case;
+use crate::common::abi::INVALID_ARGUMENT;
 use crate::common::collectives::Call;
 use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::nccl::Comm;
 use crate::common::oracle::DataType;
-use crate::member::{Api, INVALID_ARGUMENT, Item, Member, Way};
+use crate::member::{Api, Item, Member, Way};
 use crate::setup::{Setup, dice};
 
 /// Operators alive at a time.

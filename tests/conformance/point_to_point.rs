@@ -1,13 +1,14 @@
-//! Send and Recv (spec §3.7, §4.7, §4.8): many, few, empty, large, unequal, to oneself.
+//! Send and Recv: many, few, empty, large, unequal, to oneself.
 
 use rand::RngExt;
 
 use crate::built;
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::collectives::Call;
 use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::oracle::DataType;
-use crate::member::{INVALID_ARGUMENT, INVALID_USAGE, Item, Member, Way, shuffle};
+use crate::member::{Item, Member, Way, shuffle};
 use crate::messages::Message;
 use crate::setup::{self, Setup, Transport, dice, long};
 
@@ -137,7 +138,7 @@ fn calls_outside_of_groups() {
     });
 }
 
-/// To oneself: with its other half in the group it is a copy (spec §4.8).
+/// To oneself: with its other half in the group it is a copy.
 #[test]
 fn messages_to_oneself() {
     let setups = [Setup::plain(1), Setup::plain(2), Setup { transport: Transport::Threads, ..Setup::plain(3) }];
@@ -204,7 +205,7 @@ fn half_a_message_to_oneself() {
     }
 }
 
-/// Ranks that do not exist, types that do not exist: found at the call, remembered by the group (spec §4.2).
+/// Ranks that do not exist, types that do not exist: found at the call, remembered by the group.
 #[test]
 fn wrong_arguments() {
     if let Some(me) = launch::child() {

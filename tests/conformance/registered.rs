@@ -6,11 +6,12 @@ use rand::rngs::SmallRng;
 
 use crate::built;
 use crate::case::{Case, kinds};
+use crate::common::abi::INVALID_USAGE;
 use crate::common::census::Census;
 use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::oracle::{DataType, RedOp};
-use crate::member::{INVALID_USAGE, Item, Member, Way};
+use crate::member::{Item, Member, Way};
 use crate::setup::{self, Setup, Transport, dice, long};
 
 /// Bytes of the larger buffer of a call that may go without slots, and of some that are too small.

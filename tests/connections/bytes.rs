@@ -1,8 +1,9 @@
 //! What a communicator holds: by its own account, and by that of the device and the system.
 
+use crate::common::abi::MemStat;
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
-use crate::member::{Api, Member, Stat};
+use crate::member::{Api, Member};
 
 /// The promise for a communicator that has done nothing yet, and after one small AllReduce, in bytes of a rank.
 const IDLE: u64 = 64 << 10;
@@ -28,7 +29,7 @@ fn grown(before: &Census) -> String {
 
 /// What the device and the communicator say, in bytes.
 fn held(member: &Member, free: i64) -> (i64, u64, u64) {
-    (free - member.api.free_bytes(), member.stat(Stat::Persist), member.stat(Stat::Suspend))
+    (free - member.api.free_bytes(), member.stat(MemStat::Persist), member.stat(MemStat::Suspend))
 }
 
 fn one_rank(me: &launch::Place) {
@@ -70,7 +71,7 @@ fn one_rank(me: &launch::Place) {
         grown(&before)
     );
     assert!(persist + links < USED && device < USED as i64, "{persist} + {links} bytes, {device} of the device");
-    assert_eq!(member.stat(Stat::Total), persist + links);
+    assert_eq!(member.stat(MemStat::Total), persist + links);
     if shm {
         assert!(device < IDLE as i64 + PAGES, "links are in host memory: {device}");
         // Its own part, those of the others, and what it has tried at first.
@@ -131,7 +132,7 @@ fn slots_follow_the_variable_and_the_number_of_communicators() {
             let member = Member::of_process(api, &me, &format!("id{number}"));
             // Of use is only what the first call needs: one channel of the ring.
             member.sum(1000);
-            sizes.push(member.stat(Stat::Suspend));
+            sizes.push(member.stat(MemStat::Suspend));
             members.push(member);
         }
         let bytes = |slot_kib: u64| 8 * (slot_kib << 10) + 4096;

@@ -1,88 +1,37 @@
 //! A rank, and what these tests call besides the common bindings.
 
-use std::ffi::{c_int, c_void};
-
+use crate::common::abi::{Comm, Config, IN_PROGRESS, MemStat, SUCCESS, UniqueId};
 use crate::common::collectives::Collectives;
+use crate::common::communicators::Communicators;
 use crate::common::cuda::{Cuda, Stream};
 use crate::common::launch::Place;
-use crate::common::nccl::{Comm, Failure, Nccl, UniqueId, open, symbol};
+use crate::common::nccl::{Failure, Nccl};
 use crate::common::oracle::{DataType, RedOp};
 
-/// `ncclResult_t`.
-pub const SUCCESS: i32 = 0;
-pub const INVALID_USAGE: i32 = 5;
-pub const REMOTE_ERROR: i32 = 6;
-pub const IN_PROGRESS: i32 = 7;
 /// Values of inputs come round after so many elements: all sums are exact.
 const PERIOD: usize = 7;
-
-/// `ncclCommMemStat_t`.
-#[derive(Clone, Copy)]
-pub enum Stat {
-    Suspend = 0,
-    Suspended = 1,
-    Persist = 2,
-    Total = 3,
-}
 
 #[derive(Clone, Copy)]
 pub struct Api {
     pub nccl: Nccl,
     pub cuda: Cuda,
     pub collectives: Collectives,
-    init_config: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *const u64) -> c_int,
-    mem_stats: unsafe extern "C" fn(Comm, c_int, *mut u64) -> c_int,
-    suspend: unsafe extern "C" fn(Comm, c_int) -> c_int,
-    resume: unsafe extern "C" fn(Comm) -> c_int,
-    mem_info: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
+    pub comms: Communicators,
 }
 
 impl Api {
     pub fn load() -> Api {
-        let (nccl, cuda) = (open("libnccl.so.2").expect("libnccl"), open("libcuda.so.1").expect("libcuda"));
-        // SAFETY: the types of the fields are the prototypes of nccl.h and cuda.h.
-        unsafe {
-            Api {
-                nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
-                cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
-                collectives: Collectives::load("libnccl.so.2").expect("libnccl"),
-                init_config: symbol(nccl, "ncclCommInitRankConfig").expect("a function"),
-                mem_stats: symbol(nccl, "ncclCommMemStats").expect("a function"),
-                suspend: symbol(nccl, "ncclCommSuspend").expect("a function"),
-                resume: symbol(nccl, "ncclCommResume").expect("a function"),
-                mem_info: symbol(cuda, "cuMemGetInfo_v2").expect("a function"),
-            }
+        Api {
+            nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
+            cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
+            collectives: Collectives::load("libnccl.so.2").expect("libnccl"),
+            comms: Communicators::load(),
         }
     }
 
     /// Free bytes of the current device.
     pub fn free_bytes(&self) -> i64 {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: the pointers are to live numbers.
-        assert_eq!(unsafe { (self.mem_info)(&mut free, &mut total) }, 0);
-        free as i64
-    }
-
-    /// `ncclCommMemStats`.
-    pub fn stat(&self, comm: Comm, stat: Stat) -> Result<u64, i32> {
-        let mut value = u64::MAX;
-        // SAFETY: the pointer is to a live number.
-        match unsafe { (self.mem_stats)(comm, stat as c_int, &mut value) } {
-            SUCCESS => Ok(value),
-            code => Err(code),
-        }
-    }
-
-    /// `ncclCommSuspend`; the code as it is.
-    pub fn suspend(&self, comm: Comm, flags: c_int) -> i32 {
-        // SAFETY: the library checks the handle.
-        unsafe { (self.suspend)(comm, flags) }
-    }
-
-    /// `ncclCommResume`; the code as it is.
-    pub fn resume(&self, comm: Comm) -> i32 {
-        // SAFETY: the library checks the handle.
-        unsafe { (self.resume)(comm) }
+        self.cuda.memory().expect("the numbers").0 as i64
     }
 
     fn id(&self, me: &Place, name: &str) -> UniqueId {
@@ -115,12 +64,8 @@ impl Member {
 
     /// The same with `blocking = 0`, when it is ready.
     pub fn polled(api: Api, me: &Place) -> Member {
-        const UNDEF: u64 = 0x8000_0000_8000_0000;
         api.cuda.use_device(me.rank).expect("a device");
-        let (id, mut comm) = (api.id(me, "id"), Comm::NULL);
-        let config = [24u64, 0xcafe_beef | 23203 << 32, UNDEF << 32];
-        // SAFETY: the handle is written at once; the configuration begins with its size.
-        let code = unsafe { (api.init_config)(&mut comm, me.nranks as c_int, id, me.rank as c_int, config.as_ptr()) };
+        let (code, comm) = api.comms.init((me.nranks, me.rank), api.id(me, "id"), Some(&Config::nonblocking()));
         assert_eq!(code, IN_PROGRESS);
         let member = Member::new(api, comm, me.rank, me.nranks);
         assert_eq!(member.settle(), SUCCESS);
@@ -132,8 +77,8 @@ impl Member {
         Member { api, comm, rank, nranks, stream: api.cuda.stream().expect("a stream") }
     }
 
-    pub fn stat(&self, stat: Stat) -> u64 {
-        self.api.stat(self.comm, stat).expect("a number")
+    pub fn stat(&self, stat: MemStat) -> u64 {
+        self.api.comms.mem_stat(self.comm, stat).expect("a number")
     }
 
     /// Polls until nothing is under way; returns the state.
@@ -199,16 +144,16 @@ impl Member {
 
     /// Queues a send.
     pub fn send(&self, at: u64, count: usize, to: usize) {
-        let (what, stream): (_, *mut c_void) = ((count, DataType::Float32), self.stream.0);
+        let (what, stream) = ((count, DataType::Float32), self.stream.0);
         // SAFETY: as for AllReduce.
-        unsafe { self.api.collectives.send(at, what, to as c_int, self.comm, stream) }.expect("a send");
+        unsafe { self.api.collectives.send(at, what, to as i32, self.comm, stream) }.expect("a send");
     }
 
     /// Queues a receive.
     pub fn recv(&self, at: u64, count: usize, from: usize) {
-        let (what, stream): (_, *mut c_void) = ((count, DataType::Float32), self.stream.0);
+        let (what, stream) = ((count, DataType::Float32), self.stream.0);
         // SAFETY: as for AllReduce.
-        unsafe { self.api.collectives.recv(at, what, from as c_int, self.comm, stream) }.expect("a receive");
+        unsafe { self.api.collectives.recv(at, what, from as i32, self.comm, stream) }.expect("a receive");
     }
 
     pub fn end(self) {

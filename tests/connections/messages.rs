@@ -4,8 +4,9 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
+use crate::common::abi::MemStat;
 use crate::common::launch::{self, Job, Place};
-use crate::member::{Api, Member, Stat};
+use crate::member::{Api, Member};
 
 /// A message: from, to, elements.
 type Message = (usize, usize, usize);
@@ -38,7 +39,7 @@ fn patterns(place: &Place, member: &Member) {
     let (me, n) = (member.rank, member.nranks);
     // One direction, alone: the peer has not called anything else.
     exchange(member, &[(0, n - 1, 1000)]);
-    let pair = member.stat(Stat::Suspend);
+    let pair = member.stat(MemStat::Suspend);
     assert_eq!(pair > 0, me == 0 || me == n - 1, "only who has something to do has links");
     place.barrier("looked");
     // From each to the next, one distance after another.
@@ -46,7 +47,7 @@ fn patterns(place: &Place, member: &Member) {
         let all: Vec<Message> = (0..n).map(|from| (from, (from + distance) % n, 3000)).collect();
         exchange(member, &all);
     }
-    let all = member.stat(Stat::Suspend);
+    let all = member.stat(MemStat::Suspend);
     assert!(all >= (n as u64 - 1) * 8 * 4096, "{all} bytes");
     // Anything goes, but what is sent from one rank to another keeps its order.
     let mut dice = SmallRng::seed_from_u64(5);
@@ -58,7 +59,7 @@ fn patterns(place: &Place, member: &Member) {
         exchange(member, &some);
     }
     member.sum(1000);
-    assert!(member.stat(Stat::Suspend) > all);
+    assert!(member.stat(MemStat::Suspend) > all);
 }
 
 #[test]

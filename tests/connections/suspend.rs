@@ -1,11 +1,9 @@
-//! Memory that is given up for a while (spec §3.4).
+//! Memory that is given up for a while: `ncclCommSuspend` and `ncclCommResume`.
 
+use crate::common::abi::{IN_PROGRESS, INVALID_USAGE, MemStat, SUCCESS, SUSPEND_MEMORY};
 use crate::common::graph::{CaptureMode, Graphs};
 use crate::common::launch::{self, Job, Place};
-use crate::member::{Api, IN_PROGRESS, INVALID_USAGE, Member, SUCCESS, Stat};
-
-/// `NCCL_SUSPEND_MEM`.
-const MEMORY: i32 = 1;
+use crate::member::{Api, Member};
 
 /// Small and large calls, and a message around the ranks.
 fn use_all(member: &Member) {
@@ -32,27 +30,30 @@ fn refused(member: &Member) {
 fn one_rank(me: &Place) {
     let api = Api::load();
     let member = Member::of_process(api, me, "id");
-    let idle = member.stat(Stat::Persist);
+    let idle = member.stat(MemStat::Persist);
     for round in 0..3 {
         use_all(&member);
         me.barrier(&format!("used{round}"));
-        let (free, links) = (api.free_bytes(), member.stat(Stat::Suspend));
-        assert!(links > 0 && member.stat(Stat::Suspended) == 0);
-        assert_eq!(api.suspend(member.comm, 0), SUCCESS, "no flag, nothing to do");
-        assert_eq!((member.stat(Stat::Suspend), member.stat(Stat::Suspended)), (links, 0));
-        assert_eq!(api.resume(member.comm), INVALID_USAGE, "it is not suspended");
+        let (free, links) = (api.free_bytes(), member.stat(MemStat::Suspend));
+        assert!(links > 0 && member.stat(MemStat::Suspended) == 0);
+        assert_eq!(api.comms.suspend(member.comm, 0), SUCCESS, "no flag, nothing to do");
+        assert_eq!((member.stat(MemStat::Suspend), member.stat(MemStat::Suspended)), (links, 0));
+        assert_eq!(api.comms.resume(member.comm), INVALID_USAGE, "it is not suspended");
         // Unknown bits say nothing.
-        assert_eq!(api.suspend(member.comm, if round == 1 { 0x70 | MEMORY } else { MEMORY }), SUCCESS);
-        assert_eq!((member.stat(Stat::Suspend), member.stat(Stat::Suspended)), (0, 1));
-        assert!(member.stat(Stat::Persist) >= idle);
+        assert_eq!(
+            api.comms.suspend(member.comm, if round == 1 { 0x70 | SUSPEND_MEMORY } else { SUSPEND_MEMORY }),
+            SUCCESS
+        );
+        assert_eq!((member.stat(MemStat::Suspend), member.stat(MemStat::Suspended)), (0, 1));
+        assert!(member.stat(MemStat::Persist) >= idle);
         if std::env::var_os("NCCL_P2P_DISABLE").is_none() {
             assert!(api.free_bytes() >= free + links as i64, "the device has it again");
         }
         refused(&member);
-        assert_eq!(api.suspend(member.comm, MEMORY), INVALID_USAGE, "once is enough");
-        assert_eq!(api.resume(member.comm), SUCCESS);
+        assert_eq!(api.comms.suspend(member.comm, SUSPEND_MEMORY), INVALID_USAGE, "once is enough");
+        assert_eq!(api.comms.resume(member.comm), SUCCESS);
         // Peers may be asking for links by now.
-        assert_eq!(member.stat(Stat::Suspended), 0);
+        assert_eq!(member.stat(MemStat::Suspended), 0);
     }
     use_all(&member);
     member.end();
@@ -86,9 +87,9 @@ fn graphs_outlive_a_suspension() {
             graphs.launch(exec, member.stream);
             api.cuda.wait(member.stream).expect("wait");
             member.check_sum(at, count);
-            assert_eq!(api.suspend(member.comm, MEMORY), SUCCESS);
-            assert_eq!(api.resume(member.comm), SUCCESS);
-            assert!(member.stat(Stat::Suspend) > 0, "links of graphs are connected at once");
+            assert_eq!(api.comms.suspend(member.comm, SUSPEND_MEMORY), SUCCESS);
+            assert_eq!(api.comms.resume(member.comm), SUCCESS);
+            assert!(member.stat(MemStat::Suspend) > 0, "links of graphs are connected at once");
             member.free(again);
         }
         member.sum(300);
@@ -109,14 +110,14 @@ fn a_polled_communicator_is_suspended_in_the_background() {
         if me.rank == 1 {
             me.await_published("asked");
         }
-        assert_eq!(api.suspend(member.comm, MEMORY), IN_PROGRESS);
+        assert_eq!(api.comms.suspend(member.comm, SUSPEND_MEMORY), IN_PROGRESS);
         if me.rank == 0 {
             assert_eq!(api.nccl.async_error(member.comm), Ok(IN_PROGRESS), "the other rank is not there");
             me.publish("asked", b"");
         }
         assert_eq!(member.settle(), SUCCESS);
-        assert_eq!((member.stat(Stat::Suspend), member.stat(Stat::Suspended)), (0, 1));
-        assert_eq!(api.resume(member.comm), IN_PROGRESS);
+        assert_eq!((member.stat(MemStat::Suspend), member.stat(MemStat::Suspended)), (0, 1));
+        assert_eq!(api.comms.resume(member.comm), IN_PROGRESS);
         assert_eq!(member.settle(), SUCCESS);
         member.sum(100);
         me.barrier("done");
@@ -131,8 +132,11 @@ fn without_a_memory_manager() {
     if let Some(me) = launch::child() {
         let api = Api::load();
         let member = Member::of_process(api, &me, "id");
-        assert_eq!(api.stat(member.comm, Stat::Total), Err(INVALID_USAGE));
-        assert_eq!((api.suspend(member.comm, MEMORY), api.resume(member.comm)), (INVALID_USAGE, INVALID_USAGE));
+        assert_eq!(api.comms.mem_stat(member.comm, MemStat::Total), Err(INVALID_USAGE));
+        assert_eq!(
+            (api.comms.suspend(member.comm, SUSPEND_MEMORY), api.comms.resume(member.comm)),
+            (INVALID_USAGE, INVALID_USAGE)
+        );
         member.sum(100);
         return member.end();
     }

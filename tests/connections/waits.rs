@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::common::abi::{IN_PROGRESS, MemStat, REMOTE_ERROR, SUCCESS};
 use crate::common::launch::{self, Job, Place, Running};
 use crate::common::need;
-use crate::member::{Api, IN_PROGRESS, Member, REMOTE_ERROR, SUCCESS, Stat};
+use crate::member::{Api, Member};
 
 /// An abort, and a call that does not block, may take so long on a busy machine.
 const PROMPT: Duration = Duration::from_secs(2);
@@ -52,9 +53,9 @@ fn a_first_call_waits_for_no_call() {
     }
 }
 
-/// Two communicators that ranks use in different orders, for the first time, on streams of their own: the links of the one
-/// are made while a kernel of the other waits for a peer, on a device whose allocations wait for what runs. (So does
-/// the registration of host memory, for which there is no other way.)
+/// Two communicators that ranks use in different orders, for the first time, on streams of their own: the links of the
+/// one are made while a kernel of the other waits for a peer, on a device whose allocations wait for what runs. (So
+/// does the registration of host memory, for which there is no other way.)
 #[test]
 fn links_are_made_while_a_kernel_waits() {
     if let Some(me) = launch::child() {
@@ -77,7 +78,7 @@ fn links_are_made_while_a_kernel_waits() {
             member.check_sum(at, 1000);
             member.sum(2000);
         }
-        let bytes: u64 = members.iter().map(|member| member.stat(Stat::Suspend)).sum();
+        let bytes: u64 = members.iter().map(|member| member.stat(MemStat::Suspend)).sum();
         println!("rank {}: {bytes} bytes of links", me.rank);
         me.barrier("done");
         return members.into_iter().for_each(Member::end);
@@ -204,7 +205,8 @@ fn a_peer_that_has_left_is_named() {
     Job::this_test("waits::a_peer_that_has_left_is_named", 2).allow_any_warning().run().assert_ok();
 }
 
-/// A communicator that does not block: its first call returns although the peer is stopped, and follows when it goes on.
+/// A communicator that does not block: its first call returns although the peer is stopped, and follows when it goes
+/// on.
 #[test]
 fn a_polled_first_call_returns_at_once() {
     if let Some(me) = launch::child() {

@@ -1,128 +1,60 @@
 //! What the tests call, and how they check a communicator.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::CStr;
 use std::time::Duration;
 
+use crate::common::abi::{Comm, Config, IN_PROGRESS, MAGIC, SUCCESS, UniqueId};
+use crate::common::communicators::Communicators;
 use crate::common::cuda::{Cuda, Stream};
 use crate::common::launch::Place;
-use crate::common::nccl::{Comm, Nccl, UniqueId, open, symbol};
+use crate::common::nccl::Nccl;
 use crate::common::oracle::{DataType, RedOp};
-
-/// `ncclResult_t`.
-pub const SUCCESS: i32 = 0;
-pub const INVALID_ARGUMENT: i32 = 4;
-pub const INVALID_USAGE: i32 = 5;
-pub const REMOTE_ERROR: i32 = 6;
-pub const IN_PROGRESS: i32 = 7;
-
-/// `NCCL_SPLIT_NOCOLOR`.
-pub const NO_COLOR: i32 = -1;
-/// `NCCL_SHRINK_ABORT`.
-pub const ABORT: i32 = 1;
 
 /// How long anything may take that must not hang, on a machine that is busy.
 pub const LIMIT: Duration = Duration::from_secs(60);
-/// `NCCL_CONFIG_UNDEF_INT` twice, as it stands in a word.
-const UNDEF: u64 = 0x8000_0000_8000_0000;
 /// Elements of a check: more than a slot has, so that several are used.
 const COUNT: usize = 50_000;
 
-/// An `ncclConfig_t` of this version.
-#[derive(Clone)]
-pub struct Config {
-    words: [u64; 15],
-    net: Option<std::ffi::CString>,
+/// A configuration whose calls return before they are done, with all fields.
+pub fn nonblocking() -> Config {
+    Config { blocking: 0, ..Config::default() }
 }
 
-impl Config {
-    /// Nothing is said.
-    pub fn new() -> Config {
-        let mut words = [UNDEF; 15];
-        (words[0], words[1]) = (120, 0xcafe_beef | 23203 << 32);
-        // netName, commName.
-        (words[4], words[6]) = (0, 0);
-        Config { words, net: None }
-    }
-
-    /// Calls return before they are done.
-    pub fn polled() -> Config {
-        let mut config = Config::new();
-        config.words[2] = UNDEF << 32;
-        config
-    }
-
-    pub fn net(mut self, name: &str) -> Config {
-        let name = std::ffi::CString::new(name).expect("no NUL");
-        self.words[4] = name.as_ptr() as u64;
-        self.net = Some(name);
-        self
-    }
-
-    /// `splitShare` and `shrinkShare`.
-    pub fn shared(mut self) -> Config {
-        self.words[5] = 1 | UNDEF << 32;
-        self.words[8] = 1 | UNDEF << 32;
-        self
-    }
-
-    pub fn wrong() -> Config {
-        let mut config = Config::new();
-        config.words[1] ^= 1;
-        config
-    }
-
-    /// As [`Config::new`], but the size is 0, as in a struct that nobody initialised.
-    pub fn sizeless() -> Config {
-        let mut config = Config::new();
-        config.words[0] = 0;
-        config
-    }
-
-    fn pointer(config: Option<&Config>) -> *const c_void {
-        config.map_or(std::ptr::null(), |config| config.words.as_ptr().cast())
-    }
+/// `config` with a network.
+pub fn with_net(config: Config, name: &'static CStr) -> Config {
+    Config { net_name: name.as_ptr(), ..config }
 }
 
-type Split = unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *const c_void) -> c_int;
-type Shrink = unsafe extern "C" fn(Comm, *mut c_int, c_int, *mut Comm, *const c_void, c_int) -> c_int;
-type Grow = unsafe extern "C" fn(Comm, c_int, *const UniqueId, c_int, *mut Comm, *const c_void) -> c_int;
+/// What is split off or shrunk shares resources.
+pub fn sharing() -> Config {
+    Config { split_share: 1, shrink_share: 1, ..Config::default() }
+}
+
+/// A configuration without its magic number.
+pub fn without_magic() -> Config {
+    Config { magic: MAGIC ^ 1, ..Config::default() }
+}
+
+/// The size is 0, as in a struct that nobody initialised.
+pub fn without_size() -> Config {
+    Config { size: 0, ..Config::default() }
+}
 
 /// Both libraries.
 #[derive(Clone, Copy)]
 pub struct Api {
     pub nccl: Nccl,
     pub cuda: Cuda,
-    init_config: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *const c_void) -> c_int,
-    init_scalable: unsafe extern "C" fn(*mut Comm, c_int, c_int, c_int, *const UniqueId, *const c_void) -> c_int,
-    user_rank: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    cu_device: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    pub split: Split,
-    pub shrink: Shrink,
-    pub grow: Grow,
-    comm_id: unsafe extern "C" fn(Comm, *mut UniqueId) -> c_int,
-    revoke: unsafe extern "C" fn(Comm, c_int) -> c_int,
+    pub comms: Communicators,
 }
 
 impl Api {
     /// Loads the libraries of this build.
     pub fn load() -> Api {
-        let l = open("libnccl.so.2").expect("libnccl");
-        let missing = "a function of the library";
-        // SAFETY: the types of the fields are the prototypes of nccl.h.
-        unsafe {
-            Api {
-                nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
-                cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
-                init_config: symbol(l, "ncclCommInitRankConfig").expect(missing),
-                init_scalable: symbol(l, "ncclCommInitRankScalable").expect(missing),
-                user_rank: symbol(l, "ncclCommUserRank").expect(missing),
-                cu_device: symbol(l, "ncclCommCuDevice").expect(missing),
-                split: symbol(l, "ncclCommSplit").expect(missing),
-                shrink: symbol(l, "ncclCommShrink").expect(missing),
-                grow: symbol(l, "ncclCommGrow").expect(missing),
-                comm_id: symbol(l, "ncclCommGetUniqueId").expect(missing),
-                revoke: symbol(l, "ncclCommRevoke").expect(missing),
-            }
+        Api {
+            nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
+            cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
+            comms: Communicators::load(),
         }
     }
 
@@ -138,35 +70,23 @@ impl Api {
 
     /// A communicator of some ranks that have an id.
     pub fn init_with(&self, id: UniqueId, (nranks, rank): (usize, usize), config: Option<&Config>) -> Comm {
-        let mut comm = Comm::NULL;
-        // SAFETY: handle and configuration live until it is settled.
-        let code =
-            unsafe { (self.init_config)(&mut comm, nranks as c_int, id, rank as c_int, Config::pointer(config)) };
+        let (code, comm) = self.comms.init((nranks, rank), id, config);
         assert!(matches!(code, SUCCESS | IN_PROGRESS), "init: {code}: {}", self.nccl.last_error());
         assert_eq!(self.nccl.settle(comm), SUCCESS, "{}", self.nccl.last_error());
         comm
     }
 
     pub fn init_scalable(&self, ids: &[UniqueId], place: (usize, usize)) -> Comm {
-        let (code, comm) = self.try_init_scalable(ids, place, None);
+        let (code, comm) = self.comms.init_scalable(ids, place, None);
         assert_eq!(code, SUCCESS, "{}", self.nccl.last_error());
         comm
-    }
-
-    /// `ncclCommInitRankScalable`, and how it went.
-    pub fn try_init_scalable(&self, ids: &[UniqueId], place: (usize, usize), config: Option<&Config>) -> (i32, Comm) {
-        let mut comm = Comm(std::ptr::dangling_mut());
-        let (n, rank, count) = (place.0 as c_int, place.1 as c_int, ids.len() as c_int);
-        // SAFETY: the list has that many ids; handle and configuration live until the call is over.
-        let code = unsafe { (self.init_scalable)(&mut comm, n, rank, count, ids.as_ptr(), Config::pointer(config)) };
-        (code, comm)
     }
 
     /// `ncclCommSplit`, and how it went.
     pub fn try_split(&self, comm: Comm, color: i32, key: i32, config: Option<&Config>) -> (i32, Comm) {
         let mut child = Comm(std::ptr::dangling_mut());
-        // SAFETY: handle and configuration live until the call is over.
-        let code = unsafe { (self.split)(comm, color, key, &mut child, Config::pointer(config)) };
+        // SAFETY: the handle lives until the call is over.
+        let code = unsafe { self.comms.split(comm, color, key, &mut child, config) };
         (code, child)
     }
 
@@ -182,15 +102,14 @@ impl Api {
     /// `child` stays where it is until the group is over.
     pub unsafe fn queue_split(&self, comm: Comm, color: i32, key: i32, child: *mut Comm) -> i32 {
         // SAFETY: the caller vouches for the handle.
-        unsafe { (self.split)(comm, color, key, child, std::ptr::null()) }
+        unsafe { self.comms.split(comm, color, key, child, None) }
     }
 
     /// `ncclCommShrink`, and how it went.
     pub fn try_shrink(&self, comm: Comm, excluded: &mut [i32], flags: i32, config: Option<&Config>) -> (i32, Comm) {
         let mut child = Comm(std::ptr::dangling_mut());
-        let (list, count) = (excluded.as_mut_ptr(), excluded.len() as c_int);
-        // SAFETY: list, handle and configuration live until the call is over.
-        let code = unsafe { (self.shrink)(comm, list, count, &mut child, Config::pointer(config), flags) };
+        // SAFETY: the handle lives until the call is over.
+        let code = unsafe { self.comms.shrink(comm, Ok(excluded), &mut child, config, flags) };
         (code, child)
     }
 
@@ -205,14 +124,13 @@ impl Api {
     pub fn try_grow(
         &self,
         comm: Comm,
-        (nranks, rank): (usize, i32),
+        place: (usize, i32),
         id: Option<&UniqueId>,
         config: Option<&Config>,
     ) -> (i32, Comm) {
         let mut child = Comm(std::ptr::dangling_mut());
-        let id = id.map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: id, handle and configuration live until the call is over.
-        let code = unsafe { (self.grow)(comm, nranks as c_int, id, rank, &mut child, Config::pointer(config)) };
+        // SAFETY: the handle lives until the call is over.
+        let code = unsafe { self.comms.grow(comm, place, id, &mut child, config) };
         (code, child)
     }
 
@@ -222,36 +140,13 @@ impl Api {
         child
     }
 
-    /// `ncclCommGetUniqueId`.
-    pub fn growth_id(&self, comm: Comm) -> Result<UniqueId, i32> {
-        let mut id = UniqueId([0; 128]);
-        // SAFETY: the pointer is to a live id.
-        match unsafe { (self.comm_id)(comm, &mut id) } {
-            SUCCESS => Ok(id),
-            code => Err(code),
-        }
-    }
-
-    pub fn revoke(&self, comm: Comm, flags: i32) -> i32 {
-        // SAFETY: the library checks the handle.
-        unsafe { (self.revoke)(comm, flags) }
-    }
-
-    /// A number that some query gives.
-    fn ask(&self, comm: Comm, question: unsafe extern "C" fn(Comm, *mut c_int) -> c_int) -> i32 {
-        let mut answer = -1;
-        // SAFETY: the pointer is to a live int.
-        assert_eq!(unsafe { question(comm, &mut answer) }, SUCCESS, "{}", self.nccl.last_error());
-        answer
-    }
-
-    /// Checks size and rank of a communicator and its device, and that an AllReduce finds exactly `members`: numbers that
-    /// the ranks have in the job, in the order of their ranks here; `me` is this one's.
+    /// Checks size and rank of a communicator and its device, and that an AllReduce finds exactly `members`: numbers
+    /// that the ranks have in the job, in the order of their ranks here; `me` is this one's.
     pub fn check(&self, comm: Comm, members: &[usize], me: usize) {
         let place = members.iter().position(|member| *member == me).expect("a member");
         assert_eq!(self.nccl.count(comm), Ok(members.len() as i32));
-        assert_eq!(self.ask(comm, self.user_rank), place as i32, "rank of {me} among {members:?}");
-        assert_eq!(self.ask(comm, self.cu_device), me as i32);
+        assert_eq!(self.comms.user_rank(comm), Ok(place as i32), "rank of {me} among {members:?}");
+        assert_eq!(self.comms.cu_device(comm), Ok(me as i32));
         let bench = Bench::new(self);
         let begun = bench.begin(self, comm, me);
         assert!(matches!(begun, Ok(()) | Err(IN_PROGRESS)), "AllReduce: {begun:?}: {}", self.nccl.last_error());
@@ -318,7 +213,7 @@ impl Drop for Bench {
     }
 }
 
-/// The rule of spec §6.3: who gets into one communicator with `me`, in which order.
+/// NCCL's rule for a split: who gets into one communicator with `me`, in which order.
 pub fn members_of(colors: &[i32], keys: &[i32], me: usize) -> Vec<usize> {
     let mut members: Vec<usize> = (0..colors.len()).filter(|rank| colors[*rank] == colors[me]).collect();
     members.sort_by_key(|rank| (keys[*rank], *rank));

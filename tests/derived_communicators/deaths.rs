@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use crate::api::{Api, LIMIT};
+use crate::common::abi::{REMOTE_ERROR, SHRINK_ABORT, SUCCESS};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::Comm;
-use crate::api::{ABORT, Api, LIMIT, REMOTE_ERROR, SUCCESS};
 
 /// Ends the process as a crash does.
 fn die() -> ! {
@@ -33,7 +34,7 @@ fn split_until_failure(api: &Api, comm: Comm, victim: usize) {
 /// The rest of the ranks makes a communicator of its own, and ends everything.
 fn go_on_without(api: &Api, me: &Place, comm: Comm, victim: usize) {
     let rest: Vec<usize> = (0..me.nranks).filter(|rank| *rank != victim).collect();
-    let child = api.shrink(comm, &[victim], ABORT);
+    let child = api.shrink(comm, &[victim], SHRINK_ABORT);
     api.check(child, &rest, me.rank);
     api.destroy(child);
     let start = Instant::now();

@@ -1,11 +1,12 @@
-//! Grow (spec §6.5), and several ids for one communicator (spec §3.2).
+//! Grow, and several ids for one communicator (`ncclCommInitRankScalable`).
 
 use std::time::Duration;
 
+use crate::api::{Api, without_magic, without_size};
+use crate::common::abi::{Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
-use crate::api::{Api, Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR};
 
 fn publish(me: &Place, name: &str, id: UniqueId) {
     me.publish(name, &id.0);
@@ -35,7 +36,7 @@ fn in_steps() {
             let coordinator = (old - 1) * (step % 2);
             let all: Vec<usize> = (0..new).collect();
             if me.rank < old {
-                let made = (me.rank == coordinator).then(|| api.growth_id(comm).expect("an id"));
+                let made = (me.rank == coordinator).then(|| api.comms.unique_id(comm).expect("an id"));
                 made.iter().for_each(|id| publish(&me, &name, *id));
                 // The one who has made it may pass it, and so may somebody else.
                 let id = match step % 3 {
@@ -60,7 +61,7 @@ fn in_steps() {
     }
 }
 
-/// The same parent grows several times; in between, ids become stale and are refused (spec §6.5), or are missing.
+/// The same parent grows several times; in between, ids become stale and are refused, or are missing.
 #[test]
 fn ids_are_for_one_grow() {
     if let Some(me) = launch::child() {
@@ -75,7 +76,7 @@ fn ids_are_for_one_grow() {
         let rank = if joins { me.rank as i32 } else { -1 };
         let once = |name: &str| {
             if me.rank == 1 {
-                publish(&me, name, api.growth_id(comm).expect("an id"));
+                publish(&me, name, api.comms.unique_id(comm).expect("an id"));
             }
             let id = published(&me, name);
             let child = api.grow(comm, (4, rank), joins.then_some(&id));
@@ -97,7 +98,7 @@ fn ids_are_for_one_grow() {
             refused(None, INVALID_USAGE, "ncclCommGetUniqueId");
             let used = published(&me, "two");
             refused((me.rank == 0).then_some(&used), INVALID_ARGUMENT, "magic mismatch");
-            let stale = (me.rank == 0).then(|| api.growth_id(comm).expect("an id"));
+            let stale = (me.rank == 0).then(|| api.comms.unique_id(comm).expect("an id"));
             let child = api.split(comm, 0, 0);
             api.destroy(child);
             refused(stale.as_ref(), INVALID_ARGUMENT, "magic mismatch");
@@ -105,7 +106,7 @@ fn ids_are_for_one_grow() {
             let other = api.nccl.unique_id().expect("an id");
             refused((me.rank == 1).then_some(&other), INVALID_ARGUMENT, "magic mismatch");
             api.destroy(api.init_with(other, (1, 0), None));
-            let two = api.growth_id(comm).expect("an id");
+            let two = api.comms.unique_id(comm).expect("an id");
             refused(Some(&two), INVALID_USAGE, "different ids");
             if me.rank == 0 {
                 assert_eq!(api.try_grow(comm, (4, -1), None, None).0, INVALID_USAGE);
@@ -132,14 +133,14 @@ fn ids_are_for_one_grow() {
     Job::this_test("grows::ids_are_for_one_grow", 4).allow_any_warning().run().assert_ok();
 }
 
-/// Spec §3.2.
+/// What is refused at the call, on the rank that makes it.
 #[test]
 fn wrong_arguments() {
     if launch::child().is_some() {
         let api = Api::load();
         api.cuda.use_device(0).expect("a device");
         let comm = api.init_with(api.nccl.unique_id().expect("an id"), (1, 0), None);
-        let id = api.growth_id(comm).expect("an id");
+        let id = api.comms.unique_id(comm).expect("an id");
         let ordinary = api.nccl.unique_id().expect("an id");
         type Grow<'a> = (Comm, (usize, i32), Option<&'a UniqueId>, Option<&'a Config>);
         let cases: [Grow<'_>; 11] = [
@@ -147,9 +148,9 @@ fn wrong_arguments() {
             (comm, (1, -1), Some(&id), None),
             (comm, (2, 0), Some(&id), None),
             (comm, (2, 1), Some(&id), None),
-            (comm, (2, -1), Some(&id), Some(&Config::wrong())),
-            (comm, (2, -1), Some(&id), Some(&Config::sizeless())),
-            (Comm::NULL, (2, 1), Some(&id), Some(&Config::sizeless())),
+            (comm, (2, -1), Some(&id), Some(&without_magic())),
+            (comm, (2, -1), Some(&id), Some(&without_size())),
+            (Comm::NULL, (2, 1), Some(&id), Some(&without_size())),
             (Comm::NULL, (2, -1), Some(&id), None),
             (Comm::NULL, (2, 2), Some(&id), None),
             (Comm::NULL, (2, 1), None, None),
@@ -160,10 +161,10 @@ fn wrong_arguments() {
             assert_eq!((code, child), (INVALID_ARGUMENT, Comm::NULL), "{place:?}: {}", api.nccl.last_error());
         }
         // SAFETY: a NULL handle is refused.
-        let code = unsafe { (api.grow)(comm, 2, &id, -1, std::ptr::null_mut(), std::ptr::null()) };
+        let code = unsafe { api.comms.grow(comm, (2, -1), Some(&id), std::ptr::null_mut(), None) };
         assert_eq!(code, INVALID_ARGUMENT);
-        assert_eq!(api.growth_id(Comm::NULL).err(), Some(INVALID_ARGUMENT));
-        let refused = api.try_init_scalable(&[ordinary], (1, 0), Some(&Config::sizeless()));
+        assert_eq!(api.comms.unique_id(Comm::NULL).err(), Some(INVALID_ARGUMENT));
+        let refused = api.comms.init_scalable(&[ordinary], (1, 0), Some(&without_size()));
         assert_eq!(refused, (INVALID_ARGUMENT, Comm::NULL), "{}", api.nccl.last_error());
         api.destroy(api.init_with(ordinary, (1, 0), None));
         return api.destroy(comm);
@@ -180,7 +181,7 @@ fn an_unused_id_ends_with_its_communicator() {
         let once = || {
             let comm = api.init_with(api.nccl.unique_id().expect("an id"), (1, 0), None);
             for _ in 0..5 {
-                api.growth_id(comm).expect("an id");
+                api.comms.unique_id(comm).expect("an id");
             }
             api.destroy(comm);
         };
@@ -200,7 +201,7 @@ fn new_ranks_may_come_late() {
         api.cuda.use_device(me.rank).expect("a device");
         if me.rank == 0 {
             let comm = api.init_with(api.nccl.unique_id().expect("an id"), (1, 0), None);
-            publish(&me, "id", api.growth_id(comm).expect("an id"));
+            publish(&me, "id", api.comms.unique_id(comm).expect("an id"));
             let child = api.grow(comm, (2, -1), None);
             api.check(child, &[0, 1], 0);
             api.destroy(comm);

@@ -1,14 +1,15 @@
-//! Communicators that are made from others: split, shrink, grow, several ids; and revoke (spec §6.3 to §6.5, §6.7).
+//! Communicators that are made from others: split, shrink, grow, several ids; and revoke.
 //!
 //! Every communicator is checked by its size, this rank's number, and an AllReduce whose result says which ranks of the
-//! original communicator took part, and how often. Expected members come from the spec's rules, computed here.
+//! original communicator took part, and how often. Expected members come from NCCL's rules, computed here: ranks of one
+//! colour are ordered by key, then by old rank; a shrink keeps the order; what grows keeps its ranks.
 
 #[path = "../common/mod.rs"]
 mod common;
 
+mod api;
 mod deaths;
 mod grows;
-mod api;
 mod nonblocking;
 mod revokes;
 mod shares;

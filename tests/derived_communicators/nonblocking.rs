@@ -1,20 +1,19 @@
-//! All of it without blocking (spec §4.3, §6.2): what the calls return, which handle is polled, and when the new handle
+//! All of it without blocking: what the calls return, which handle is polled, and when the new handle
 //! is there.
 
 use std::time::{Duration, Instant};
 
+use crate::api::{Api, Bench, LIMIT, nonblocking, without_magic};
+use crate::common::abi::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SHRINK_ABORT, SUCCESS};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
-use crate::api::{
-    ABORT, Api, Bench, Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, LIMIT, REMOTE_ERROR, SUCCESS,
-};
 
 /// How long a call that waits for nobody may take, on a machine that is busy.
 const PROMPT: Duration = Duration::from_secs(5);
 
 fn parent(api: &Api, me: &Place, name: &str) -> Comm {
-    api.init(me, name, Some(&Config::polled()))
+    api.init(me, name, Some(&nonblocking()))
 }
 
 /// Waits until a handle has been written, though its communicator is not known yet.
@@ -127,7 +126,7 @@ fn a_failed_split_is_seen_at_the_parent() {
         let api = Api::load();
         let comm = parent(&api, &me, "id");
         if me.rank == 1 {
-            let (code, _) = api.try_split(comm, 0, 0, Some(&Config::wrong()));
+            let (code, _) = api.try_split(comm, 0, 0, Some(&without_magic()));
             assert_eq!(code, INVALID_ARGUMENT);
         } else {
             let mut child = Comm::NULL;
@@ -143,8 +142,8 @@ fn a_failed_split_is_seen_at_the_parent() {
     Job::this_test("nonblocking::a_failed_split_is_seen_at_the_parent", 3).allow_any_warning().run().assert_ok();
 }
 
-/// Nothing of a group is done where part of it fails: the communicator of a call in it is in progress until that is known, and
-/// fails too.
+/// Nothing of a group is done where part of it fails: the communicator of a call in it is in progress until that is
+/// known, and fails too.
 #[test]
 fn a_failed_split_is_seen_at_a_call_of_its_group() {
     if let Some(me) = launch::child() {
@@ -153,7 +152,7 @@ fn a_failed_split_is_seen_at_a_call_of_its_group() {
         let bench = Bench::new(&api);
         if me.rank == 1 {
             me.await_published("called");
-            let (code, _) = api.try_split(comm, 0, 0, Some(&Config::wrong()));
+            let (code, _) = api.try_split(comm, 0, 0, Some(&without_magic()));
             assert_eq!(code, INVALID_ARGUMENT);
         } else {
             let mut child = Comm::NULL;
@@ -169,7 +168,10 @@ fn a_failed_split_is_seen_at_a_call_of_its_group() {
         }
         return [comm, called].into_iter().for_each(|comm| api.nccl.abort(comm).expect("abort"));
     }
-    Job::this_test("nonblocking::a_failed_split_is_seen_at_a_call_of_its_group", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("nonblocking::a_failed_split_is_seen_at_a_call_of_its_group", 2)
+        .allow_any_warning()
+        .run()
+        .assert_ok();
 }
 
 #[test]
@@ -186,7 +188,7 @@ fn a_shrink_is_polled_at_its_parent() {
         assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         let (mut child, mut out) = (Comm::NULL, [2]);
         // SAFETY: the handle lives until the shrink is over.
-        let code = unsafe { (api.shrink)(comm, out.as_mut_ptr(), 1, &mut child, std::ptr::null(), ABORT) };
+        let code = unsafe { api.comms.shrink(comm, Ok(&mut out), &mut child, None, SHRINK_ABORT) };
         assert!(matches!(code, SUCCESS | IN_PROGRESS), "{}", api.nccl.last_error());
         settle_child(&api, comm, &child);
         api.check(child, &[0, 1], me.rank);
@@ -203,7 +205,7 @@ fn a_grow_is_polled_at_the_new_communicator() {
     if let Some(me) = launch::child() {
         let api = Api::load();
         api.cuda.use_device(me.rank).expect("a device");
-        let config = Config::polled();
+        let config = nonblocking();
         let (comm, id, rank) = if me.rank < 2 {
             if me.rank == 0 {
                 me.publish("id", &api.nccl.unique_id().expect("an id").0);
@@ -211,7 +213,7 @@ fn a_grow_is_polled_at_the_new_communicator() {
             let id = UniqueId(me.await_published("id").try_into().expect("an id"));
             let comm = api.init_with(id, (2, me.rank), Some(&config));
             if me.rank == 1 {
-                me.publish("grow", &api.growth_id(comm).expect("an id").0);
+                me.publish("grow", &api.comms.unique_id(comm).expect("an id").0);
             }
             (comm, None, -1)
         } else {
@@ -228,7 +230,7 @@ fn a_grow_is_polled_at_the_new_communicator() {
         if me.rank < 2 {
             api.check(comm, &[0, 1], me.rank);
             // New ranks never come: the abort of what waits for them does not hurt the parent.
-            let id = (me.rank == 0).then(|| api.growth_id(comm).expect("an id"));
+            let id = (me.rank == 0).then(|| api.comms.unique_id(comm).expect("an id"));
             let (code, waits) = api.try_grow(comm, (4, -1), id.as_ref(), None);
             assert_eq!(code, SUCCESS);
             std::thread::sleep(Duration::from_millis(50));
@@ -257,7 +259,7 @@ fn a_revoke_is_polled() {
             assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
         }
         me.barrier("called");
-        let code = api.revoke(comm, 0);
+        let code = api.comms.revoke(comm, 0);
         assert!(matches!(code, SUCCESS | IN_PROGRESS));
         // Before the ready check.
         assert_eq!(bench.begin(&api, comm, me.rank), Err(INVALID_USAGE));

@@ -1,11 +1,12 @@
-//! Revoke (spec §6.7).
+//! Revoke: calls in progress end, new ones are refused, and communicators can still be derived from it.
 
 use std::time::{Duration, Instant};
 
+use crate::api::{Api, Bench};
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
-use crate::api::{Api, Bench, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
 
 /// How long a revoke may take, on a machine that is busy.
 const PROMPT: Duration = Duration::from_secs(6);
@@ -24,11 +25,11 @@ fn what_waits_leaves_and_children_work() {
             std::thread::sleep(Duration::from_millis(100));
         }
         let start = Instant::now();
-        assert_eq!(api.revoke(comm, 1), INVALID_ARGUMENT);
-        assert_eq!(api.revoke(comm, 0), SUCCESS, "{}", api.nccl.last_error());
+        assert_eq!(api.comms.revoke(comm, 1), INVALID_ARGUMENT);
+        assert_eq!(api.comms.revoke(comm, 0), SUCCESS, "{}", api.nccl.last_error());
         assert!(start.elapsed() < PROMPT, "a revoke took {:?}", start.elapsed());
         api.cuda.wait(bench.stream).expect("the kernel has left");
-        assert_eq!(api.revoke(comm, 0), INVALID_ARGUMENT);
+        assert_eq!(api.comms.revoke(comm, 0), INVALID_ARGUMENT);
         assert_eq!(bench.begin(&api, comm, me.rank), Err(INVALID_USAGE));
         assert_eq!(api.nccl.finalize(comm).expect_err("revoked").code, INVALID_ARGUMENT);
         assert_eq!(api.nccl.async_error(comm), Ok(SUCCESS));
@@ -42,7 +43,7 @@ fn what_waits_leaves_and_children_work() {
             api.destroy(smaller);
         }
         // A child can be revoked, too, and either goes first.
-        assert_eq!(api.revoke(child, 0), SUCCESS);
+        assert_eq!(api.comms.revoke(child, 0), SUCCESS);
         let (first, second) = if me.rank % 2 == 0 { (comm, child) } else { (child, comm) };
         api.destroy(first);
         return if waits { api.destroy(second) } else { api.nccl.abort(second).expect("abort") };
@@ -59,7 +60,7 @@ fn in_quiet_times() {
             let comms = [0, 1].map(|which| api.init(&me, &format!("id{number}.{which}"), None));
             comms.iter().for_each(|comm| api.check(*comm, &[0, 1], me.rank));
             api.nccl.group_start().expect("group");
-            comms.iter().for_each(|comm| assert_eq!(api.revoke(*comm, 0), SUCCESS));
+            comms.iter().for_each(|comm| assert_eq!(api.comms.revoke(*comm, 0), SUCCESS));
             api.nccl.group_end().expect("quiet");
             comms.into_iter().for_each(|comm| api.destroy(comm));
         };
@@ -69,10 +70,10 @@ fn in_quiet_times() {
         (1..4).for_each(round);
         me.barrier("done");
         before.assert_same();
-        assert_eq!(api.revoke(Comm::NULL, 77), SUCCESS);
+        assert_eq!(api.comms.revoke(Comm::NULL, 77), SUCCESS);
         let comm = api.init(&me, "last", None);
         api.nccl.finalize(comm).expect("finalize");
-        assert_eq!(api.revoke(comm, 0), INVALID_ARGUMENT, "after finalize");
+        assert_eq!(api.comms.revoke(comm, 0), INVALID_ARGUMENT, "after finalize");
         return api.destroy(comm);
     }
     Job::this_test("revokes::in_quiet_times", 2).allow_any_warning().run().assert_ok();

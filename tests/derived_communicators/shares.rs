@@ -1,9 +1,10 @@
-//! Children that share their parent's resources (spec §6.3), and what a child inherits (spec §2.6).
+//! Children that share their parent's resources, and what a child inherits.
 
+use crate::api::{Api, Bench, nonblocking, sharing, with_net};
+use crate::common::abi::{Config, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
-use crate::api::{Api, Bench, Config, IN_PROGRESS, INVALID_USAGE, SUCCESS};
 
 /// A family of four: parent, two children, a grandchild. Destroyed in every order, all others work.
 #[test]
@@ -11,7 +12,7 @@ fn destroyed_in_every_order() {
     if let Some(me) = launch::child() {
         let api = Api::load();
         let all: Vec<usize> = (0..me.nranks).collect();
-        let config = Config::new().shared();
+        let config = sharing();
         let round = |number: usize| {
             let parent = api.init(&me, &format!("id{number}"), Some(&config));
             let child = api.split(parent, 0, 0);
@@ -41,7 +42,7 @@ fn an_abort_stops_the_family() {
         let api = Api::load();
         let all: Vec<usize> = (0..me.nranks).collect();
         for (number, shared) in [true, true, false].into_iter().enumerate() {
-            let config = if shared { Config::new().shared() } else { Config::new() };
+            let config = if shared { sharing() } else { Config::default() };
             let parent = api.init(&me, &format!("id{number}"), Some(&config));
             let child = api.split(parent, 0, 0);
             let (first, second) = if number == 0 { (parent, child) } else { (child, parent) };
@@ -73,11 +74,11 @@ fn an_abort_stops_the_family() {
 fn another_network_is_refused() {
     if let Some(me) = launch::child() {
         let api = Api::load();
-        let socket = Config::new().net("Socket");
+        let socket = with_net(Config::default(), c"Socket");
         for (number, shared) in [true, false].into_iter().enumerate() {
-            let config = if shared { Config::new().net("Socket").shared() } else { Config::new().net("Socket") };
+            let config = if shared { with_net(sharing(), c"Socket") } else { with_net(Config::default(), c"Socket") };
             let parent = api.init(&me, &format!("id{number}"), Some(&config));
-            let (code, child) = api.try_split(parent, 0, 0, Some(&Config::new().net("other")));
+            let (code, child) = api.try_split(parent, 0, 0, Some(&with_net(Config::default(), c"other")));
             assert_eq!(code, if shared { INVALID_USAGE } else { SUCCESS }, "{}", api.nccl.last_error());
             if shared {
                 assert_eq!(child, Comm::NULL);
@@ -89,8 +90,8 @@ fn another_network_is_refused() {
             assert_eq!(code, SUCCESS);
             api.destroy(child);
             // Sharing is off for a parent that was revoked.
-            assert_eq!(api.revoke(parent, 0), SUCCESS);
-            let (code, child) = api.try_split(parent, 0, 0, Some(&Config::new().net("other")));
+            assert_eq!(api.comms.revoke(parent, 0), SUCCESS);
+            let (code, child) = api.try_split(parent, 0, 0, Some(&with_net(Config::default(), c"other")));
             assert_eq!(code, SUCCESS, "{}", api.nccl.last_error());
             api.destroy(child);
             api.destroy(parent);
@@ -100,19 +101,19 @@ fn another_network_is_refused() {
     Job::this_test("shares::another_network_is_refused", 2).allow_any_warning().run().assert_ok();
 }
 
-/// NULL stands for the parent's configuration, a configuration for itself (spec §2.6.1).
+/// NULL stands for the parent's configuration, a configuration for itself.
 #[test]
 fn configurations_are_inherited() {
     if let Some(me) = launch::child() {
         let api = Api::load();
         let parent = api.init(&me, "id", None);
-        let (code, polled) = api.try_split(parent, 0, 0, Some(&Config::polled()));
+        let (code, polled) = api.try_split(parent, 0, 0, Some(&nonblocking()));
         assert_eq!(code, SUCCESS);
         assert_eq!(api.nccl.async_error(polled), Ok(SUCCESS), "the parent is one that blocks");
         // The parent of this one is polled.
         let mut child = Comm::NULL;
         // SAFETY: the handle lives until the split is over.
-        let code = unsafe { (api.split)(polled, 0, 0, &mut child, std::ptr::null()) };
+        let code = unsafe { api.comms.split(polled, 0, 0, &mut child, None) };
         assert!(matches!(code, SUCCESS | IN_PROGRESS));
         assert_eq!(api.nccl.settle(polled), SUCCESS);
         let blocks = |comm: Comm| api.nccl.finalize(comm).map_or_else(|failure| failure.code, |()| SUCCESS) == SUCCESS;

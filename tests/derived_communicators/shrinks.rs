@@ -1,11 +1,12 @@
-//! Shrink (spec §6.4).
+//! Shrink: ranks that are left out need not call; with `NCCL_SHRINK_ABORT` calls of the parent end first.
 
 use std::time::{Duration, Instant};
 
+use crate::api::{Api, Bench, without_magic, without_size};
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SHRINK_ABORT, SUCCESS};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
-use crate::api::{ABORT, Api, Bench, Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
 
 /// What `OXCCL_TEST_EXCLUDED` says.
 fn excluded() -> Vec<usize> {
@@ -73,7 +74,7 @@ fn some_die() {
         bench.begin(&api, comm, me.rank).expect("a call");
         me.publish(&format!("ready.{}", me.rank), b"");
         me.await_published("dead");
-        let child = api.shrink(comm, &out, ABORT);
+        let child = api.shrink(comm, &out, SHRINK_ABORT);
         api.check(child, &rest, me.rank);
         // What waited has left, and nothing new is begun.
         api.cuda.wait(bench.stream).expect("the kernel has left");
@@ -115,7 +116,7 @@ fn some_die() {
     }
 }
 
-/// Spec §3.2, and what the original does not check.
+/// What is no list of other ranks is an invalid argument; also what the original does not check.
 #[test]
 fn wrong_arguments() {
     if let Some(me) = launch::child() {
@@ -138,19 +139,20 @@ fn wrong_arguments() {
         refused(&mut list, "names rank -3");
         assert_eq!(list, [-3, 5, 7, 9], "sorted in place");
         // SAFETY: NULL is refused.
-        let code = unsafe { (api.shrink)(comm, std::ptr::null_mut(), 1, &mut Comm::NULL.clone(), std::ptr::null(), 0) };
+        let code = unsafe { api.comms.shrink(comm, Err(1), &mut Comm::NULL.clone(), None, 0) };
         assert_eq!(code, INVALID_ARGUMENT);
         // SAFETY: as above; nobody else stays who could be told.
-        let code = unsafe { (api.shrink)(comm, [other].as_mut_ptr(), 1, std::ptr::null_mut(), std::ptr::null(), 0) };
+        let code = unsafe { api.comms.shrink(comm, Ok(&mut [other]), std::ptr::null_mut(), None, 0) };
         assert_eq!(code, INVALID_ARGUMENT);
-        assert_eq!(api.try_shrink(Comm::NULL, &mut [other], ABORT, None).0, INVALID_ARGUMENT);
+        assert_eq!(api.try_shrink(Comm::NULL, &mut [other], SHRINK_ABORT, None).0, INVALID_ARGUMENT);
         api.check(comm, &[0, 1], me.rank);
         return api.destroy(comm);
     }
     Job::this_test("shrinks::wrong_arguments", 2).allow_any_warning().run().assert_ok();
 }
 
-/// Ranks that stay do not agree who stays, or one has a wrong configuration: all of them hear it, and the next one works.
+/// Ranks that stay do not agree who stays, or one has a wrong configuration: all of them hear it, and the next one
+/// works.
 #[test]
 fn disagreement_is_told() {
     if let Some(me) = launch::child() {
@@ -158,7 +160,7 @@ fn disagreement_is_told() {
         let comm = api.init(&me, "id", None);
         for culprit in [0, 1, 2] {
             if me.rank != 3 {
-                let wrong = if culprit == 0 { Config::sizeless() } else { Config::wrong() };
+                let wrong = if culprit == 0 { without_size() } else { without_magic() };
                 let config = (me.rank == culprit).then_some(&wrong);
                 let code = api.try_shrink(comm, &mut [3], 0, config).0;
                 let text = api.nccl.last_error();
@@ -200,10 +202,10 @@ fn one_of_the_rest_dies() {
             std::thread::sleep(Duration::from_millis(500));
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
-        let (code, _) = api.try_shrink(comm, &mut [3], ABORT, None);
+        let (code, _) = api.try_shrink(comm, &mut [3], SHRINK_ABORT, None);
         let text = api.nccl.last_error();
         assert!(code == REMOTE_ERROR && text.contains(&format!("rank {}", out[0])), "{code}: {text}");
-        let child = api.shrink(comm, &[3, out[0]], ABORT);
+        let child = api.shrink(comm, &[3, out[0]], SHRINK_ABORT);
         api.check(child, &rest(me.nranks, &[3, out[0]]), me.rank);
         api.destroy(child);
         api.nccl.abort(comm).expect("abort");

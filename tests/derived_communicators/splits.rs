@@ -1,11 +1,12 @@
-//! Split (spec §6.3).
+//! Split: ranks of one colour, ordered by key and then by rank; `NCCL_SPLIT_NOCOLOR` gets no communicator.
 
 use std::time::{Duration, Instant};
 
+use crate::api::{Api, LIMIT, members_of, without_magic, without_size};
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, NO_COLOR, REMOTE_ERROR, SUCCESS};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
-use crate::api::{Api, Config, INVALID_ARGUMENT, INVALID_USAGE, LIMIT, NO_COLOR, REMOTE_ERROR, SUCCESS, members_of};
 
 /// Colours and keys by rank.
 type Rule = fn(usize) -> (i32, i32);
@@ -186,7 +187,7 @@ fn threads_split_at_the_same_time() {
     Job::this_test("splits::threads_split_at_the_same_time", 1).run().assert_ok();
 }
 
-/// What is wrong on one rank is that rank's error (spec §3.2) and soon the others', who would wait for it for good; what
+/// What is wrong on one rank is that rank's error and soon the others', who would wait for it for good; what
 /// comes next works.
 #[test]
 fn wrong_arguments_are_told_to_all() {
@@ -200,10 +201,10 @@ fn wrong_arguments_are_told_to_all() {
                 let code = match (me.rank == culprit, wrong) {
                     (true, 0) => {
                         // SAFETY: a NULL handle is refused.
-                        unsafe { (api.split)(comm, 0, 0, std::ptr::null_mut(), std::ptr::null()) }
+                        unsafe { api.comms.split(comm, 0, 0, std::ptr::null_mut(), None) }
                     }
                     (true, 1 | 2) => {
-                        let config = if wrong == 1 { Config::wrong() } else { Config::sizeless() };
+                        let config = if wrong == 1 { without_magic() } else { without_size() };
                         let (code, child) = api.try_split(comm, 0, 0, Some(&config));
                         assert_eq!(child, Comm::NULL);
                         code
@@ -285,7 +286,7 @@ fn different_calls_are_told() {
     Job::this_test("splits::different_calls_are_told", 2).allow_any_warning().run().assert_ok();
 }
 
-/// The lines that people look for (spec §9.4).
+/// The lines that people look for.
 #[test]
 fn the_log_tells_the_origin() {
     if let Some(me) = launch::child() {

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-use crate::api::{Api, Holdings, IN_PROGRESS, INVALID_ARGUMENT, Member, SUCCESS, abort, dice};
+use crate::api::{Api, Holdings, Member, abort, dice};
+use crate::common::abi::{IN_PROGRESS, INVALID_ARGUMENT, SUCCESS};
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
 use crate::common::need;

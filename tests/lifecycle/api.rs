@@ -1,7 +1,7 @@
 //! The libraries, and what tests of lives need of them: communicators that are polled, sums, counts of what is held.
 
 use std::env;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,19 +9,14 @@ use std::time::{Duration, Instant};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+use crate::common::abi::{Comm, Config, IN_PROGRESS, ResetDebugInit, SUCCESS, UniqueId};
 use crate::common::census::Census;
+use crate::common::communicators::Communicators;
 use crate::common::cuda::{Cuda, Stream};
 use crate::common::graph::Graphs;
 use crate::common::launch::Place;
-use crate::common::nccl::{Comm, Failure, Nccl, UniqueId, open, symbol};
+use crate::common::nccl::{Failure, Nccl, open, symbol};
 use crate::common::oracle::{DataType, RedOp};
-
-/// `ncclResult_t`.
-pub const SUCCESS: i32 = 0;
-pub const INVALID_ARGUMENT: i32 = 4;
-pub const INVALID_USAGE: i32 = 5;
-pub const REMOTE: i32 = 6;
-pub const IN_PROGRESS: i32 = 7;
 
 /// How long an abort may take, and what a busy machine may add.
 pub const ABORT: Duration = Duration::from_secs(2);
@@ -40,16 +35,8 @@ pub struct Api {
     pub nccl: Nccl,
     pub cuda: Cuda,
     pub graphs: Graphs,
-    init_config: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *const c_void) -> c_int,
-    count: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    device: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    rank: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    split: unsafe extern "C" fn(Comm, c_int, c_int, *mut Comm, *const c_void) -> c_int,
-    shrink: unsafe extern "C" fn(Comm, *mut c_int, c_int, *mut Comm, *const c_void, c_int) -> c_int,
-    grow: unsafe extern "C" fn(Comm, c_int, *const UniqueId, c_int, *mut Comm, *const c_void) -> c_int,
-    growth_id: unsafe extern "C" fn(Comm, *mut UniqueId) -> c_int,
-    mem_info: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
-    reset_debug: unsafe extern "C" fn(),
+    comms: Communicators,
+    reset_debug: ResetDebugInit,
 }
 
 impl Api {
@@ -57,25 +44,14 @@ impl Api {
     pub fn load() -> &'static Api {
         static LOADED: OnceLock<Api> = OnceLock::new();
         LOADED.get_or_init(|| {
-            let (nccl, cuda) = (open("libnccl.so.2").expect("libnccl"), open("libcuda.so.1").expect("libcuda"));
-            let missing = "the library has the function";
-            // SAFETY: the types of the fields are the prototypes of nccl.h and cuda.h.
-            unsafe {
-                Api {
-                    nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
-                    cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
-                    graphs: Graphs::load().expect("libcuda"),
-                    init_config: symbol(nccl, "ncclCommInitRankConfig").expect(missing),
-                    count: symbol(nccl, "ncclCommCount").expect(missing),
-                    device: symbol(nccl, "ncclCommCuDevice").expect(missing),
-                    rank: symbol(nccl, "ncclCommUserRank").expect(missing),
-                    split: symbol(nccl, "ncclCommSplit").expect(missing),
-                    shrink: symbol(nccl, "ncclCommShrink").expect(missing),
-                    grow: symbol(nccl, "ncclCommGrow").expect(missing),
-                    growth_id: symbol(nccl, "ncclCommGetUniqueId").expect(missing),
-                    reset_debug: symbol(nccl, "ncclResetDebugInit").expect(missing),
-                    mem_info: symbol(cuda, "cuMemGetInfo_v2").expect(missing),
-                }
+            let nccl = open("libnccl.so.2").expect("libnccl");
+            Api {
+                nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
+                cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
+                graphs: Graphs::load().expect("libcuda"),
+                comms: Communicators::load(),
+                // SAFETY: the type is the prototype of nccl.h.
+                reset_debug: unsafe { symbol(nccl, "ncclResetDebugInit") }.expect("the library has the function"),
             }
         })
     }
@@ -90,10 +66,8 @@ impl Api {
 
     /// `ncclCommInitRankConfig` with `blocking = 0`; the code as it is.
     pub fn begin_at(&self, comm: &mut Comm, (nranks, rank): (usize, usize), id: UniqueId) -> i32 {
-        // An ncclConfig_t of 24 bytes, the oldest: size; magic and version; blocking, and padding.
-        let config = [24u64, 0xcafe_beef | 23203 << 32, 0x8000_0000_0000_0000];
-        // SAFETY: the configuration begins with its size; without blocking the handle is written before the return.
-        unsafe { (self.init_config)(comm, nranks as c_int, id, rank as c_int, config.as_ptr().cast()) }
+        // SAFETY: without blocking the handle is written before the return.
+        unsafe { self.comms.init_config(comm, (nranks, rank), id, &Config::nonblocking()) }
     }
 
     /// A blocking communicator on the current device.
@@ -116,10 +90,7 @@ impl Api {
 
     /// The codes of the three questions about a communicator.
     pub fn questions(&self, comm: Comm) -> [(&'static str, i32); 3] {
-        let mut value = 0;
-        let all = [("ncclCommCount", self.count), ("ncclCommCuDevice", self.device), ("ncclCommUserRank", self.rank)];
-        // SAFETY: the library checks the handle; the pointer is to a live int.
-        all.map(|(name, ask)| (name, unsafe { ask(comm, &mut value) }))
+        self.comms.questions(comm)
     }
 
     /// `ncclResetDebugInit`.
@@ -132,29 +103,26 @@ impl Api {
     pub fn split(&self, comm: Comm, key: i32) -> (i32, &'static mut Comm) {
         let made = Box::leak(Box::new(Comm::NULL));
         // SAFETY: the place is never freed; NULL stands for the parent's configuration.
-        (unsafe { (self.split)(comm, 0, key, made, std::ptr::null()) }, made)
+        (unsafe { self.comms.split(comm, 0, key, made, None) }, made)
     }
 
     /// `ncclCommShrink` without a rank.
     pub fn shrink(&self, comm: Comm, without: usize) -> (i32, Comm) {
         let (mut list, mut made) = ([without as c_int], Comm::NULL);
-        // SAFETY: the list has one rank; the communicator blocks, so that the handle is written before the return.
-        (unsafe { (self.shrink)(comm, list.as_mut_ptr(), 1, &mut made, std::ptr::null(), 0) }, made)
+        // SAFETY: the communicator blocks, so that the handle is written before the return.
+        (unsafe { self.comms.shrink(comm, Ok(&mut list), &mut made, None, 0) }, made)
     }
 
     /// `ncclCommGrow`: without a communicator for a rank that is new.
-    pub fn grow(&self, comm: Comm, (nranks, rank): (usize, i32), id: &UniqueId) -> (i32, Comm) {
+    pub fn grow(&self, comm: Comm, place: (usize, i32), id: &UniqueId) -> (i32, Comm) {
         let mut made = Comm::NULL;
-        // SAFETY: the id is alive; it blocks, so that the handle is written before the return.
-        (unsafe { (self.grow)(comm, nranks as c_int, id, rank, &mut made, std::ptr::null()) }, made)
+        // SAFETY: it blocks, so that the handle is written before the return.
+        (unsafe { self.comms.grow(comm, place, Some(id), &mut made, None) }, made)
     }
 
     /// `ncclCommGetUniqueId`.
     pub fn growth_id(&self, comm: Comm) -> UniqueId {
-        let mut id = UniqueId([0; 128]);
-        // SAFETY: the pointer is to a live id.
-        assert_eq!(unsafe { (self.growth_id)(comm, &mut id) }, 0, "{}", self.nccl.last_error());
-        id
+        self.comms.unique_id(comm).unwrap_or_else(|code| panic!("{code}: {}", self.nccl.last_error()))
     }
 
     /// The way of processes to meet: rank 0 publishes an id under a name that is used once.
@@ -167,9 +135,7 @@ impl Api {
 
     /// Bytes of the current device that this process has.
     pub fn device_bytes(&self) -> usize {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: the pointers are to live integers.
-        assert_eq!(unsafe { (self.mem_info)(&mut free, &mut total) }, 0);
+        let (free, total) = self.cuda.memory().expect("the numbers");
         total - free
     }
 }
@@ -290,8 +256,8 @@ impl Holdings {
         Holdings { census: Census::now(), device: api.device_bytes() }
     }
 
-    /// Fails unless everything that came since is gone again within some seconds, but for roots of creations that failed:
-    /// a few stay for ranks that come late.
+    /// Fails unless everything that came since is gone again within some seconds, but for roots of creations that
+    /// failed: a few stay for ranks that come late.
     #[track_caller]
     pub fn assert_same(&self) {
         let api = Api::load();

@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::api::{Api, Holdings, IN_PROGRESS, Member, REMOTE, SUCCESS};
+use crate::api::{Api, Holdings, Member};
+use crate::common::abi::{IN_PROGRESS, REMOTE_ERROR, SUCCESS};
 use crate::common::census::rss_kib;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
@@ -14,7 +15,8 @@ const FEW: usize = 300;
 const MANY: usize = 10_000;
 /// A job's time with all of them.
 const LONG: Duration = Duration::from_secs(3600);
-/// How much more memory the last quarter may have than the second, in KiB: allocators keep what they have had for a while.
+/// How much more memory the last quarter may have than the second, in KiB: allocators keep what they have had for a
+/// while.
 const GROWTH: u64 = 2 << 10;
 
 /// A process that lives many lives.
@@ -94,7 +96,7 @@ fn abort_stuck(cycles: &Cycles, number: usize) {
     if cycles.me.rank == number % 2 {
         member.fill();
         // The other one may have aborted already: then there is nobody to be linked with.
-        assert!(matches!(member.call().map_err(|failure| failure.code), Ok(()) | Err(REMOTE)));
+        assert!(matches!(member.call().map_err(|failure| failure.code), Ok(()) | Err(REMOTE_ERROR)));
     }
     cycles.api.nccl.abort(comm).expect("abort");
     cycles.api.cuda.wait(member.stream).expect("the kernel leaves");

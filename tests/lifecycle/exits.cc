@@ -1,5 +1,5 @@
-// Ways for a process with communicators to end, one for each word on the command line. The exit code is 42 in all of them,
-// unless something went wrong before. Linked with the library, or (-DLOADED) opening it at run time.
+// Ways for a process with communicators to end, one for each word on the command line. The exit code is 42 in all of
+// them, unless something went wrong before. Linked with the library, or (-DLOADED) opening it at run time.
 #include <dlfcn.h>
 #include <unistd.h>
 

@@ -1,12 +1,12 @@
 //! Every way for a process with communicators to end: no crash, nobody waits, the exit code is the program's.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use crate::common::c_program::Program;
 use crate::common::launch::Job;
-use crate::common::{need, profile_dir, root};
+use crate::common::profile_dir;
 
 /// How long a process may take, on a machine that is busy.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -14,31 +14,14 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const CODE: i32 = 42;
 
 /// Compiles `exits.cc` as a user would, linked with the library or to load it.
-fn compile(name: &str, loads: bool) -> Option<PathBuf> {
-    let compiler = need::tool("c++")?;
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let (root, profile) = (root(), profile_dir());
-    let cuda = profile.join("softcuda");
-    let mut command = Command::new(compiler);
-    command.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"]).arg(&out);
-    command.arg(root.join("tests/lifecycle/exits.cc"));
-    for include in ["include", "softcuda/include"] {
-        command.arg("-I").arg(root.join(include));
-    }
-    if loads {
-        command.arg("-DLOADED");
-    } else {
-        command.arg("-L").arg(&profile).arg("-l:libnccl.so.2");
-    }
-    command
-        .arg("-L")
-        .arg(&cuda)
-        .arg("-l:libcudart.so.13")
-        .arg(format!("-Wl,-rpath-link,{}", cuda.display()))
-        .arg("-ldl");
-    let output = command.output().expect("the compiler starts");
-    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
-    Some(out)
+fn compile(loads: bool) -> Option<Program> {
+    Program::build_by("c++", "tests/lifecycle/exits.cc", |compilation| {
+        let compilation = match loads {
+            true => compilation.args(["-DLOADED"]),
+            false => compilation.nccl(&profile_dir()),
+        };
+        compilation.runtime().args(["-std=c++17", "-ldl"])
+    })
 }
 
 /// Runs the program, ending in each of these ways; `ended` is what each communicator's end must have said.
@@ -65,7 +48,7 @@ const FINE: Option<&str> = Some("ended: 0");
 
 #[test]
 fn of_a_program_that_is_linked() {
-    let Some(program) = compile("exits-linked", false) else { return };
+    let Some(program) = compile(false) else { return };
     let ways = [
         ("return", None),
         ("thread", None),
@@ -80,12 +63,12 @@ fn of_a_program_that_is_linked() {
         ("destroying", None),
         ("creation", None),
     ];
-    run(&program, &ways);
+    run(program.path(), &ways);
 }
 
 #[test]
 fn of_a_program_that_loads_the_library() {
-    let Some(program) = compile("exits-loaded", true) else { return };
+    let Some(program) = compile(true) else { return };
     let ways = [
         ("return", None),
         ("close", None),
@@ -99,5 +82,5 @@ fn of_a_program_that_loads_the_library() {
         ("static_abort", FINE),
         ("hang", None),
     ];
-    run(&program, &ways);
+    run(program.path(), &ways);
 }

@@ -1,4 +1,5 @@
-//! Forks of a process with communicators: the child is inert, whatever it does and however it ends, and the parent goes on.
+//! Forks of a process with communicators: the child is inert, whatever it does and however it ends, and the parent goes
+//! on.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 
-use crate::api::{Api, Holdings, INVALID_USAGE, Member, REMOTE, SUCCESS, abort};
+use crate::api::{Api, Holdings, Member, abort};
+use crate::common::abi::{INVALID_USAGE, REMOTE_ERROR, SUCCESS};
 use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::Comm;
@@ -116,7 +118,8 @@ fn assert_ended(how: End, status: WaitStatus) {
     assert_eq!((status.exit_status(), status.terminating_signal()), wanted, "{how:?}: {status:?}");
 }
 
-/// Children of both ranks, while a call is under way, and between calls; with communicators that block, and that do not.
+/// Children of both ranks, while a call is under way, and between calls; with communicators that block, and that do
+/// not.
 #[test]
 fn children_of_all_kinds() {
     if let Some(me) = launch::child() {
@@ -189,7 +192,7 @@ fn join_and_die(me: &Place) {
     }
     me.publish("ready", b"");
     let start = Instant::now();
-    assert_eq!(api.nccl.settle(comm), REMOTE, "{}", api.nccl.last_error());
+    assert_eq!(api.nccl.settle(comm), REMOTE_ERROR, "{}", api.nccl.last_error());
     assert!(start.elapsed() < Duration::from_secs(10), "heard of a death after {:?}", start.elapsed());
     assert!(api.nccl.last_error().contains("rank 1"), "{}", api.nccl.last_error());
     abort(api, comm);

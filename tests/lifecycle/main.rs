@@ -1,5 +1,5 @@
-//! The life of communicators under trouble: states of those that do not block, aborts at any moment, forks, every way for
-//! a process to end, many lives one after another and side by side. What a call returns is in other tests; here it
+//! The life of communicators under trouble: states of those that do not block, aborts at any moment, forks, every way
+//! for a process to end, many lives one after another and side by side. What a call returns is in other tests; here it
 //! is how long it takes, whether the others get on, and whether anything is left behind.
 //!
 //! ```text
@@ -13,10 +13,10 @@ mod common;
 
 mod abort;
 mod api;
-mod oversubscription;
 mod cycles;
 mod exits;
 mod forks;
 mod nonblocking;
+mod oversubscription;
 mod stuck;
 mod times;

@@ -1,4 +1,4 @@
-//! Communicators that do not block (spec §4.3, §6.2): no call waits for a peer, however late it is, or stopped.
+//! Communicators that do not block: no call waits for a peer, however late it is, or stopped.
 
 use std::fs;
 use std::thread;
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::api::{Api, IN_PROGRESS, INVALID_ARGUMENT, Member, SUCCESS, abort};
+use crate::api::{Api, Member, abort};
+use crate::common::abi::{IN_PROGRESS, INVALID_ARGUMENT, SUCCESS};
 use crate::common::launch::{self, Job, Place, Running};
 use crate::common::nccl::{Comm, Failure};
 use crate::common::need;
@@ -195,7 +196,7 @@ fn groups_are_polled() {
     times::report(&times::collect(&outcome), limit);
 }
 
-/// What goes wrong in a group is the end of all communicators in it that are polled (spec §4.2), and of no other.
+/// What goes wrong in a group is the end of all communicators in it that are polled, and of no other.
 #[test]
 fn errors_in_groups() {
     if launch::child().is_some() {
@@ -233,7 +234,7 @@ fn errors_in_groups() {
     Job::this_test("nonblocking::errors_in_groups", 1).allow_any_warning().run().assert_ok();
 }
 
-/// A group that ends a communicator waits for all of it, whatever they are (spec §4.1).
+/// A group that ends a communicator waits for all of it, whatever they are.
 #[test]
 fn groups_that_end_are_final() {
     if let Some(me) = launch::child() {

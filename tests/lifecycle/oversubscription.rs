@@ -1,5 +1,5 @@
-//! Eight threads of each rank, each with communicators of its own on a device that they share: made, used and destroyed side
-//! by side, in an order that differs from rank to rank.
+//! Eight threads of each rank, each with communicators of its own on a device that they share: made, used and destroyed
+//! side by side, in an order that differs from rank to rank.
 
 use std::sync::Barrier;
 use std::thread;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
-use crate::api::{Api, Holdings, Member, SUCCESS, dice};
+use crate::api::{Api, Holdings, Member, dice};
+use crate::common::abi::SUCCESS;
 use crate::common::launch::{self, Job, Place};
 use crate::common::need;
 
@@ -80,8 +81,8 @@ fn eight_threads_a_rank() {
     before.assert_same();
 }
 
-/// One process is all ranks: eight threads, each rank of eight communicators, which it makes in an order of its own, without
-/// blocking, and uses as they become ready.
+/// One process is all ranks: eight threads, each rank of eight communicators, which it makes in an order of its own,
+/// without blocking, and uses as they become ready.
 #[test]
 fn every_thread_in_its_own_order() {
     const NAME: &str = "oversubscription::every_thread_in_its_own_order";

@@ -1,5 +1,6 @@
-//! Aborts of work that is stuck, since a peer never calls, was killed or is stopped: from other threads, several at once, with
-//! graphs that are alive, and replays that hang. Each returns soon, and when all have, everything is given back.
+//! Aborts of work that is stuck, since a peer never calls, was killed or is stopped: from other threads, several at
+//! once, with graphs that are alive, and replays that hang. Each returns soon, and when all have, everything is given
+//! back.
 
 use std::fs;
 use std::ops::Range;
@@ -11,7 +12,8 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use rustix::process::Signal;
 
-use crate::api::{Api, Holdings, IN_PROGRESS, Member, SUCCESS, abort, dice};
+use crate::api::{Api, Holdings, Member, abort, dice};
+use crate::common::abi::{IN_PROGRESS, SUCCESS};
 use crate::common::graph::{CaptureMode, Exec};
 use crate::common::launch::{self, Job, Place, Running};
 use crate::common::nccl::Comm;
@@ -270,7 +272,8 @@ fn the_same_on_a_strict_device() {
     run("stuck::the_same_on_a_strict_device", Peer::Killed, &Busy::ALL, &envs);
 }
 
-/// Some that are stuck, and one that is not, in several orders by one thread: each must return although others are stuck.
+/// Some that are stuck, and one that is not, in several orders by one thread: each must return although others are
+/// stuck.
 fn in_turn(name: &str, me: &Place, kinds: [Busy; 5]) {
     let api = Api::load();
     api.cuda.use_device(me.rank).expect("a device");
