@@ -100,14 +100,14 @@ struct alignas(64) Counter {
 // One end of a one-directional link, as its rank sees it. Only this end writes it.
 struct alignas(64) LinkEnd {
   char* slots;           // SLOTS * slot_bytes, in the receiver's memory
-  Counter* posted;       // slots filled so far (LL: up to the last signal); written by the sender, lives with the receiver
+  Counter* posted;       // slots filled (LL: up to the last signal); written by the sender, lives with the receiver
   Counter* consumed;     // slots emptied so far; written by the receiver, lives with the sender
-  char* direct;          // SIMPLE: the peer's user buffer, used in place of slots; null: slots. Items with WORK_OFFER set it
+  char* direct;          // SIMPLE: the peer's user buffer in place of slots; null: slots. Items with WORK_OFFER set it
   u64 pos;               // slots that this end has passed; persists over launches
   u64 seen;              // the other side's counter when it was last read
   u32 slot_bytes;        // a multiple of 64
   u32 peer;              // the rank at the other end, for reports
-  u32 begin;             // LL: low half of `pos` where the last work item began; SIMPLE: what came of offers (offers.cuh)
+  u32 begin;             // LL: low half of `pos` where the last item began; SIMPLE: what came of offers (offers.cuh)
   u32 left;              // nonzero: this end was left for good after an error
 };
 
@@ -137,11 +137,11 @@ struct LaunchArgs {
   u32 spin, yields;      // host image: pauses, then sched_yields, before a wait sleeps
   u64 futex_ns;          // host image: the longest sleep; the abort word is looked at after each
   u32* abort;            // ABORT_NONE, or every kernel that sees it leaves; host and kernels see it; may be null
-  u32* error;            // ERROR_*, then ERROR_WORDS - 1 words that say more; null: errors are not told, to peers neither
+  u32* error;            // ERROR_*, then ERROR_WORDS - 1 words that say more; null: errors are not told, nor to peers
   const Work* items;     // the work items where `work` has too little room; null: they are in `work`
   u32 flags;             // LAUNCH_*
   u32 reserved0;
-  const u64* peers;      // REGISTRATIONS words for each rank: its memory as this rank reaches it (offers.cuh); may be null
+  const u64* peers;      // REGISTRATIONS words for each rank: its memory as this rank reaches it (offers.cuh), or null
   u64 reserved[8];
   Work work[MAX_WORK];
 };

@@ -28,7 +28,11 @@ for arch in "$@"; do
       printf "%-22s %-7s %9d %9d %9d %9d%s\n", name, "sm_" arch, wide, most, narrow, stores, bad ? "  <-- too few" : ""
       n++; failed = failed || bad
     }
-    /^[ \t]*\.section[ \t]+\.text\.oxccl_/ { line(); name = $2; sub(/.*\.text\./, "", name); sub(/,.*/, "", name); wide = most = row = narrow = stores = 0 }
+    /^[ \t]*\.section[ \t]+\.text\.oxccl_/ {
+      line()
+      name = $2; sub(/.*\.text\./, "", name); sub(/,.*/, "", name)
+      wide = most = row = narrow = stores = 0
+    }
     /^\.text\.oxccl_|^[/][/]/ { next }
     /LDG.*\.128/ { wide++; row++; if (row > most) most = row; next }
     /LDG/ { narrow++ }

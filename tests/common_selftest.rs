@@ -241,7 +241,7 @@ fn seen(func: Func, root: usize, rank: usize) -> Contract {
     Contract { func, nranks: 3, root, rank }
 }
 
-/// The table of spec §4.9, written down again by hand for rank 1 of 3.
+/// The table of `Contract`, written down again by hand for rank 1 of 3.
 #[test]
 fn buffers_are_as_the_table_says() {
     let rows = [

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries `cargo cinstall` (cargo-c on PATH; scripts/install-cargo-c.sh gets it) into a folder of its own: the files, their
-# names, and a program that is built by pkg-config and finds the library there.
+# Tries `cargo cinstall` (cargo-c on PATH; scripts/install-cargo-c.sh gets it) into a folder of its own: the files,
+# their names, and a program that is built by pkg-config and finds the library there.
 #
 #   scripts/package/check-cargo-c.sh     PROFILE: where softcuda/ is, target/release
 set -euo pipefail

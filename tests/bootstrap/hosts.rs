@@ -9,7 +9,8 @@ use crate::ranks::{Plan, Rank, start};
 /// Two hosts, h1 and h2, whose interfaces eno1 and eth0 are joined.
 const TWO_HOSTS: &str = "mount -t tmpfs none /run; ip netns add h1; ip netns add h2; \
      ip link add eno1 type veth peer name eth0; ip link set eno1 netns h1; ip link set eth0 netns h2; \
-     ip -n h1 link set lo up; ip -n h2 link set lo up; ip -n h1 addr add 10.9.0.1/24 dev eno1; ip -n h2 addr add 10.9.0.2/24 dev eth0; \
+     ip -n h1 link set lo up; ip -n h2 link set lo up; \
+     ip -n h1 addr add 10.9.0.1/24 dev eno1; ip -n h2 addr add 10.9.0.2/24 dev eth0; \
      ip -n h1 link set eno1 up; ip -n h2 link set eth0 up";
 
 /// A word list that runs a program on a host whose network `setup` makes; `None` where that is not permitted.
@@ -50,7 +51,8 @@ fn met_at(setup: &str, settings: &str) -> Option<String> {
 fn interface(name: &str, address: &str) -> String {
     let nodad = if address.contains(':') { "nodad" } else { "" };
     format!(
-        "ip link add {name} type veth peer name {name}p; ip link set {name}p up; ip link set {name} up; ip addr add {address} dev {name} {nodad}; "
+        "ip link add {name} type veth peer name {name}p; ip link set {name}p up; ip link set {name} up; \
+         ip addr add {address} dev {name} {nodad}; "
     )
 }
 

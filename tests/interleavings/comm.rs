@@ -1,5 +1,5 @@
-//! The room `comm` as far as the sources need it that are under test: a communicator is its state, and a mark that it was
-//! freed, after which nobody may touch it.
+//! The room `comm` as far as the sources need it that are under test: a communicator is its state, and a mark that it
+//! was freed, after which nobody may touch it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,9 @@
-//! Every interleaving that matters, not only those that this machine happens to have: the table of handles, the hand-over
-//! between a thread in the background and who ends its communicator, and the helper thread with its letters, run on shuttle's
-//! locks and threads. The sources are the library's own; `sys` is what differs.
+//! Every interleaving that matters, not only those that this machine happens to have: the table of handles, the
+//! hand-over between a thread in the background and who ends its communicator, and the helper thread with its letters,
+//! run on shuttle's locks and threads. The sources are the library's own; `sys` is what differs.
 //!
-//! `OXCCL_LONG=1` tries a hundred times as many schedules. A failure prints the schedule, and `shuttle::replay` runs it again.
+//! `OXCCL_LONG=1` tries a hundred times as many schedules. A failure prints the schedule, and `shuttle::replay` runs it
+//! again.
 
 #[path = "../common/need.rs"]
 #[allow(dead_code)]

@@ -74,7 +74,8 @@ static void resources(void) {
   OK(cuDevSmResourceSplitByCount(groups + 7, &count, &all, &other, 0, 66));
   CHECK(count == 1 && groups[7].sm.smCount == 72 && other.sm.smCount == 60);
   count = 1;
-  OK(cuDevSmResourceSplitByCount(groups + 7, &count, &all, &other, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, SMS));
+  OK(cuDevSmResourceSplitByCount(groups + 7, &count, &all, &other, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING,
+                                 SMS));
   CHECK(count == 1 && groups[7].sm.smCount == SMS && other.type == CU_DEV_RESOURCE_TYPE_INVALID);
 
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuDevSmResourceSplitByCount(NULL, &count, &all, NULL, 0, SMS + 1));
@@ -153,7 +154,8 @@ static void creation(void) {
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuGreenCtxCreate(&green, desc, 1, CU_GREEN_CTX_DEFAULT_STREAM));
   EXPECT(CUDA_ERROR_INVALID_DEVICE, cuGreenCtxCreate(&green, desc, 99, CU_GREEN_CTX_DEFAULT_STREAM));
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuGreenCtxCreate(NULL, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-  EXPECT(CUDA_ERROR_INVALID_VALUE, cuGreenCtxCreate(&green, (CUdevResourceDesc)primary, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  EXPECT(CUDA_ERROR_INVALID_VALUE,
+         cuGreenCtxCreate(&green, (CUdevResourceDesc)primary, 0, CU_GREEN_CTX_DEFAULT_STREAM));
   CHECK(!is_active(1));
   green = make(groups, 1);
   other = make(groups + 1, 1);

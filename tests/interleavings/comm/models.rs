@@ -45,7 +45,8 @@ fn a_handle_is_taken_back_once() {
     });
 }
 
-/// Handles that are used again: who holds a stale one finds nothing, or what has the number now, and never what is gone.
+/// Handles that are used again: who holds a stale one finds nothing, or what has the number now, and never what is
+/// gone.
 #[test]
 fn numbers_are_used_again() {
     explore(|| {
@@ -136,8 +137,8 @@ fn an_abort_meets_work_that_panics() {
     abort_meets(Work::Panics, 1);
 }
 
-/// Work on work: a polled communicator is created and, as soon as it is ready, finalized, then ended. Each thread is the last
-/// one that there is to wait for.
+/// Work on work: a polled communicator is created and, as soon as it is ready, finalized, then ended. Each thread is
+/// the last one that there is to wait for.
 #[test]
 fn one_work_after_another() {
     explore(|| {

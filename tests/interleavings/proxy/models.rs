@@ -82,8 +82,8 @@ fn letter(post: PostName, to: u32, bytes: &[u8]) -> Letter {
     Letter { post, to: address(to), bytes: bytes.to_vec(), fd: None }
 }
 
-/// Sources come and go in three threads: each hears its own letter, whether it was the first one, the last one or neither, and
-/// after the last one there is no thread; one left behind would keep the model from its end.
+/// Sources come and go in three threads: each hears its own letter, whether it was the first one, the last one or
+/// neither, and after the last one there is no thread; one left behind would keep the model from its end.
 #[test]
 fn sources_come_and_go() {
     explore(|| {
@@ -122,7 +122,8 @@ fn who_joins_is_called() {
     });
 }
 
-/// Letters to another process arrive once and in order, though its box is small, and so do those to a neighbour, and answers.
+/// Letters to another process arrive once and in order, though its box is small, and so do those to a neighbour, and
+/// answers.
 #[test]
 fn letters_arrive_in_order() {
     const LETTERS: u8 = 5;
@@ -151,8 +152,8 @@ fn letters_arrive_in_order() {
     });
 }
 
-/// A rank ends while another one writes to it again and again, as who waits for links does: it hears an answer, or that nobody is
-/// there, in the end.
+/// A rank ends while another one writes to it again and again, as who waits for links does: it hears an answer, or that
+/// nobody is there, in the end.
 #[test]
 fn nobody_waits_for_a_rank_that_ends() {
     explore(|| {

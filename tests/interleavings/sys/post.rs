@@ -1,5 +1,5 @@
-//! Post boxes as the system has them: letters arrive in order, a box takes few at a time, and one that is closed is gone with
-//! what lies in it.
+//! Post boxes as the system has them: letters arrive in order, a box takes few at a time, and one that is closed is
+//! gone with what lies in it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -44,7 +44,8 @@ pub struct Post {
 }
 
 thread_local! {
-    /// The boxes that there are, by name. All threads of a model are one of the system's, and nothing is preempted here.
+    /// The boxes that there are, by name. All threads of a model are one of the system's, and nothing is preempted
+    /// here.
     static BOXES: RefCell<HashMap<PostName, Weak<Slot>>> = RefCell::new(HashMap::new());
 }
 
