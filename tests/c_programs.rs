@@ -117,7 +117,7 @@ fn old_client(version: &str, code: u32, config_bytes: usize) {
     let program = folder.join("program");
     let headers = [headers.join(version).join("include"), cuda.join("include")];
     let compilation = Compilation::bare(&cxx, "tests/c_programs/old_client.cc", &program);
-    let compilation = headers.iter().fold(compilation, |compilation, folder| compilation.include(folder));
+    let compilation = headers.iter().fold(compilation, |compilation, folder| compilation.system_include(folder));
     compilation.nccl(&profile_dir()).runtime().run();
     let mut job = Job::program(&program, 2);
     for rank in 0..2 {

@@ -5,17 +5,17 @@
 
 #include <cstring>
 #include <ctime>
+#include <string>
 
 #include "say.h"
 
 static ncclUniqueId meet(int rank, const char* path) {
   ncclUniqueId id;
   if (rank == 0) {
-    char aside[4096];
+    const std::string aside = std::string(path) + ".0";
     NCCL(ncclGetUniqueId(&id));
-    snprintf(aside, sizeof aside, "%s.0", path);
-    FILE* file = fopen(aside, "wb");
-    if (!file || fwrite(&id, sizeof id, 1, file) != 1 || fclose(file) || rename(aside, path))
+    FILE* file = fopen(aside.c_str(), "wb");
+    if (!file || fwrite(&id, sizeof id, 1, file) != 1 || fclose(file) || rename(aside.c_str(), path))
       say_failed(path, "cannot be written");
     return id;
   }

@@ -73,6 +73,12 @@ impl Compilation {
         self
     }
 
+    /// Looks for headers in a folder of somebody else's, whose warnings do not matter.
+    pub fn system_include(mut self, folder: &Path) -> Compilation {
+        self.0.arg("-isystem").arg(folder);
+        self
+    }
+
     /// Makes a shared library.
     pub fn shared(self) -> Compilation {
         self.args(["-shared", "-fPIC"])
