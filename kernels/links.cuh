@@ -33,7 +33,7 @@ FN bool callMismatch(const LaunchArgs& a, const LinkEnd& l, u32 serial, u32 own)
 
 // An end leaves for good.
 FN void leaveEnd(LinkEnd& l, Counter* written) {
-  // A rank's farewell can come while another of its kernels leaves.
+  // A rank may leave for good while another of its kernels leaves.
   if (loadFlag(&l.left)) return;
   storeFlag(&l.left, 1);
   abandon(written);

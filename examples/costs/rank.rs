@@ -3,11 +3,11 @@
 use std::fs;
 use std::time::Instant;
 
-use crate::common::census::{Census, rss_kib};
 use crate::common::cuda::Cuda;
 use crate::common::launch::Place;
 use crate::common::nccl::{Comm, Nccl, UniqueId};
 use crate::common::oracle::{DataType, RedOp};
+use crate::common::resources::{Resources, rss_kib};
 
 /// Communicators that are measured together.
 pub const AT_ONCE: usize = 4;
@@ -34,12 +34,12 @@ struct Libraries {
 
 /// What the process holds, in the order of [`COLUMNS`].
 fn holdings(libraries: &Libraries) -> [f64; 6] {
-    let census = Census::now();
+    let resources = Resources::now();
     let (free, total) = libraries.cuda.memory().expect("the numbers");
     let (mapped, used) = shared_memory();
     [
-        census.fds.values().sum::<usize>() as f64,
-        census.threads.values().sum::<usize>() as f64,
+        resources.fds.values().sum::<usize>() as f64,
+        resources.threads.values().sum::<usize>() as f64,
         mapped,
         used,
         (total - free) as f64 / 1024.0,

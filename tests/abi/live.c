@@ -246,7 +246,7 @@ static void operators(ncclComm_t comm, void *data) {
   TELL(4, "NCCL builtin", ncclRedOpDestroy(ncclAvg, comm));
 }
 
-static void kin(ncclComm_t comm) {
+static void derived(ncclComm_t comm) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclComm_t child = comm;
   ncclUniqueId id;
@@ -391,7 +391,7 @@ int main(void) {
   one_sided(comm);
   memory(comm);
   operators(comm, data);
-  kin(comm);
+  derived(comm);
   simulation();
   device_api(comm);
   end(comm);

@@ -144,7 +144,7 @@ impl Api {
         assert_eq!(unsafe { (self.host_func)(stream, function, std::ptr::null_mut()) }, 0);
     }
 
-    /// The process way to meet: rank 0 publishes an id under a name that is used once.
+    /// How processes meet: rank 0 publishes an id under a name that is used once.
     pub fn meet(&self, me: &Place, name: &str) -> UniqueId {
         if me.rank == 0 {
             me.publish(name, &self.nccl.unique_id().expect("an id").0);

@@ -9,10 +9,10 @@ use rustix::process::{WaitOptions, waitpid};
 
 use crate::bind::Api;
 use crate::common::abi::{INVALID_ARGUMENT, MAGIC};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, Failure};
 use crate::common::oracle::{DataType, RedOp};
+use crate::common::resources::Resources;
 use crate::data::{Buffers, Case, Member, long};
 
 /// How long an abort may take, on a machine that is busy.
@@ -140,7 +140,7 @@ fn many_communicators_one_after_the_other() {
             api.cuda.destroy_stream(member.stream).expect("destroy");
         };
         (0..10).for_each(round);
-        let before = Census::now();
+        let before = Resources::now();
         (10..if long() { 300 } else { 60 }).for_each(round);
         me.barrier("end");
         before.assert_same();
@@ -153,7 +153,7 @@ fn many_communicators_one_after_the_other() {
 #[test]
 fn abort_while_a_call_waits() {
     if let Some(me) = launch::child() {
-        let before = Census::now();
+        let before = Resources::now();
         let member = Member::of_process(&Api::load(), &me);
         if me.rank == 1 {
             me.await_published("aborted");
@@ -173,7 +173,7 @@ fn abort_while_a_call_waits() {
             assert!(start.elapsed() < ABORT, "an abort took {:?}", start.elapsed());
         });
         me.publish("aborted", b"");
-        let left = Census::now().grown(&before);
+        let left = Resources::now().grown(&before);
         let ours: Vec<&String> = left.iter().filter(|what| what.contains("oxccl") || what.contains("socket")).collect();
         assert!(ours.is_empty(), "{ours:?}");
         return;

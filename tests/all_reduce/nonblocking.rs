@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use crate::bind::Api;
 use crate::common::abi::{Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::{Comm, UniqueId};
 use crate::common::oracle::{DataType, RedOp};
-use crate::data::{Case, Member, dice};
+use crate::common::resources::Resources;
+use crate::data::{Case, Member, seeded_rng};
 
 fn begin(api: &Api, (nranks, rank): (usize, usize), id: UniqueId) -> Comm {
     let mut comm = Comm::NULL;
@@ -36,7 +36,7 @@ fn a_handle_is_valid_at_once_and_ready_later() {
         }
         assert_eq!(api.nccl.settle(comm), SUCCESS);
         let member = Member::new(&api, comm, me.rank, me.nranks);
-        member.run(&Case::of_all(&mut dice("polled"), 1)[..10]);
+        member.run(&Case::of_all(&mut seeded_rng("polled"), 1)[..10]);
         let code = api.nccl.finalize(comm).map_or_else(|failure| failure.code, |()| SUCCESS);
         assert_eq!(code, IN_PROGRESS);
         assert_eq!(api.nccl.settle(comm), SUCCESS);
@@ -81,7 +81,7 @@ fn a_creation_can_be_aborted() {
         };
         let id = api.nccl.unique_id().expect("an id");
         once(id);
-        let before = Census::now();
+        let before = Resources::now();
         (0..5).for_each(|_| once(id));
         before.assert_same();
         return;

@@ -8,7 +8,7 @@ use crate::common::cuda::Context;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
 use crate::common::oracle::{DataType, RedOp};
-use crate::data::{Buffers, Case, Member, dice, long};
+use crate::data::{Buffers, Case, Member, long, seeded_rng};
 
 /// Runs a thread for each of `n` ranks, each with its device current.
 pub fn as_threads(n: usize, work: impl Fn(&Api, usize) + Sync) {
@@ -30,7 +30,7 @@ fn processes() {
         let member = Member::of_process(&Api::load(), &me);
         assert_eq!(member.api.nccl.count(member.comm), Ok(me.nranks as i32));
         assert_eq!(member.api.place_of(member.comm), (me.rank as i32, me.rank as i32));
-        let all = Case::of_all(&mut dice("processes"), if long() { 20 } else { 2 });
+        let all = Case::of_all(&mut seeded_rng("processes"), if long() { 20 } else { 2 });
         // Two ranks run everything, more of them a part, another one for each number of ranks.
         let step = if long() || me.nranks <= 2 { 1 } else { me.nranks };
         let cases: Vec<Case> = all.into_iter().skip(me.nranks % step).step_by(step).collect();
@@ -45,7 +45,7 @@ fn processes() {
 #[test]
 fn threads() {
     if launch::child().is_some() {
-        let cases = Case::of_all(&mut dice("threads"), if long() { 10 } else { 1 });
+        let cases = Case::of_all(&mut seeded_rng("threads"), if long() { 10 } else { 1 });
         for n in [2, 4, 7] {
             let id = Api::load().nccl.unique_id().expect("an id");
             as_threads(n, |api, rank| {
@@ -117,7 +117,7 @@ fn one_thread_with_several_devices() {
         api.cuda.use_device(0).expect("a device");
         for n in [1, 3, 8] {
             let devices = Devices::init_all(&api, n);
-            let cases = Case::of_all(&mut dice("one thread"), 1);
+            let cases = Case::of_all(&mut seeded_rng("one thread"), 1);
             cases.chunks(if n == 3 { 7 } else { 30 }).for_each(|cases| devices.run(cases));
             devices.end();
         }
@@ -140,7 +140,7 @@ fn one_thread_creates_ranks_in_a_group() {
         }
         api.nccl.group_end().expect("group");
         let devices = Devices::of(&api, comms);
-        devices.run(&Case::of_all(&mut dice("created in a group"), 1)[..20]);
+        devices.run(&Case::of_all(&mut seeded_rng("created in a group"), 1)[..20]);
         // Destroyed in a group as well.
         api.nccl.group_start().expect("group");
         devices.end();
@@ -189,7 +189,7 @@ fn threads_with_several_communicators() {
 fn a_communicator_is_handed_over_between_threads() {
     if let Some(me) = launch::child() {
         let member = Member::of_process(&Api::load(), &me);
-        let cases = Case::of_all(&mut dice("handed over"), 1);
+        let cases = Case::of_all(&mut seeded_rng("handed over"), 1);
         for cases in cases[..12].chunks(3) {
             // The thread uses its own default stream, under the name that every thread's has.
             let context = member.api.current();

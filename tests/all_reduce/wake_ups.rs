@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::bind::Api;
 use crate::common::c_program::Program;
 use crate::common::launch::{self, Job, Place};
-use crate::data::{Case, Member, dice};
+use crate::data::{Case, Member, seeded_rng};
 
 /// How late the late rank is: much longer than its peers yield before they sleep, on a machine with nothing else to do.
 const LATE: Duration = Duration::from_millis(30);
@@ -32,7 +32,7 @@ fn futex_calls() -> u64 {
 /// sleep on a futex, however long the yields before take.
 fn calls_with_late_ranks(me: &Place, wait_until_asleep: bool) {
     let member = Member::of_process(&Api::load(), me);
-    let cases = Case::of_all(&mut dice("wake-ups"), 1);
+    let cases = Case::of_all(&mut seeded_rng("wake-ups"), 1);
     for (number, case) in cases.iter().step_by(7).enumerate() {
         if number % me.nranks == me.rank {
             std::thread::sleep(LATE);

@@ -4,11 +4,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::common::abi::{Comm, Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE};
-use crate::common::census::{Census, rss_kib};
 use crate::common::cuda::Cuda;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::UniqueId;
 use crate::common::need;
+use crate::common::resources::{Resources, rss_kib};
 use crate::library::{Bench, Lib};
 use crate::rank::{settled, warm_up};
 
@@ -160,10 +160,10 @@ fn failures() {
 }
 
 /// Waits for the roots of failed rendezvous to end, too.
-fn await_same(before: &Census) {
+fn await_same(before: &Resources) {
     let until = Instant::now() + LINGER;
     loop {
-        let left = Census::now().grown(before);
+        let left = Resources::now().grown(before);
         if left.is_empty() {
             return;
         }

@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use crate::common::abi::{Config, IN_PROGRESS, INVALID_ARGUMENT, REMOTE_ERROR, SUCCESS};
-use crate::common::census::Census;
 use crate::common::cuda::Cuda;
 use crate::common::launch::{self, Job, Outcome};
 use crate::common::nccl::UniqueId;
+use crate::common::resources::Resources;
 use crate::library::{Answer, Bench, Lib};
 
 /// Longer than any case may take on a busy machine; shorter than NCCL's own 60 s of retries, and than for ever.
@@ -94,20 +94,20 @@ pub fn warm_up(lib: Lib) -> Cuda {
     cuda
 }
 
-/// A census, once what is on its way out has gone, and what is on its way in has its name.
-pub fn settled() -> Census {
+/// What this process holds, once what is on its way out has gone, and what is on its way in has its name.
+pub fn settled() -> Resources {
     let until = Instant::now() + Duration::from_secs(3);
-    let mut census = Census::now();
+    let mut resources = Resources::now();
     loop {
         std::thread::sleep(Duration::from_millis(20));
-        let next = Census::now();
+        let next = Resources::now();
         // A thread that has not run yet is called like the one that started it.
         let unnamed = next.threads.get(own_name().trim()).is_some_and(|count| *count > 1);
-        let same = next.grown(&census).is_empty() && census.grown(&next).is_empty();
+        let same = next.grown(&resources).is_empty() && resources.grown(&next).is_empty();
         if same && !unnamed || Instant::now() > until {
             return next;
         }
-        census = next;
+        resources = next;
     }
 }
 

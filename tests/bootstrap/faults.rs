@@ -169,7 +169,7 @@ fn bad_arguments_are_told_at_once() {
 }
 
 /// Connects, says something (or nothing), and closes, resets or stays.
-fn stranger(to: SocketAddr, kind: usize, kept: &mut Vec<TcpStream>) {
+fn unrelated_client(to: SocketAddr, kind: usize, kept: &mut Vec<TcpStream>) {
     let Ok(mut stream) = TcpStream::connect_timeout(&to, Duration::from_secs(1)) else {
         return;
     };
@@ -200,7 +200,7 @@ fn a_port_scan_does_no_harm() {
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    stranger(root, kind + round, &mut kept);
+                    unrelated_client(root, kind + round, &mut kept);
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });

@@ -5,7 +5,7 @@
 //!   and say what each rank was doing when the deadline passed.
 //! * [`mpi`]: the same by a launcher of MPI's.
 //! * [`procfs`]: what the kernel knows about a process.
-//! * [`census`]: count what a process holds (fds, threads, memfds, memory, `/dev/shm`), before and after.
+//! * [`resources`]: count what a process holds (fds, threads, memfds, memory, `/dev/shm`), before and after.
 //! * [`need`]: a missing tool skips a test with a message, or fails it under `OXCCL_REQUIRE=all`.
 //! * [`c_program`]: programs in C, compiled and linked here.
 //! * [`abi`]: NCCL's C interface: codes, structures, prototypes.
@@ -31,7 +31,6 @@
 
 pub mod abi;
 pub mod c_program;
-pub mod census;
 pub mod collectives;
 pub mod communicators;
 pub mod contract;
@@ -43,6 +42,7 @@ pub mod nccl;
 pub mod need;
 pub mod oracle;
 pub mod procfs;
+pub mod resources;
 
 use std::env;
 use std::ffi::OsString;

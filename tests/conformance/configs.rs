@@ -10,8 +10,8 @@ use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::nccl::Failure;
 use crate::common::oracle::DataType;
-use crate::member::{Item, Member, Prepared, Way};
-use crate::setup::{self, Setup, dice};
+use crate::member::{Item, Member, Prepared, Submission};
+use crate::setup::{self, Setup, seeded_rng};
 
 /// A call of 32-bit integers with a configuration.
 fn call_with(
@@ -54,7 +54,7 @@ fn selections() {
                 );
                 call_with(member, func, 0, call.buffers, &config).expect("nothing to do comes first");
                 config.force = 0;
-                call_with(member, func, 10, call.buffers, &config).expect("a wish");
+                call_with(member, func, 10, call.buffers, &config).expect("a preference");
                 member.check(vec![call]);
             }
         });
@@ -155,8 +155,8 @@ fn simulations() {
             nccl.group_start().expect("group");
             info.magic = 1;
             assert_eq!(calls.simulate_end(&mut info).expect_err("no such structure").code, INVALID_ARGUMENT);
-            let mut own = dice("own");
-            member.run(&[Item::Collective(Case::of(Func::AllReduce, 100))], Way::Group, &mut own);
+            let mut own = seeded_rng("own");
+            member.run(&[Item::Collective(Case::of(Func::AllReduce, 100))], Submission::Group, &mut own);
         });
     }
     if built::has("ncclGroupSimulateEnd", built::SIMULATION) {

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use crate::case::Case;
 use crate::common::abi::INVALID_ARGUMENT;
-use crate::common::census::Census;
 use crate::common::contract::Func;
 use crate::common::cuda::Stream;
 use crate::common::graph::{CaptureMode, Exec};
 use crate::common::launch;
 use crate::common::nccl::{Comm, open, symbol};
 use crate::common::oracle::DataType;
+use crate::common::resources::Resources;
 use crate::graphs::{Replay, everywhere, mode, under};
-use crate::member::{Api, Item, Member, Way};
-use crate::setup::{self, Setup, Transport, dice};
+use crate::member::{Api, Item, Member, Submission};
+use crate::setup::{self, Setup, Transport, seeded_rng};
 
 /// How long something is watched that must not happen.
 const WHILE: Duration = Duration::from_millis(300);
@@ -24,12 +24,12 @@ const WHILE: Duration = Duration::from_millis(300);
 /// The captured calls of one case.
 fn replay_of(member: &mut Member, case: Case) -> Replay {
     let calls = vec![case.prepare(member)];
-    Replay::capture(member, calls, Way::Queued)
+    Replay::capture(member, calls, Submission::Queued)
 }
 
 /// A direct call with a comparison.
 fn direct(member: &mut Member, count: usize) {
-    member.run(&[Item::Collective(Case::of(Func::AllReduce, count))], Way::Each, &mut dice("direct"));
+    member.run(&[Item::Collective(Case::of(Func::AllReduce, count))], Submission::Each, &mut seeded_rng("direct"));
 }
 
 /// So many messages to the next rank, a byte each, that their work items are not in the launch.
@@ -212,7 +212,7 @@ fn abort_does_not_wait_for_graphs() {
             // What was left to the next call goes with this one.
             me.barrier(&format!("left {round}"));
             Member::of_process(api, &me, &format!("next {round}")).end();
-            before.get_or_insert_with(Census::now);
+            before.get_or_insert_with(Resources::now);
         }
         return before.expect("there were rounds").assert_same();
     }
@@ -254,7 +254,7 @@ fn nothing_is_left_behind() {
             member.must_issue(&mut call);
             member.wait();
             if round == 19 {
-                before = Some(Census::now());
+                before = Some(Resources::now());
             }
         }
         let before = before.expect("there were rounds");

@@ -1,8 +1,8 @@
 //! What a communicator holds: by its own account, and by that of the device and the system.
 
 use crate::common::abi::MemStat;
-use crate::common::census::Census;
 use crate::common::launch::{self, Job};
+use crate::common::resources::Resources;
 use crate::member::{Api, Member};
 
 /// The promise for a communicator that has done nothing yet, and after one small AllReduce, in bytes of a rank.
@@ -16,8 +16,8 @@ fn total(counts: &std::collections::BTreeMap<String, usize>) -> usize {
 }
 
 /// What came since `before`, in words.
-fn grown(before: &Census) -> String {
-    let now = Census::now();
+fn grown(before: &Resources) -> String {
+    let now = Resources::now();
     let count = |now, before| total(now) as i64 - total(before) as i64;
     format!(
         "{} threads, {} fds, {} shared mappings more",
@@ -42,7 +42,7 @@ fn one_rank(me: &launch::Place) {
     let shm = std::env::var_os("NCCL_P2P_DISABLE").is_some();
     let at = api.cuda.alloc(400).expect("memory");
     me.barrier("warm");
-    let (free, before) = (api.free_bytes(), Census::now());
+    let (free, before) = (api.free_bytes(), Resources::now());
     let member = Member::of_process(api, me, "id");
     me.barrier("made");
     let (device, persist, links) = held(&member, free);
@@ -75,15 +75,15 @@ fn one_rank(me: &launch::Place) {
     if shm {
         assert!(device < IDLE as i64 + PAGES, "links are in host memory: {device}");
         // Its own part, those of the others, and what it has tried at first.
-        let links = Census::now().shared_maps.into_iter().filter(|(name, _)| name.contains("oxccl-link"));
+        let links = Resources::now().shared_maps.into_iter().filter(|(name, _)| name.contains("oxccl-link"));
         assert_eq!(links.map(|(_, count)| count).sum::<usize>(), me.nranks + 1);
     } else {
         assert!(device >= links as i64, "{links} bytes of links, {device} of the device");
     }
-    let links = Census::now().fds.keys().filter(|name| name.contains("oxccl-link")).count();
+    let links = Resources::now().fds.keys().filter(|name| name.contains("oxccl-link")).count();
     assert_eq!(links, 0, "a mapping needs no descriptor");
     assert_eq!(
-        Census::now().threads.iter().find(|(name, _)| name.contains("oxccl")),
+        Resources::now().threads.iter().find(|(name, _)| name.contains("oxccl")),
         Some((&"oxccl-helper".to_string(), &1))
     );
     me.barrier("counted");

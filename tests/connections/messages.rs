@@ -50,11 +50,11 @@ fn patterns(place: &Place, member: &Member) {
     let all = member.stat(MemStat::Suspend);
     assert!(all >= (n as u64 - 1) * 8 * 4096, "{all} bytes");
     // Anything goes, but what is sent from one rank to another keeps its order.
-    let mut dice = SmallRng::seed_from_u64(5);
+    let mut rng = SmallRng::seed_from_u64(5);
     let mut own = SmallRng::seed_from_u64(me as u64);
     for _ in 0..10 {
-        let some: Vec<Message> = (0..n * n).map(|pair| (pair / n, pair % n, dice.random_range(0..50_000))).collect();
-        let mut some: Vec<Message> = some.into_iter().filter(|_| dice.random_bool(0.6)).collect();
+        let some: Vec<Message> = (0..n * n).map(|pair| (pair / n, pair % n, rng.random_range(0..50_000))).collect();
+        let mut some: Vec<Message> = some.into_iter().filter(|_| rng.random_bool(0.6)).collect();
         some.shuffle(&mut own);
         exchange(member, &some);
     }

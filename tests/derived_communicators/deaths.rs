@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::api::{Api, LIMIT};
 use crate::common::abi::{REMOTE_ERROR, SHRINK_ABORT, SUCCESS};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::Comm;
+use crate::common::resources::Resources;
 
 /// Ends the process as a crash does.
 fn die() -> ! {
@@ -64,7 +64,7 @@ fn a_rank_that_dies_before_it_comes() {
         let api = Api::load();
         let comm = api.init(&me, "id", None);
         api.check(comm, &(0..me.nranks).collect::<Vec<_>>(), me.rank);
-        let before = Census::now();
+        let before = Resources::now();
         if me.rank == victim() {
             std::thread::sleep(Duration::from_millis(300));
             die();

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::api::{Api, without_magic, without_size};
 use crate::common::abi::{Config, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
+use crate::common::resources::Resources;
 
 fn publish(me: &Place, name: &str, id: UniqueId) {
     me.publish(name, &id.0);
@@ -85,7 +85,7 @@ fn ids_are_for_one_grow() {
             me.barrier(&format!("{name} done"));
         };
         once("one");
-        let before = Census::now();
+        let before = Resources::now();
         once("two");
         before.assert_same();
         if !joins {
@@ -186,7 +186,7 @@ fn an_unused_id_ends_with_its_communicator() {
             api.destroy(comm);
         };
         once();
-        let before = Census::now();
+        let before = Resources::now();
         (0..3).for_each(|_| once());
         return before.assert_same();
     }
@@ -235,7 +235,7 @@ fn several_ids() {
         };
         once(0, 1);
         me.barrier("warm");
-        let before = Census::now();
+        let before = Resources::now();
         (1..=me.nranks).for_each(|count| once(count, count));
         me.barrier("done");
         return before.assert_same();

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::api::{Api, Bench, LIMIT, nonblocking, without_magic};
 use crate::common::abi::{IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SHRINK_ABORT, SUCCESS};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
+use crate::common::resources::Resources;
 
 /// How long a call that waits for nobody may take, on a machine that is busy.
 const PROMPT: Duration = Duration::from_secs(5);
@@ -111,7 +111,7 @@ fn an_abort_ends_a_split() {
         };
         round(0);
         me.barrier("warm");
-        let before = Census::now();
+        let before = Resources::now();
         (1..5).for_each(round);
         me.barrier("done");
         return before.assert_same();

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::api::{Api, Bench};
 use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, SUCCESS};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
+use crate::common::resources::Resources;
 
 /// How long a revoke may take, on a machine that is busy.
 const PROMPT: Duration = Duration::from_secs(6);
@@ -66,7 +66,7 @@ fn in_quiet_times() {
         };
         round(0);
         me.barrier("warm");
-        let before = Census::now();
+        let before = Resources::now();
         (1..4).for_each(round);
         me.barrier("done");
         before.assert_same();

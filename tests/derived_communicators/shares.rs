@@ -2,11 +2,11 @@
 
 use crate::api::{Api, Bench, nonblocking, sharing, with_net};
 use crate::common::abi::{Config, IN_PROGRESS, INVALID_USAGE, SUCCESS};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
+use crate::common::resources::Resources;
 
-/// A family of four: parent, two children, a grandchild. Destroyed in every order, all others work.
+/// Four that share resources: parent, two children, a grandchild. Destroyed in every order, all others work.
 #[test]
 fn destroyed_in_every_order() {
     if let Some(me) = launch::child() {
@@ -16,17 +16,17 @@ fn destroyed_in_every_order() {
         let round = |number: usize| {
             let parent = api.init(&me, &format!("id{number}"), Some(&config));
             let child = api.split(parent, 0, 0);
-            let mut family = vec![parent, child, api.split(parent, 0, 0), api.split(child, 0, 0)];
+            let mut comms = vec![parent, child, api.split(parent, 0, 0), api.split(child, 0, 0)];
             let mut order = number;
-            while !family.is_empty() {
-                family.iter().for_each(|comm| api.check(*comm, &all, me.rank));
-                api.destroy(family.remove(order % family.len()));
-                order /= family.len().max(1) + 1;
+            while !comms.is_empty() {
+                comms.iter().for_each(|comm| api.check(*comm, &all, me.rank));
+                api.destroy(comms.remove(order % comms.len()));
+                order /= comms.len().max(1) + 1;
             }
         };
         round(0);
         me.barrier("warm");
-        let before = Census::now();
+        let before = Resources::now();
         // Every third order: 24 in all.
         (1..24).step_by(3).for_each(round);
         me.barrier("done");
@@ -35,9 +35,9 @@ fn destroyed_in_every_order() {
     Job::this_test("shares::destroyed_in_every_order", 2).run().assert_ok();
 }
 
-/// An abort of one stops the whole family; the others can only be aborted, too. Without sharing it stops nobody else.
+/// An abort of one stops all that share; the others can only be aborted, too. Without sharing it stops nobody else.
 #[test]
-fn an_abort_stops_the_family() {
+fn an_abort_stops_all_that_share() {
     if let Some(me) = launch::child() {
         let api = Api::load();
         let all: Vec<usize> = (0..me.nranks).collect();
@@ -66,7 +66,7 @@ fn an_abort_stops_the_family() {
         }
         return;
     }
-    Job::this_test("shares::an_abort_stops_the_family", 2).allow_any_warning().run().assert_ok();
+    Job::this_test("shares::an_abort_stops_all_that_share", 2).allow_any_warning().run().assert_ok();
 }
 
 /// Another network than the parent's is refused where resources are shared, and only there.

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::api::{Api, Bench, without_magic, without_size};
 use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SHRINK_ABORT, SUCCESS};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
+use crate::common::resources::Resources;
 
 /// What `OXCCL_TEST_EXCLUDED` says.
 fn excluded() -> Vec<usize> {
@@ -47,7 +47,7 @@ fn some_leave_in_peace() {
         // The first time, ranks that have not talked to each other make connections, and keep them.
         round();
         me.barrier("warm");
-        let before = Census::now();
+        let before = Resources::now();
         round();
         me.barrier("done");
         before.assert_same();
@@ -116,7 +116,7 @@ fn some_die() {
     }
 }
 
-/// What is no list of other ranks is an invalid argument; also what the original does not check.
+/// What is no list of other ranks is an invalid argument; also what NCCL does not check.
 #[test]
 fn wrong_arguments() {
     if let Some(me) = launch::child() {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::api::{Api, LIMIT, members_of, without_magic, without_size};
 use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, NO_COLOR, REMOTE_ERROR, SUCCESS};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
+use crate::common::resources::Resources;
 
 /// Colours and keys by rank.
 type Rule = fn(usize) -> (i32, i32);
@@ -104,7 +104,7 @@ fn many_one_after_another() {
         // A faster rank's first call has its links made here, too.
         api.check(comm, &all, me.rank);
         me.barrier("warm");
-        let before = Census::now();
+        let before = Resources::now();
         (4..24).for_each(round);
         me.barrier("done");
         before.assert_same();
@@ -195,7 +195,7 @@ fn wrong_arguments_are_told_to_all() {
         let api = Api::load();
         let comm = api.init(&me, "id", None);
         let all: Vec<usize> = (0..me.nranks).collect();
-        let before = Census::now();
+        let before = Resources::now();
         for culprit in 0..me.nranks {
             for wrong in 0..4 {
                 let code = match (me.rank == culprit, wrong) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-use crate::api::{Api, Holdings, Member, abort, dice};
+use crate::api::{Api, Holdings, Member, abort, seeded_rng};
 use crate::common::abi::{IN_PROGRESS, INVALID_ARGUMENT, SUCCESS};
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
@@ -39,12 +39,12 @@ enum Part {
 }
 
 /// All draw alike. At least one aborts: who waits for a rank that never comes would wait for good.
-fn parts(dice: &mut SmallRng, n: usize, whole: Duration) -> Vec<Part> {
+fn parts(rng: &mut SmallRng, n: usize, whole: Duration) -> Vec<Part> {
     loop {
-        let mut draw = || match dice.random_range(0..5u32) {
+        let mut draw = || match rng.random_range(0..5u32) {
             0 => Part::Absent,
             1 => Part::Wait,
-            _ => Part::Abort(dice.random_range(0..=whole.as_micros() as u64 * 5 / 4)),
+            _ => Part::Abort(rng.random_range(0..=whole.as_micros() as u64 * 5 / 4)),
         };
         let parts: Vec<Part> = (0..n).map(|_| draw()).collect();
         if parts.iter().any(|part| matches!(part, Part::Abort(_))) {
@@ -76,7 +76,7 @@ fn during_a_creation() {
     if let Some(me) = launch::child() {
         let api = Api::load();
         api.cuda.use_device(me.rank).expect("a device");
-        let (place, mut dice) = ((me.nranks, me.rank), dice("creation"));
+        let (place, mut rng) = ((me.nranks, me.rank), seeded_rng("creation"));
         let _ = typical(api, place, api.meet(&me, "first"));
         let whole = typical(api, place, api.meet(&me, "second"));
         // All draw the same numbers.
@@ -87,7 +87,7 @@ fn during_a_creation() {
         let whole = Duration::from_micros(text.parse().expect("digits"));
         let before = Holdings::now();
         for round in 0..rounds(25, 400) {
-            let parts = parts(&mut dice, me.nranks, whole);
+            let parts = parts(&mut rng, me.nranks, whole);
             let id = api.meet(&me, &format!("id {round}"));
             play(api, parts[me.rank], place, id);
         }
@@ -128,9 +128,9 @@ fn during_a_creation_by_threads() {
             all.into_iter().map(|one| one.join().expect("no panic")).max().expect("some")
         });
         api.cuda.use_device(0).expect("a device");
-        let (before, mut dice) = (Holdings::now(), dice("threads"));
+        let (before, mut rng) = (Holdings::now(), seeded_rng("threads"));
         for _ in 0..rounds(10, 200) {
-            let (parts, id) = (parts(&mut dice, n, whole), api.nccl.unique_id().expect("an id"));
+            let (parts, id) = (parts(&mut rng, n, whole), api.nccl.unique_id().expect("an id"));
             each(&|rank| play(api, parts[rank], (n, rank), id));
         }
         let id = api.nccl.unique_id().expect("an id");
@@ -205,9 +205,9 @@ fn while_a_destroy_waits_for_work() {
         let api = Api::load();
         api.cuda.use_device(0).expect("a device");
         race(api, false, Duration::ZERO);
-        let (before, mut dice) = (Holdings::now(), dice("race"));
+        let (before, mut rng) = (Holdings::now(), seeded_rng("race"));
         for round in 0..rounds(40, 600) {
-            race(api, round % 2 == 0, Duration::from_micros(dice.random_range(0..8000)));
+            race(api, round % 2 == 0, Duration::from_micros(rng.random_range(0..8000)));
         }
         return before.assert_same();
     }

@@ -1,4 +1,4 @@
-//! The libraries, and what tests of lives need of them: communicators that are polled, sums, counts of what is held.
+//! The libraries, and what these tests need of them: communicators that are polled, sums, counts of what is held.
 
 use std::env;
 use std::ffi::c_int;
@@ -10,13 +10,13 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use crate::common::abi::{Comm, Config, IN_PROGRESS, ResetDebugInit, SUCCESS, UniqueId};
-use crate::common::census::Census;
 use crate::common::communicators::Communicators;
 use crate::common::cuda::{Cuda, Stream};
 use crate::common::graph::Graphs;
 use crate::common::launch::Place;
 use crate::common::nccl::{Failure, Nccl, open, symbol};
 use crate::common::oracle::{DataType, RedOp};
+use crate::common::resources::Resources;
 
 /// How long an abort may take, and what a busy machine may add.
 pub const ABORT: Duration = Duration::from_secs(2);
@@ -125,7 +125,7 @@ impl Api {
         self.comms.unique_id(comm).unwrap_or_else(|code| panic!("{code}: {}", self.nccl.last_error()))
     }
 
-    /// The way of processes to meet: rank 0 publishes an id under a name that is used once.
+    /// How processes meet: rank 0 publishes an id under a name that is used once.
     pub fn meet(&self, me: &Place, name: &str) -> UniqueId {
         if me.rank == 0 {
             me.publish(name, &self.nccl.unique_id().expect("an id").0);
@@ -244,7 +244,7 @@ pub fn abort(api: &Api, comm: Comm) {
 
 /// What a process and its share of the current device hold.
 pub struct Holdings {
-    census: Census,
+    resources: Resources,
     device: usize,
 }
 
@@ -253,7 +253,7 @@ impl Holdings {
     pub fn now() -> Holdings {
         let api = Api::load();
         api.sweep();
-        Holdings { census: Census::now(), device: api.device_bytes() }
+        Holdings { resources: Resources::now(), device: api.device_bytes() }
     }
 
     /// Fails unless everything that came since is gone again within some seconds, but for roots of creations that
@@ -264,7 +264,7 @@ impl Holdings {
         api.sweep();
         let until = Instant::now() + GONE;
         loop {
-            let (left, now) = (left_behind(&self.census), api.device_bytes());
+            let (left, now) = (left_behind(&self.resources), api.device_bytes());
             if left.is_empty() && now <= self.device {
                 return;
             }
@@ -277,8 +277,8 @@ impl Holdings {
 }
 
 /// What there is more of than before, without what roots have that may stay.
-fn left_behind(before: &Census) -> Vec<String> {
-    let now = Census::now();
+fn left_behind(before: &Resources) -> Vec<String> {
+    let now = Resources::now();
     let grown = now.grown(before);
     let more = |line: &str| line.split(' ').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(usize::MAX);
     // Not how many more: one that was there may have closed everything, and its thread been on its way out.
@@ -296,7 +296,7 @@ fn left_behind(before: &Census) -> Vec<String> {
 }
 
 /// The random numbers of a test; `OXCCL_SEED` picks others.
-pub fn dice(of: &str) -> SmallRng {
+pub fn seeded_rng(of: &str) -> SmallRng {
     let seed = env::var("OXCCL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1u64);
     println!("seed {seed} ({of})");
     SmallRng::seed_from_u64(of.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)))

@@ -1,14 +1,15 @@
-//! Lives of all kinds, one after another, by the hundred: what a process holds stays the same, and so does its memory.
+//! Communicators of all kinds, made and ended one after another by the hundred: what a process holds stays the same,
+//! and so does its memory.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::api::{Api, Holdings, Member};
 use crate::common::abi::{IN_PROGRESS, REMOTE_ERROR, SUCCESS};
-use crate::common::census::rss_kib;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::{Comm, UniqueId};
 use crate::common::need;
+use crate::common::resources::rss_kib;
 
 /// Cycles of each kind, by default and with `OXCCL_LONG`.
 const FEW: usize = 300;
@@ -19,7 +20,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// while.
 const GROWTH: u64 = 2 << 10;
 
-/// A process that lives many lives.
+/// A process that makes and ends many communicators.
 struct Cycles<'a> {
     me: &'a Place,
     api: &'static Api,
@@ -43,7 +44,7 @@ impl Cycles<'_> {
     }
 }
 
-/// A kind of life: what is done `number` by `number`.
+/// A kind of cycle: what is done `number` by `number`.
 struct Kind {
     name: &'static str,
     ranks: usize,

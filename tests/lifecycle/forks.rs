@@ -11,10 +11,10 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 
 use crate::api::{Api, Holdings, Member, abort};
 use crate::common::abi::{INVALID_USAGE, REMOTE_ERROR, SUCCESS};
-use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::Comm;
 use crate::common::need;
+use crate::common::resources::Resources;
 
 /// How a child ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ fn wait_for(child: Pid) -> WaitStatus {
 /// Everything that a child may try: the number of the first thing that went wrong, 0 where nothing did.
 fn try_everything(members: &[Member], sockets: usize) -> i32 {
     let api = Api::load();
-    let held = Census::now().fds.get("socket").copied().unwrap_or(0);
+    let held = Resources::now().fds.get("socket").copied().unwrap_or(0);
     if held > sockets {
         return 50 + (held - sockets) as i32;
     }
@@ -126,7 +126,7 @@ fn children_of_all_kinds() {
         let api = Api::load();
         api.cuda.use_device(me.rank).expect("a device");
         let place = (me.nranks, me.rank);
-        let sockets = Census::now().fds.get("socket").copied().unwrap_or(0);
+        let sockets = Resources::now().fds.get("socket").copied().unwrap_or(0);
         let before = Holdings::now();
         let polled = Member::new(api.begin(place, api.meet(&me, "polled")), place);
         assert_eq!(api.nccl.settle(polled.comm), SUCCESS);

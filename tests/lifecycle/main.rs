@@ -1,6 +1,6 @@
 //! The life of communicators under trouble: states of those that do not block, aborts at any moment, forks, every way
-//! for a process to end, many lives one after another and side by side. What a call returns is in other tests; here it
-//! is how long it takes, whether the others get on, and whether anything is left behind.
+//! for a process to end, many communicators one after another and side by side. What a call returns is in other tests;
+//! here it is how long it takes, whether the others get on, and whether anything is left behind.
 //!
 //! ```text
 //! cargo test --test lifecycle                        a seeded sample

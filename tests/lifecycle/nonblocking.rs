@@ -111,10 +111,10 @@ fn late_peers() {
 /// Stops a rank for a while whenever it asks for it by a file.
 fn stop_on_demand(job: &Running, rank: usize) {
     let deadline = Instant::now() + launch::DEADLINE;
-    let wishes = (0..ROUNDS).flat_map(|round| ["init", "call"].map(|what| format!("stop at {what} {round}")));
-    for wish in wishes {
-        let wish = job.dir().join(wish);
-        while !wish.exists() {
+    let requests = (0..ROUNDS).flat_map(|round| ["init", "call"].map(|what| format!("stop at {what} {round}")));
+    for request in requests {
+        let request = job.dir().join(request);
+        while !request.exists() {
             if Instant::now() > deadline {
                 return;
             }
@@ -123,7 +123,7 @@ fn stop_on_demand(job: &Running, rank: usize) {
         job.signal(rank, Signal::STOP);
         thread::sleep(LATE);
         job.signal(rank, Signal::CONT);
-        fs::write(wish.with_extension("over"), b"").expect("the job's folder can be written");
+        fs::write(request.with_extension("over"), b"").expect("the job's folder can be written");
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
-use crate::api::{Api, Holdings, Member, dice};
+use crate::api::{Api, Holdings, Member, seeded_rng};
 use crate::common::abi::SUCCESS;
 use crate::common::launch::{self, Job, Place};
 use crate::common::need;
@@ -17,8 +17,8 @@ const THREADS: usize = 8;
 const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// How a communicator of a round ends; ranks need not agree on it.
-fn end(member: Member, way: usize) {
-    match way {
+fn end(member: Member, how: usize) {
+    match how {
         0 => member.api.nccl.abort(member.comm).expect("abort"),
         1 => {
             // In progress where it does not block.
@@ -39,16 +39,16 @@ fn round(me: &Place, number: usize, mine: &[usize; THREADS], start: &Barrier) {
             let ids = &ids;
             scope.spawn(move || {
                 api.cuda.use_device(me.rank).expect("a device");
-                let mut dice = dice(&format!("{number} {} {thread}", me.rank));
+                let mut rng = seeded_rng(&format!("{number} {} {thread}", me.rank));
                 let place = (me.nranks, me.rank);
                 start.wait();
-                thread::sleep(Duration::from_micros(dice.random_range(0..2000)));
+                thread::sleep(Duration::from_micros(rng.random_range(0..2000)));
                 // Ranks agree on this one: it is the number of the communicator that tells.
                 let comm = if which % 2 == 0 { api.init(place, ids[which]) } else { api.begin(place, ids[which]) };
                 assert_eq!(api.nccl.settle(comm), SUCCESS, "{}", api.nccl.last_error());
                 let member = Member::new(comm, place);
                 (0..1 + which % 3).for_each(|_| member.sum());
-                end(member, dice.random_range(0..6));
+                end(member, rng.random_range(0..6));
                 member.free();
                 api.cuda.release_device(me.rank).expect("the device");
             });
@@ -67,11 +67,11 @@ fn eight_threads_a_rank() {
         return job.run().assert_ok();
     };
     Api::load().cuda.use_device(me.rank).expect("a device");
-    let mut dice = dice(&format!("{NAME} {}", me.rank));
+    let mut rng = seeded_rng(&format!("{NAME} {}", me.rank));
     let start = Barrier::new(THREADS);
     let mut go = |number| {
         let mut mine: [usize; THREADS] = std::array::from_fn(|k| k);
-        mine.shuffle(&mut dice);
+        mine.shuffle(&mut rng);
         round(&me, number, &mine, &start);
     };
     go(0);
@@ -98,9 +98,9 @@ fn every_thread_in_its_own_order() {
             for rank in 0..THREADS {
                 scope.spawn(move || {
                     api.cuda.use_device(rank).expect("a device");
-                    let (place, mut dice) = ((THREADS, rank), dice(&format!("{round} {rank}")));
+                    let (place, mut rng) = ((THREADS, rank), seeded_rng(&format!("{round} {rank}")));
                     let mut order: Vec<usize> = (0..ids.len()).collect();
-                    order.shuffle(&mut dice);
+                    order.shuffle(&mut rng);
                     let mut members: Vec<Option<Member>> = ids.iter().map(|_| None).collect();
                     for which in order {
                         members[which] = Some(Member::new(api.begin(place, ids[which]), place));
@@ -114,7 +114,7 @@ fn every_thread_in_its_own_order() {
                     ready.wait();
                     // Ends are in any order.
                     let mut order = members;
-                    order.shuffle(&mut dice);
+                    order.shuffle(&mut rng);
                     order.into_iter().for_each(Member::end);
                 });
             }

@@ -12,7 +12,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use rustix::process::Signal;
 
-use crate::api::{Api, Holdings, Member, abort, dice};
+use crate::api::{Api, Holdings, Member, abort, seeded_rng};
 use crate::common::abi::{IN_PROGRESS, SUCCESS};
 use crate::common::graph::{CaptureMode, Exec};
 use crate::common::launch::{self, Job, Place, Running};
@@ -139,7 +139,7 @@ impl Stuck {
 /// Communicators of the survivor that are all stuck are aborted by a thread each, in a random order.
 fn abort_all(api: &'static Api, stuck: &[Stuck], order: &[usize], pause: Range<u64>) {
     let context = api.cuda.use_device(0).expect("a device");
-    let mut dice = dice("pauses");
+    let mut rng = seeded_rng("pauses");
     thread::scope(|scope| {
         for one in stuck {
             let member = one.member;
@@ -158,7 +158,7 @@ fn abort_all(api: &'static Api, stuck: &[Stuck], order: &[usize], pause: Range<u
         for at in order {
             let comm = stuck[*at].member.comm;
             scope.spawn(move || abort(api, comm));
-            thread::sleep(Duration::from_micros(dice.random_range(pause.clone())));
+            thread::sleep(Duration::from_micros(rng.random_range(pause.clone())));
         }
     });
     api.cuda.release_device(0).expect("the device");
@@ -174,13 +174,13 @@ fn survivor(me: &Place, kinds: &[Busy]) {
         };
         kinds.iter().enumerate().map(one).collect()
     };
-    let mut dice = dice(&format!("{kinds:?}"));
+    let mut rng = seeded_rng(&format!("{kinds:?}"));
     let mut round = |name: &str, all: Vec<Stuck>| {
         all.iter().for_each(Stuck::begin);
         me.publish(&format!("stuck {name}"), b"");
         me.await_published(&format!("out of reach {name}"));
         let mut order: Vec<usize> = (0..all.len()).collect();
-        order.shuffle(&mut dice);
+        order.shuffle(&mut rng);
         let start = Instant::now();
         // One after the other, then almost at once.
         abort_all(api, &all, &order, if name == "first" { 0..20_000 } else { 0..200 });
@@ -277,7 +277,7 @@ fn the_same_on_a_strict_device() {
 fn in_turn(name: &str, me: &Place, kinds: [Busy; 5]) {
     let api = Api::load();
     api.cuda.use_device(me.rank).expect("a device");
-    let (mut dice, mut before) = (dice(name), None);
+    let (mut rng, mut before) = (seeded_rng(name), None);
     for round in 0..if need::long() { 60 } else { 8 } {
         let init = |number: usize| kinds[number].make(me, &format!("{round} {number}"));
         if me.rank == 1 {
@@ -291,7 +291,7 @@ fn in_turn(name: &str, me: &Place, kinds: [Busy; 5]) {
         let all: Vec<Stuck> = (0..kinds.len()).map(one).collect();
         all.iter().for_each(Stuck::begin);
         let mut order: Vec<usize> = (0..all.len()).collect();
-        order.shuffle(&mut dice);
+        order.shuffle(&mut rng);
         order.iter().for_each(|at| abort(api, all[*at].member.comm));
         all.into_iter().for_each(Stuck::end);
         me.publish(&format!("over {round}"), b"");

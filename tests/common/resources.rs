@@ -1,6 +1,6 @@
 //! What a process holds: file descriptors, threads, memfd mappings, memory, entries of `/dev/shm`.
 //!
-//! Take one before and one after; [`Census::assert_same`] names whatever came and did not go.
+//! Take one before and one after; [`Resources::assert_same`] names whatever came and did not go.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::procfs;
 
-/// How long [`Census::assert_same`] waits for what is on its way out (an exiting thread).
+/// How long [`Resources::assert_same`] waits for what is on its way out (an exiting thread).
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// A count of what this process holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct Resources {
     /// What each file descriptor points at, and how many do (sockets and pipes without their number).
     pub fds: BTreeMap<String, usize>,
     /// The names of the threads, and how many have each.
@@ -25,15 +25,15 @@ pub struct Census {
     pub shared_maps: BTreeMap<String, usize>,
     /// Entries of `/dev/shm` that look like ours, or like NCCL's.
     pub dev_shm: BTreeMap<String, usize>,
-    /// Resident memory in KiB. Not compared for equality by [`Census::grown`]; see [`rss_kib`].
+    /// Resident memory in KiB. Not compared for equality by [`Resources::grown`]; see [`rss_kib`].
     pub rss_kib: u64,
 }
 
-impl Census {
+impl Resources {
     /// Counts now.
-    pub fn now() -> Census {
+    pub fn now() -> Resources {
         let thread_ids = thread_names();
-        Census {
+        Resources {
             fds: count(open_files()),
             threads: count(thread_ids.values().cloned().collect()),
             thread_ids,
@@ -45,7 +45,7 @@ impl Census {
 
     /// What there is more of than in `before`, one line each: `3 more fds: socket`. Memory is left out, and so are
     /// threads that were there under another name: they had not run yet, and were called like who had started them.
-    pub fn grown(&self, before: &Census) -> Vec<String> {
+    pub fn grown(&self, before: &Resources) -> Vec<String> {
         let kinds = [
             ("fds", &self.fds, &before.fds),
             ("threads", &self.threads, &before.threads),
@@ -66,7 +66,7 @@ impl Census {
     }
 
     /// Threads of this name that had another one before.
-    fn renamed(&self, before: &Census, name: &str) -> usize {
+    fn renamed(&self, before: &Resources, name: &str) -> usize {
         let other = |id: &u32| before.thread_ids.get(id).is_some_and(|old| old != name);
         self.thread_ids.iter().filter(|(id, new)| *new == name && other(id)).count()
     }
@@ -78,7 +78,7 @@ impl Census {
     pub fn assert_same(&self) {
         let until = Instant::now() + SETTLE;
         loop {
-            let left = Census::now().grown(self);
+            let left = Resources::now().grown(self);
             if left.is_empty() {
                 return;
             }

@@ -18,7 +18,7 @@ use crate::orders::{Config, Order, Reply};
 use crate::worker::CONFIG;
 
 /// After the first failure the others get this long to tell of theirs.
-const AFTERMATH: Duration = Duration::from_secs(2);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A process with some of the workers.
 struct Process {
@@ -30,22 +30,22 @@ struct Process {
 }
 
 /// All workers. Dropping it kills them.
-pub struct Fleet {
+pub struct Workers {
     processes: Vec<Process>,
     replies: Receiver<(usize, Reply)>,
     workers: usize,
     timeout: Duration,
 }
 
-impl Fleet {
+impl Workers {
     /// Starts the workers and waits until each has loaded its libraries.
     ///
     /// # Errors
     /// If a process cannot be started, or a worker fails.
-    pub fn start(args: &Args, device: &Device) -> Result<(Fleet, Vec<Reply>), String> {
+    pub fn start(args: &Args, device: &Device) -> Result<(Workers, Vec<Reply>), String> {
         let workers = args.workers();
         let (sender, replies) = mpsc::channel();
-        let mut fleet = Fleet { processes: Vec::new(), replies, workers, timeout: args.timeout };
+        let mut all = Workers { processes: Vec::new(), replies, workers, timeout: args.timeout };
         let threads = if args.threads { workers } else { 1 };
         for first in (0..workers).step_by(threads) {
             let config = Config {
@@ -57,11 +57,11 @@ impl Fleet {
                 nccl: args.nccl.clone().unwrap_or_else(|| "libnccl.so.2".into()),
             };
             let process = Process::start(&config, args, device, sender.clone())?;
-            fleet.processes.push(process);
+            all.processes.push(process);
         }
         drop(sender);
-        let ready = fleet.collect("load the libraries", 0..workers)?;
-        Ok((fleet, ready))
+        let ready = all.collect("load the libraries", 0..workers)?;
+        Ok((all, ready))
     }
 
     /// Gives an order to all workers; their answers in the order of the workers.
@@ -78,7 +78,7 @@ impl Fleet {
     /// Gives an order to the first worker.
     ///
     /// # Errors
-    /// As [`Fleet::all`].
+    /// As [`Workers::all`].
     pub fn first(&mut self, order: &Order) -> Result<Reply, String> {
         self.processes[0].send(Some(0), order);
         let replies = self.collect(&format!("{order:?}"), 0..1)?;
@@ -88,7 +88,7 @@ impl Fleet {
     /// Seconds that each worker took.
     ///
     /// # Errors
-    /// As [`Fleet::all`].
+    /// As [`Workers::all`].
     pub fn times(&mut self, order: &Order) -> Result<Vec<f64>, String> {
         let seconds = |reply| if let Reply::Took(seconds) = reply { seconds } else { 0.0 };
         Ok(self.all(order)?.into_iter().map(seconds).collect())
@@ -97,7 +97,7 @@ impl Fleet {
     /// Makes one communicator over all ranks; seconds from the call to ready, by worker.
     ///
     /// # Errors
-    /// As [`Fleet::all`].
+    /// As [`Workers::all`].
     pub fn init(&mut self) -> Result<Vec<f64>, String> {
         match self.first(&Order::UniqueId)? {
             Reply::UniqueId(id) => self.times(&Order::Init(id)),
@@ -108,7 +108,7 @@ impl Fleet {
     /// Ends the workers in good order.
     ///
     /// # Errors
-    /// As [`Fleet::all`], or a process that ended badly.
+    /// As [`Workers::all`], or a process that ended badly.
     pub fn quit(mut self) -> Result<(), String> {
         self.all(&Order::Quit)?;
         let until = Instant::now() + self.timeout;
@@ -136,7 +136,7 @@ impl Fleet {
         self.bury(&mut answers, workers.start, &mut failures);
         while answers.iter().any(Option::is_none) {
             if !failures.is_empty() {
-                until = until.min(Instant::now() + AFTERMATH);
+                until = until.min(Instant::now() + GRACE);
             }
             let left = until.saturating_duration_since(Instant::now());
             match self.replies.recv_timeout(left) {
@@ -173,7 +173,7 @@ impl Fleet {
         }
     }
 
-    /// What the workers that have not answered are doing. They are killed when the fleet is dropped.
+    /// What the workers that have not answered are doing. They are killed when the [`Workers`] are dropped.
     fn hang(&self, what: &str, answers: &[Option<Reply>]) -> String {
         let mut report = format!("no answer within {:?} to: {what}\n", self.timeout);
         for process in &self.processes {
