@@ -19,7 +19,17 @@ import subprocess
 import sys
 import tempfile
 
-NAMES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "gather", "scatter", "sendrecv"]
+NAMES = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "alltoall",
+    "gather",
+    "scatter",
+    "sendrecv",
+]
 SIZES = [8, 32 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20]
 TIMEOUT_S = 300
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -97,7 +107,10 @@ def run_perf(perf, name, ranks, sizes):
 def others(folder):
     """The libraries that are there."""
     found = []
-    for variable, kind, script in [("OXCCL_MPI_HOME", Mpich, "install-mpich.sh"), ("OXCCL_TORCH_HOME", Gloo, "install-torch-cpu.sh")]:
+    for variable, kind, script in [
+        ("OXCCL_MPI_HOME", Mpich, "install-mpich.sh"),
+        ("OXCCL_TORCH_HOME", Gloo, "install-torch-cpu.sh"),
+    ]:
         home = os.environ.get(variable)
         if not home:
             print(f"# no column for {kind.title}: {variable} is not set (scripts/{script} prints it)")
@@ -140,7 +153,9 @@ def compare(args, name, ranks, libraries):
         medians = {title: statistics.median(times[size] for times in runs) for title, runs in theirs.items()}
         cells = "".join(f" {value:>12.2f} {value / us:>7.2f}" for value in medians.values())
         mark = " <" if missed(name, ranks, size, us, medians) else "  "
-        print(f"{name:<15} {ranks:>5} {size:>10} {us:>12.2f}{cells}{mark} {size / us / 1e3:>7.2f}   {shown}", flush=True)
+        print(
+            f"{name:<15} {ranks:>5} {size:>10} {us:>12.2f}{cells}{mark} {size / us / 1e3:>7.2f}   {shown}", flush=True
+        )
 
 
 def main():
@@ -156,8 +171,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         libraries = others(folder)
         columns = "".join(f" {library.title + ' us':>12} {'ratio':>7}" for library in libraries)
-        print(f"# float, sum, medians of {args.r} rounds; GB/s: size over oxccl's time; flag exchange: least, median, most")
-        print(f"# {'collective':<13} {'ranks':>5} {'bytes':>10} {'oxccl us':>12}{columns}   {'GB/s':>7}   flag exchange ns")
+        print(
+            f"# float, sum, medians of {args.r} rounds; GB/s: size over oxccl's time; flag exchange: least, median, most"
+        )
+        print(
+            f"# {'collective':<13} {'ranks':>5} {'bytes':>10} {'oxccl us':>12}{columns}   {'GB/s':>7}   flag exchange ns"
+        )
         for ranks in args.n:
             for name in args.k:
                 compare(args, name, ranks, libraries)

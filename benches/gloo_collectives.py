@@ -43,7 +43,9 @@ def make(name, rank, ranks, size):
         spread = torch.full((block * ranks,), float(rank + 1))
         return lambda: dist.all_to_all_single(wide, spread), lambda: equal(wide[-1], ranks)
     if name == "gather":
-        return lambda: dist.gather(small, blocks if rank == 0 else None, 0), lambda: equal(blocks[-1][-1], ranks if rank == 0 else 0)
+        return lambda: dist.gather(small, blocks if rank == 0 else None, 0), lambda: equal(
+            blocks[-1][-1], ranks if rank == 0 else 0
+        )
     if name == "scatter":
         out = torch.zeros(block)
         return lambda: dist.scatter(out, inputs if rank == 0 else None, 0), lambda: equal(out[-1], 1)

@@ -21,7 +21,9 @@ struct call {
   void (*run)(const float *in, float *out, int count);
 };
 
-static void all_reduce(const float *in, float *out, int n) { MPI_Allreduce(in, out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); }
+static void all_reduce(const float *in, float *out, int n) {
+  MPI_Allreduce(in, out, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
 static void all_gather(const float *in, float *out, int n) {
   MPI_Allgather(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD);
 }
@@ -32,7 +34,9 @@ static void broadcast(const float *in, float *out, int n) {
   (void)in;
   MPI_Bcast(out, n, MPI_FLOAT, 0, MPI_COMM_WORLD);
 }
-static void reduce(const float *in, float *out, int n) { MPI_Reduce(in, out, n, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD); }
+static void reduce(const float *in, float *out, int n) {
+  MPI_Reduce(in, out, n, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+}
 static void alltoall(const float *in, float *out, int n) {
   MPI_Alltoall(in, n, MPI_FLOAT, out, n, MPI_FLOAT, MPI_COMM_WORLD);
 }
@@ -43,8 +47,8 @@ static void scatter(const float *in, float *out, int n) {
   MPI_Scatter(in, n, MPI_FLOAT, out, n, MPI_FLOAT, 0, MPI_COMM_WORLD);
 }
 static void sendrecv(const float *in, float *out, int n) {
-  MPI_Sendrecv(in, n, MPI_FLOAT, (rank + 1) % nranks, 0, out, n, MPI_FLOAT, (rank + nranks - 1) % nranks, 0, MPI_COMM_WORLD,
-               MPI_STATUS_IGNORE);
+  MPI_Sendrecv(in, n, MPI_FLOAT, (rank + 1) % nranks, 0, out, n, MPI_FLOAT, (rank + nranks - 1) % nranks, 0,
+               MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 static const struct call calls_known[] = {

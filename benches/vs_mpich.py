@@ -5,8 +5,8 @@
     OXCCL_MPI_HOME=$(scripts/install-mpich.sh target/tools/mpich) benches/vs_mpich.py [-n RANKS] [-r ROUNDS]
 
 Both time the same thing: calls in a row on unchanged buffers, each ended before the next begins, the mean
-over the ranks (see mpi_all_reduce.c and `perf -h`). perf measures the machine's flag-exchange time before and after each run:
-a figure of about 50 ns or 250 ns is the state of the machine that everything else depends on.
+over the ranks (see mpi_all_reduce.c and `perf -h`). perf measures the machine's flag-exchange time before and after
+each run: a figure of about 50 ns or 250 ns is the state of the machine that everything else depends on.
 """
 import argparse
 import json
@@ -55,7 +55,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         program = build_mpi_program(home, folder)
         print(f"# AllReduce, float, sum, {args.n} ranks, medians of {args.r} rounds; ratio over 1: oxccl is faster")
-        print(f"# {'bytes':>10} {'oxccl us':>12} {'MPICH us':>12} {'ratio':>7}   flag exchange ns (least, median, most)")
+        print(
+            f"# {'bytes':>10} {'oxccl us':>12} {'MPICH us':>12} {'ratio':>7}   flag exchange ns (least, median, most)"
+        )
         for size in SIZES:
             ours, theirs, flags = [], [], []
             for _ in range(args.r):

@@ -633,7 +633,10 @@ typedef struct ncclEncryptionConfig_v23200 {
 } ncclEncryptionConfig_t;
 
 #define NCCL_ENCRYPTION_CONFIG_INITIALIZER \
-  { sizeof(ncclEncryptionConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_ENCRYPTION_MODE_NONE, NCCL_CONFIG_UNDEF_PTR }
+  { \
+    sizeof(ncclEncryptionConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, NCCL_ENCRYPTION_MODE_NONE, \
+    NCCL_CONFIG_UNDEF_PTR \
+  }
 
 /* How the sockets of this process are encrypted; NULL stands for plaintext. */
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config);

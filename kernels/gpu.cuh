@@ -47,7 +47,8 @@ FN u32 aborted(const LaunchArgs& a) {
 // Whether a block of this rank failed by itself: then the rank is lost, and all of its blocks leave.
 FN bool broken(const LaunchArgs& a) {
   u32 claim = ERROR_NONE;
-  if (a.error) asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(claim) : "l"(a.error + ERROR_CLAIM) : "memory");
+  if (a.error)
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(claim) : "l"(a.error + ERROR_CLAIM) : "memory");
   return claim != ERROR_NONE && claim != ERROR_ABORTED;
 }
 // Reports an error if it is the first. What it says more is there before the first word is.
@@ -118,19 +119,25 @@ template<int B> struct Pack {
 template<int B> FN Pack<B> load(const char* p) {
   Pack<B> r;
   if constexpr (B == 16)
-    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3]) : "l"(p));
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r.w[0]), "=r"(r.w[1]), "=r"(r.w[2]), "=r"(r.w[3])
+                 : "l"(p));
   else if constexpr (B == 8) asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(r.w[0]), "=r"(r.w[1]) : "l"(p));
   else if constexpr (B == 4) asm volatile("ld.global.u32 %0, [%1];" : "=r"(r.w[0]) : "l"(p));
-  else if constexpr (B == 2) asm volatile("{.reg .u16 t; ld.global.u16 t, [%1]; cvt.u32.u16 %0, t;}" : "=r"(r.w[0]) : "l"(p));
+  else if constexpr (B == 2)
+    asm volatile("{.reg .u16 t; ld.global.u16 t, [%1]; cvt.u32.u16 %0, t;}" : "=r"(r.w[0]) : "l"(p));
   else asm volatile("ld.global.u8 %0, [%1];" : "=r"(r.w[0]) : "l"(p));
   return r;
 }
 template<int B> FN void store(char* p, const Pack<B>& r) {
   if constexpr (B == 16)
-    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(r.w[0]), "r"(r.w[1]), "r"(r.w[2]), "r"(r.w[3]) : "memory");
-  else if constexpr (B == 8) asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(r.w[0]), "r"(r.w[1]) : "memory");
+    asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(r.w[0]), "r"(r.w[1]), "r"(r.w[2]), "r"(r.w[3])
+                 : "memory");
+  else if constexpr (B == 8)
+    asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(r.w[0]), "r"(r.w[1]) : "memory");
   else if constexpr (B == 4) asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(r.w[0]) : "memory");
-  else if constexpr (B == 2) asm volatile("{.reg .u16 t; cvt.u16.u32 t, %1; st.global.u16 [%0], t;}" ::"l"(p), "r"(r.w[0]) : "memory");
+  else if constexpr (B == 2)
+    asm volatile("{.reg .u16 t; cvt.u16.u32 t, %1; st.global.u16 [%0], t;}" ::"l"(p), "r"(r.w[0]) : "memory");
   else asm volatile("st.global.u8 [%0], %1;" ::"l"(p), "r"(r.w[0]) : "memory");
 }
 
@@ -276,7 +283,8 @@ template<Type T, int OP> FN u32 applyByte2(u32 a, u32 b) {
   typedef typename Small<T>::Format Format;
   u32 r = 0;
   UNROLL for (int i = 0; i < 16; i += 8) {
-    const float x = Format::template widen<float, u32>(a >> i & 0xff), y = Format::template widen<float, u32>(b >> i & 0xff);
+    const float x = Format::template widen<float, u32>(a >> i & 0xff),
+                y = Format::template widen<float, u32>(b >> i & 0xff);
     const float half = Half::nearest<float, u32>(applyFloat<OP>(x, y));
     r |= Format::template narrow<float, u32>(half) << i;
   }
@@ -307,7 +315,8 @@ template<Type T, int OP> FN u32 applyWord(u32 a, u32 b) {
   else return applyInteger<OP>(a, b);
 }
 template<Type T, int OP> FN u64 applyLong(u64 a, u64 b) {
-  if constexpr (T == F64) return __double_as_longlong(applyDouble<OP>(__longlong_as_double(a), __longlong_as_double(b)));
+  if constexpr (T == F64)
+    return __double_as_longlong(applyDouble<OP>(__longlong_as_double(a), __longlong_as_double(b)));
   else if constexpr (T == I64 && OP >= MAX) return (u64)applyInteger<OP>((long long)a, (long long)b);
   else return applyInteger<OP>(a, b);
 }
@@ -390,7 +399,10 @@ template<Type T, int B> FN Pack<B> divide(Pack<B> a, u64 by) {
 struct Walk {
   u64 at, end, hop;
 };
-template<int B> FN Walk walk(const Block& b, u64 from, u64 to) { return {from + b.tid() * B, to, (u64)b.threads() * B}; }
+template<int B>
+FN Walk walk(const Block& b, u64 from, u64 to) {
+  return {from + b.tid() * B, to, (u64)b.threads() * B};
+}
 
 }  // namespace
 }  // namespace oxccl

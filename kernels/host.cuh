@@ -67,7 +67,11 @@ static_assert(sizeof(Barrier) <= 256, "softcudaBlock::barrier");
 class Block {
  public:
   MEMBER Block(const softcudaBlock& s, const LaunchArgs& args)
-      : id_(s.threadIdx[0]), threads_(s.blockDim[0]), index_(s.blockIdx[0]), barrier_((Barrier*)s.barrier), args_(args) {}
+      : id_(s.threadIdx[0]),
+        threads_(s.blockDim[0]),
+        index_(s.blockIdx[0]),
+        barrier_((Barrier*)s.barrier),
+        args_(args) {}
   MEMBER u32 tid() const { return id_; }
   MEMBER u32 threads() const { return threads_; }
   MEMBER u32 index() const { return index_; }
@@ -126,7 +130,8 @@ FN bool broken(const LaunchArgs& a) {
 // Reports an error if it is the first. What it says more is there before the first word is.
 RARE void report(const LaunchArgs& a, u32 error, u32 peer = 0, u32 serial = 0, u32 own = 0, u32 theirs = 0) {
   u32 none = ERROR_NONE;
-  if (!a.error || !__atomic_compare_exchange_n(a.error + ERROR_CLAIM, &none, error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+  if (!a.error ||
+      !__atomic_compare_exchange_n(a.error + ERROR_CLAIM, &none, error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     return;
   const u32 more[] = {peer, serial, own, theirs};
   for (u32 i = 0; i < sizeof more / sizeof *more; i++) storeFlag(a.error + 1 + i, more[i]);
@@ -412,8 +417,8 @@ template<Type T, int B> FN Pack<B> scaled(Pack<B> a, u64 bits) {
   __builtin_memcpy(&e, &bits, sizeof e);
   return applyPack<T, PROD, B>(a, (Pack<B>)(Vector<Element<T>, B>{} + e));
 }
-// Integer division; C++ truncates toward zero as nccl-abi §5.3 wants it. Bytes divide as int: there can be
-// more ranks than a byte counts.
+// Integer division; C++ truncates toward zero, as an average of integers does in NCCL. Bytes divide as int: there can
+// be more ranks than a byte counts.
 template<Type T, int B> RARE Pack<B> divide(Pack<B> a, u64 by) {
   typedef typename WideOf<Element<T>>::E Wide;
   Vector<Element<T>, B> v = (Vector<Element<T>, B>)a;

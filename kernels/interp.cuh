@@ -76,7 +76,8 @@ template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 i
     s.work = a.items ? a.items[item] : a.work[item];
     if (!P::COUNTED || !(s.work.flags & WORK_OFFER) || asks(s.work)) break;
   }
-  bool bad = s.work.type != T || s.work.proto != P::ID || s.work.op >= NOPS || !s.work.piece || s.work.nlinks > MAX_LINKS;
+  bool bad =
+      s.work.type != T || s.work.proto != P::ID || s.work.op >= NOPS || !s.work.piece || s.work.nlinks > MAX_LINKS;
   // What is agreed on happens once, so the item must be one piece.
   bad |= (s.work.flags & WORK_OFFER) && (!P::COUNTED || s.work.piece < s.work.hi - s.work.lo);
   if (bad) report(a, ERROR_BAD_WORK);
@@ -107,7 +108,8 @@ template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s) {
     s.at.out_chunk = turned(s.at.out_chunk, s.step.stride, s.work.nchunks);
     return true;
   }
-  const bool offered = P::COUNTED && (s.work.flags & WORK_OFFER), goes_on = !offered || agreed(s.agreement, s.work, s.step);
+  const bool offered = P::COUNTED && (s.work.flags & WORK_OFFER),
+             goes_on = !offered || agreed(s.agreement, s.work, s.step);
   if (goes_on && s.at.step + 1 < s.work.nsteps) {
     openStep(s, s.at.step + 1);
     return true;
@@ -204,7 +206,8 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
   const bool counts = counted<P>(s.step);
   Waited waited = READY;
   if (loadFlag(&l.left)) waited = PEER_LEFT;
-  else if (!receive) waited = wait(b, l.consumed, P::COUNTED && (s.step.flags & STEP_OFFER) ? l.pos : l.pos + 1 - SLOTS, l.seen);
+  else if (!receive)
+    waited = wait(b, l.consumed, P::COUNTED && (s.step.flags & STEP_OFFER) ? l.pos : l.pos + 1 - SLOTS, l.seen);
   else if (counts) waited = wait(b, l.posted, l.pos + 1, l.seen);
   if (waited == PEER_LEFT) report(b.args(), ERROR_PEER_LEFT, peerOf(l), w.serial);
   if (waited != READY) return false;
@@ -216,7 +219,8 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
   return !receive || !counts || !mismatch(b.args(), l, w.serial, w.signature, l.posted->signatures[l.pos % SLOTS]);
 }
 
-// What a signal of an item with WORK_OFFER says. Its first step sends to the peers in the order in which they are heard.
+// What a signal of an item with WORK_OFFER says. Its first step sends to the peers in the order in which they are
+// heard.
 FN void hear(const Block& b, Shared& s, LinkEnd& l, u32 k) {
   const Work& w = s.work;
   if (s.step.flags & STEP_OFFER) takeOffers(s.agreement, b.args().peers, l, w.links[w.steps[0].send[k]]);
@@ -269,11 +273,13 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
     const u64 at = l.pos++;
     if (k < step.nrecv) {
       post(l.consumed, l.pos);
-      if (!counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.signature)) storeFlag(&s.failed, 1);
+      if (!counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.signature))
+        storeFlag(&s.failed, 1);
     } else if (counts) {
       if (P::COUNTED && (step.flags & STEP_OFFER)) giveOffers(s.work, *l.posted);
       if (l.peer & LINK_MOVED) tellSize(*l.posted, at, s.turn.bytes);
-      l.posted->signatures[at % SLOTS] = P::COUNTED && (step.flags & STEP_VERDICT) ? !loadFlag(&s.agreement.unable) : s.work.signature;
+      l.posted->signatures[at % SLOTS] =
+          P::COUNTED && (step.flags & STEP_VERDICT) ? !loadFlag(&s.agreement.unable) : s.work.signature;
       post(l.posted, l.pos);
     }
   }

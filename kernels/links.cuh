@@ -4,8 +4,8 @@
 // receiver looks at it when an item first uses the link, before it uses the slot.
 //
 // LL: no counter says that a slot is there, so this is best effort. When an item first uses a link its sender writes
-// where the item begins there, and its signature, as one word; the receiver looks at it when lines do not come, and once
-// they have come. Nothing orders that word and the lines: a mismatch may be missed, and then shows as a wait or in
+// where the item begins there, and its signature, as one word; the receiver looks at it when lines do not come, and
+// once they have come. Nothing orders that word and the lines: a mismatch may be missed, and then shows as a wait or in
 // the next call. Ends that agree begin their items at the same place, so there is never a false alarm.
 //
 // An error of a rank ends its block, which says so in all counters that it writes. Whoever waits for one of them
@@ -44,7 +44,7 @@ FN bool callMismatch(const LaunchArgs& a, const LinkEnd& l, u32 serial, u32 own)
 
 // An end leaves for good.
 FN void leaveEnd(LinkEnd& l, Counter* written) {
-  // A rank's goodbye can come while another of its kernels leaves.
+  // A rank may leave for good while another of its kernels leaves.
   if (loadFlag(&l.left)) return;
   storeFlag(&l.left, 1);
   abandon(written);

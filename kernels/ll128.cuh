@@ -34,7 +34,8 @@ constexpr FN u32 wireAt(u32 lane, u32 half) { return half * (WARP * 16) + lane *
 // Whether a thread's line in a half has any of a row's first `left` bytes of data. Lines that have none do not travel.
 constexpr FN bool travels(u32 lane, u32 half, u64 left) { return left > (2 * (lane / GROUP) + half) * WIDE_DATA; }
 
-static_assert(ROW_DATA == 2 * WARP / GROUP * WIDE_DATA && ROW_BYTES == 2 * WARP / GROUP * WIDE_BYTES, "a row is eight lines");
+static_assert(ROW_DATA == 2 * WARP / GROUP * WIDE_DATA && ROW_BYTES == 2 * WARP / GROUP * WIDE_BYTES,
+              "a row is eight lines");
 
 // --- one thread's share -----------------------------------------------------------------------------------
 
@@ -98,7 +99,8 @@ template<class S> FN bool receiveRows(const Block& b, const Turn& t, u32 source,
     UNROLL for (int i = 0; i < S::N; i++)
       missing |= flagger(r.lane) && l[i].high != flag && (S::BULK || r.carried(i / 2, i % 2));
     if (!anyOfWarp(missing)) {
-      UNROLL for (int i = 0; i < S::N; i++) x[i] = packOfLine(flagger(r.lane) ? Line{l[i & ~1].low, l[i | 1].low} : l[i]);
+      UNROLL for (int i = 0; i < S::N; i++) x[i] =
+          packOfLine(flagger(r.lane) ? Line{l[i & ~1].low, l[i | 1].low} : l[i]);
       return true;
     }
     if (anyOfWarp(!patience.lasts(b, watch))) return false;

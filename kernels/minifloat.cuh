@@ -81,7 +81,8 @@ struct Brain {
   }
 };
 
-// How a small type computes. fp8 results go by way of fp16 (nccl-abi §5.1), whose own rounding must show.
+// How a small type computes. fp8 results go by way of fp16, as NCCL computes them, and its own rounding
+// must show.
 template<Type T> struct Small { static constexpr bool viaHalf = false; };
 template<> struct Small<F16> { typedef Half Format; static constexpr bool viaHalf = false; };
 template<> struct Small<BF16> { typedef Brain Format; static constexpr bool viaHalf = false; };

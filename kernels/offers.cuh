@@ -2,15 +2,15 @@
 //
 // Its schedule begins with four signals between all ranks. The first carries each rank's offers: where its input and
 // output are in memory that it has registered. An offer is a registration's tag, the low bits of which are the
-// registration's number, and the offset there. 0: nobody needs that buffer. OFFER_MISSING: somebody would, but it is not
-// registered; everybody sees that, and nobody goes on. The second signal is each rank's verdict: whether it reaches all
-// that it was offered. If all do, the links carry the peers' buffers for as long as the item runs.
+// registration's number, and the offset there. 0: nobody needs that buffer. OFFER_MISSING: somebody would, but it is
+// not registered; everybody sees that, and nobody goes on. The second signal is each rank's verdict: whether it reaches
+// all that it was offered. If all do, the links carry the peers' buffers for as long as the item runs.
 //
-// The words of an offer have no slot of their own: a sender writes them when the receiver has consumed everything before.
-// Verdicts are beside the counters, one for each slot, in place of signatures.
+// The words of an offer have no slot of their own: a sender writes them when the receiver has consumed everything
+// before. Verdicts are beside the counters, one for each slot, in place of signatures.
 //
-// What a rank reaches its host writes to a table, one word for each registration of each rank: the tag, and the memory's
-// address in units of PLACE_UNIT. One word says both, so that a host may change it while a kernel looks.
+// What a rank reaches its host writes to a table, one word for each registration of each rank: the tag, and the
+// memory's address in units of PLACE_UNIT. One word says both, so that a host may change it while a kernel looks.
 #pragma once
 #include "links.cuh"
 
@@ -49,14 +49,15 @@ FN void giveOffers(const Work& w, Counter& posted) {
 // Whether an item may go on after a step.
 FN bool agreed(const Agreement& all, const Work& w, const Step& step) {
   if (!step.nrecv) return true;
-  if (step.flags & STEP_OFFER) return !loadFlag(&all.declined) && w.offers[0] != OFFER_MISSING && w.offers[1] != OFFER_MISSING;
+  if (step.flags & STEP_OFFER)
+    return !loadFlag(&all.declined) && w.offers[0] != OFFER_MISSING && w.offers[1] != OFFER_MISSING;
   return !(step.flags & STEP_VERDICT) || !loadFlag(&all.unable);
 }
 
-// Asking in vain costs a signal, so after REFUSALS refusals in a row only one of SKIPPED + 1 calls asks. Each rank remembers
-// for itself, by classes of like signatures, in bytes that its ends of the item's links have to spare: how often it was refused (3
-// bits), and how many calls are left that do not ask (5 bits). As all have asked the same and heard the same, all
-// remember the same.
+// Asking in vain costs a signal, so after REFUSALS refusals in a row only one of SKIPPED + 1 calls asks. Each rank
+// remembers for itself, by classes of like signatures, in bytes that its ends of the item's links have to spare: how
+// often it was refused (3 bits), and how many calls are left that do not ask (5 bits). As all have asked the same and
+// heard the same, all remember the same.
 constexpr u32 REFUSALS = 7, SKIPPED = 15;
 
 FN u32& memoryOf(const Work& w) { return w.links[w.signature / 8 % w.nlinks].begin; }

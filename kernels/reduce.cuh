@@ -13,7 +13,7 @@ struct Turn {
   u64 pre, post;                  // scalars, used as `scale` says
   u32 nsrc, ndst;
   u32 op;
-  u32 scale;                      // WORK_PRE: source `place` is multiplied by pre; WORK_POST: the result is divided by post
+  u32 scale;                      // WORK_PRE: multiply source `place` by pre; WORK_POST: divide the result by post
   u32 place;
   u32 user;                       // STEP_IN: source `place` is the user's memory; STEP_OUT: destination 0 is
   // LL only: what each link has passed, and the size of its slots.

@@ -13,7 +13,7 @@
 //   Patience                  how a thread waits for lines
 //   OXCCL_WARPS               GPU only: threads move in step, and there are warpInStep, anyOfWarp, packOfLine,
 //                             lineOfPack and ROW_FLIGHT for LL128
-//   combine, scaled, divide   element arithmetic on packs (nccl-abi §5)
+//   combine, scaled, divide   element arithmetic on packs
 //   packBytes, flight,        how the loops are compiled
 //   LINE_FLIGHT,
 //   NEEDS_ALIGNMENT,

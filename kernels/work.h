@@ -69,7 +69,7 @@ enum : u32 {
   ERROR_NONE = 0,
   ERROR_ABORTED = 1,     // left because the abort word said ABORT_REPORT: outputs are not complete
   ERROR_BAD_WORK = 2,    // a work item that this kernel cannot run: wrong type or protocol
-  ERROR_MISMATCH = 3,    // a peer made another call: the words behind are its rank, the own call's serial, both signatures
+  ERROR_MISMATCH = 3,    // a peer made another call: behind it are its rank, the own call's serial, both signatures
   ERROR_PEER_LEFT = 4,   // a peer left after an error: the words behind are its rank and the own call's serial
 };
 
@@ -91,28 +91,28 @@ struct alignas(64) Counter {
   u64 value;
   u32 waiters;
   u32 left;              // nonzero: who writes this counter has left for good; whoever waits for it leaves too
-  u32 signatures[SLOTS];      // `posted`: Work::signature of whoever filled the slot of this number
-  u64 call;              // `posted`, LL: where the sender's last work item began on this link (low half), and its signature
+  u32 signatures[SLOTS]; // `posted`: Work::signature of whoever filled the slot of this number
+  u64 call;              // `posted`, LL: where the sender's last work item began here (low half), and its signature
                          // `posted`, SIMPLE: the sender's offer of its input
   u64 offer;             // `posted`, SIMPLE: the sender's offer of its output
   // With LINK_MOVED `call` and `offer` are the sizes of the slots.
 };
 
-// LinkEnd::peer, where this rank sends: a mover takes what is posted to the peer, and is told how much a slot holds, by 16
-// bits for each slot, in units of SLOT_SIZE_UNIT bytes.
+// LinkEnd::peer, where this rank sends: a mover takes what is posted to the peer, and is told how much a slot holds, by
+// 16 bits for each slot, in units of SLOT_SIZE_UNIT bytes.
 static constexpr u32 LINK_MOVED = 1u << 31, SLOT_SIZE_UNIT = 256, WHOLE_SLOT = 0xffff;
 
 // One end of a one-directional link, as its rank sees it. Only this end writes it.
 struct alignas(64) LinkEnd {
   char* slots;           // SLOTS * slot_bytes, in the receiver's memory
-  Counter* posted;       // slots filled so far (LL: up to the last signal); written by the sender, lives with the receiver
+  Counter* posted;       // slots filled (LL: up to the last signal); written by the sender, lives with the receiver
   Counter* consumed;     // slots emptied so far; written by the receiver, lives with the sender
-  char* direct;          // SIMPLE: the peer's user buffer, used in place of slots; null: slots. Items with WORK_OFFER set it
+  char* direct;          // SIMPLE: the peer's user buffer in place of slots; null: slots. Items with WORK_OFFER set it
   u64 pos;               // slots that this end has passed; persists over launches
   u64 seen;              // the other side's counter when it was last read
   u32 slot_bytes;        // a multiple of 64
   u32 peer;              // the rank at the other end, for reports; LINK_MOVED
-  u32 begin;             // LL: low half of `pos` where the last work item began; SIMPLE: what came of offers (offers.cuh)
+  u32 begin;             // LL: low half of `pos` where the last item began; SIMPLE: what came of offers (offers.cuh)
   u32 left;              // nonzero: this end was left for good after an error
 };
 
@@ -130,7 +130,7 @@ struct Work {
   u8 type, op, proto, flags;
   u32 nlinks;
   u64 pre, post;         // scalars: bits of the element type in the low bytes
-  u32 signature;              // says which call this is: both ends of a link must agree; 0: the receiver does not compare
+  u32 signature;         // says which call this is: both ends of a link must agree; 0: the receiver does not compare
   u32 serial;            // the number of the call in its communicator, for reports
   u64 offers[2];         // WORK_OFFER: input and output, as peers find them (offers.cuh)
 };
@@ -142,11 +142,11 @@ struct LaunchArgs {
   u32 spin, yields;      // host image: pauses, then sched_yields, before a wait sleeps
   u64 futex_ns;          // host image: the longest sleep; the abort word is looked at after each
   u32* abort;            // ABORT_NONE, or every kernel that sees it leaves; host and kernels see it; may be null
-  u32* error;            // ERROR_*, then ERROR_WORDS - 1 words that say more; null: errors are not told, to peers neither
+  u32* error;            // ERROR_*, then ERROR_WORDS - 1 words that say more; null: errors are not told, nor to peers
   const Work* items;     // the work items where `work` has too little room; null: they are in `work`
   u32 flags;             // LAUNCH_*
   u32 reserved0;
-  const u64* peers;      // REGISTRATIONS words for each rank: its memory as this rank reaches it (offers.cuh); may be null
+  const u64* peers;      // REGISTRATIONS words for each rank: its memory as this rank reaches it (offers.cuh), or null
   u64 reserved[8];
   Work work[MAX_WORK];
 };

@@ -4,21 +4,19 @@
 #   PATH=$(scripts/install-cargo-c.sh target/tools/cargo-c):$PATH
 # A folder that has it already is left as it is.
 set -eu
+. "$(dirname "$0")/lib.sh"
 version=0.10.24+cargo-0.98.0 # the last one for Rust 1.95
 
-if [ $# -ne 1 ]; then
-  echo "usage: $0 FOLDER" >&2
-  exit 2
-fi
-mkdir -p "$1"
-folder=$(cd "$1" && pwd)
+[ $# -eq 1 ] || usage FOLDER
+dir=$(folder "$1")
 
-works() { "$folder/bin/cargo-cinstall" cinstall --version >/dev/null 2>&1; }
+works() { "$dir/bin/cargo-cinstall" cinstall --version >/dev/null 2>&1; }
 
 if ! works; then
   # Outside of this workspace, whose settings are not for it. Without optimisation: it runs for a second.
-  (cd "$folder" && CARGO_TARGET_DIR="$folder/build" cargo install cargo-c --version "$version" --locked --debug --root "$folder") >&2
-  rm -rf "$folder/build"
-  works || { echo "$0: $folder/bin/cargo-cinstall does not work" >&2; exit 1; }
+  (cd "$dir" &&
+    CARGO_TARGET_DIR="$dir/build" cargo install cargo-c --version "$version" --locked --debug --root "$dir") >&2
+  rm -rf "$dir/build"
+  works || fail "$dir/bin/cargo-cinstall does not work"
 fi
-echo "$folder/bin"
+echo "$dir/bin"

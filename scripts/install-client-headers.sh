@@ -4,22 +4,19 @@
 # OXCCL_CLIENT_HEADERS should be; does nothing where all are there.
 #   OXCCL_CLIENT_HEADERS=$(scripts/install-client-headers.sh target/tools/client-headers)
 set -eu
+. "$(dirname "$0")/lib.sh"
 versions="2.18.3 2.27.7 2.32.3"
-dir=${1:?usage: install-client-headers.sh DIR}
-mkdir -p "$dir"
-dir=$(cd "$dir" && pwd)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT INT TERM
+
+[ $# -eq 1 ] || usage DIR
+dir=$(folder "$1")
+work_folder
 for version in $versions; do
   [ ! -e "$dir/$version/include/nccl.h" ] || continue
-  "$(dirname "$0")/retry.sh" python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
-    --dest "$work/$version" "nvidia-nccl-cu12==$version" >&2
+  pip_download "$work/$version" "nvidia-nccl-cu12==$version"
+  unpack "$work/$version"/*.whl nvidia/nccl/ include/nccl.h "$work/$version"
   mkdir -p "$dir/$version/include"
-  python3 -c '
-import sys, zipfile
-with zipfile.ZipFile(sys.argv[1]) as wheel:
-    open(sys.argv[2], "wb").write(wheel.read("nvidia/nccl/include/nccl.h"))
-' "$work/$version"/*.whl "$dir/$version/include/.nccl.h"
+  # The name is there when the whole file is.
+  mv "$work/$version/include/nccl.h" "$dir/$version/include/.nccl.h"
   mv "$dir/$version/include/.nccl.h" "$dir/$version/include/nccl.h"
   rm -rf "${work:?}/$version"
 done

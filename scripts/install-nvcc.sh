@@ -4,18 +4,14 @@
 #   export CUDA_HOME=$(scripts/install-nvcc.sh .tools/cuda)
 # A folder that has a working nvcc already is left as it is.
 set -eu
+. "$(dirname "$0")/lib.sh"
 
-if [ $# -ne 1 ]; then
-  echo "usage: $0 FOLDER" >&2
-  exit 2
-fi
-mkdir -p "$1"
-folder=$(cd "$1" && pwd)
-python=${PYTHON:-python3}
+[ $# -eq 1 ] || usage FOLDER
+dir=$(folder "$1")
 
 # The wheels put everything below nvidia/cu<major>/.
 cuda_home() {
-  for nvcc in "$folder"/nvidia/cu*/bin/nvcc; do
+  for nvcc in "$dir"/nvidia/cu*/bin/nvcc; do
     if [ -f "$nvcc" ]; then
       dirname "$(dirname "$nvcc")"
       return
@@ -36,12 +32,12 @@ works() {
 
 # All at once: with --target pip replaces the folder that the wheels share.
 if ! works || [ ! -f "$(cuda_home)/bin/nvdisasm" ]; then
-  PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$python" -m pip install --quiet --upgrade --target "$folder" \
-    nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm nvidia-cuda-nvdisasm >&2
+  pip_install "$python" --upgrade --target "$dir" \
+    nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm nvidia-cuda-nvdisasm
   # Wheels do not always keep the permission to execute.
-  home=$(cuda_home) || { echo "$0: the wheels have no nvcc below $folder/nvidia" >&2; exit 1; }
+  home=$(cuda_home) || fail "the wheels have no nvcc below $dir/nvidia"
   chmod +x "$home"/bin/* "$home"/nvvm/bin/* 2>/dev/null || true
-  works || { echo "$0: $home/bin/nvcc does not compile" >&2; exit 1; }
+  works || fail "$home/bin/nvcc does not compile"
 fi
 home=$(cuda_home)
 echo "$home"

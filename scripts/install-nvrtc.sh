@@ -4,22 +4,17 @@
 #   export OXCCL_NVRTC_HOME=$(scripts/install-nvrtc.sh .tools/nvrtc)
 # Compilers that are there already are left as they are.
 set -eu
+. "$(dirname "$0")/lib.sh"
 
-if [ $# -ne 1 ]; then
-  echo "usage: $0 FOLDER" >&2
-  exit 2
-fi
-mkdir -p "$1"
-folder=$(cd "$1" && pwd)
-python=${PYTHON:-python3}
+[ $# -eq 1 ] || usage FOLDER
+dir=$(folder "$1")
 
 # install WHEEL MAJOR
 install() {
-  [ -n "$(find "$folder/$2" -name "libnvrtc.so.$2" 2>/dev/null)" ] && return
-  PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$python" -m pip install --quiet --upgrade --no-deps \
-    --target "$folder/$2" "$1" >&2
-  [ -n "$(find "$folder/$2" -name "libnvrtc.so.$2")" ] || { echo "$0: $1 has no libnvrtc.so.$2" >&2; exit 1; }
+  [ -n "$(find "$dir/$2" -name "libnvrtc.so.$2" 2>/dev/null)" ] && return
+  pip_install "$python" --upgrade --no-deps --target "$dir/$2" "$1"
+  [ -n "$(find "$dir/$2" -name "libnvrtc.so.$2")" ] || fail "$1 has no libnvrtc.so.$2"
 }
 install nvidia-cuda-nvrtc 13
 install nvidia-cuda-nvrtc-cu12 12
-echo "$folder"
+echo "$dir"

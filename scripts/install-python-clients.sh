@@ -4,22 +4,17 @@
 # Does nothing where they are installed already.
 #   OXCCL_PYTHON_CLIENTS=$(scripts/install-python-clients.sh target/tools/python-clients)
 set -eu
+. "$(dirname "$0")/lib.sh"
 cupy=14.2.0
 nccl4py=0.6.0
-dir=${1:?usage: install-python-clients.sh DIR}
-scripts=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$dir"
-dir=$(cd "$dir" && pwd)
-if [ -e "$dir/.complete-$cupy-$nccl4py" ]; then
-  echo "$dir"
-  exit 0
-fi
-python3 -m venv --clear "$dir" >&2
 
-# install OPTION-OR-PACKAGE...
-install() { "$scripts/retry.sh" "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" >&2; }
-install numpy packaging
-install --no-deps "cupy-cuda13x==$cupy"
-install --no-deps "nccl4py==$nccl4py" cuda-core==1.2.2 cuda-bindings==13.5.0 cuda-pathfinder
-: > "$dir/.complete-$cupy-$nccl4py"
+[ $# -eq 1 ] || usage DIR
+dir=$(folder "$1")
+if ! is_complete "$dir" "$cupy-$nccl4py"; then
+  venv "$dir" --clear
+  pip_install "$dir/bin/python" numpy packaging
+  pip_install "$dir/bin/python" --no-deps "cupy-cuda13x==$cupy"
+  pip_install "$dir/bin/python" --no-deps "nccl4py==$nccl4py" cuda-core==1.2.2 cuda-bindings==13.5.0 cuda-pathfinder
+  mark_complete "$dir" "$cupy-$nccl4py"
+fi
 echo "$dir"

@@ -2,26 +2,23 @@
 # Installs PyTorch from PyPI into DIR, as a client and for its Gloo in benches/collectives.py, and prints DIR: what
 # OXCCL_TORCH_HOME should be, or for 2.8.0, the last version for CUDA 12 that is tested, OXCCL_TORCH12_HOME. The wheel
 # wants CUDA libraries of gigabytes that are never called here: placeholders with the right names stand in for them
-# (DIR/stubs, made by softcuda-stubs), and softcuda for the driver and the runtime. Needs Python 3.10 to 3.13, cargo, a C
-# compiler, binutils, and 1.3 GB (2.8.0: 1.7 GB). Does nothing where that version is installed already.
+# (DIR/stubs, made by softcuda-stubs), and softcuda for the driver and the runtime. Needs Python 3.10 to 3.13, cargo,
+# a C compiler, binutils, and 1.3 GB (2.8.0: 1.7 GB). Does nothing where that version is installed already.
 #   OXCCL_TORCH_HOME=$(scripts/install-torch-cpu.sh target/tools/torch)
 #   OXCCL_TORCH12_HOME=$(scripts/install-torch-cpu.sh target/tools/torch12 2.8.0)
 set -eu
-dir=${1:?usage: install-torch-cpu.sh DIR [VERSION]}
+. "$(dirname "$0")/lib.sh"
+
+[ $# -ge 1 ] || usage "DIR [VERSION]"
+dir=$(folder "$1")
 version=${2:-2.15.0}
-scripts=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$dir"
-dir=$(cd "$dir" && pwd)
-if [ -e "$dir/.complete-$version" ]; then
+if is_complete "$dir" "$version"; then
   echo "$dir"
   exit 0
 fi
-python3 -m venv --clear "$dir" >&2
-
-# install OPTION-OR-PACKAGE...
-install() { "$scripts/retry.sh" "$dir/bin/pip" install --quiet --disable-pip-version-check "$@" >&2; }
-install --no-deps "torch==$version"
-install sympy networkx jinja2 fsspec filelock typing-extensions numpy
+venv "$dir" --clear
+pip_install "$dir/bin/python" --no-deps "torch==$version"
+pip_install "$dir/bin/python" sympy networkx jinja2 fsspec filelock typing-extensions numpy
 
 # One line for each library that is missing: its name, the version that its symbols have, the symbols.
 lib=$(echo "$dir"/lib/python3*/site-packages/torch/lib)
@@ -43,6 +40,7 @@ for name in $needed; do
   node=$(echo "$symbols" | sed -n 's/.*@//p' | head -n 1)
   echo "$name ${node:--}" $(echo "$symbols" | sed 's/@.*//')
 done > "$dir/stubs/list"
-(cd "$scripts/.." && cargo run --quiet --locked -p softcuda --bin softcuda-stubs -- "$dir/stubs" < "$dir/stubs/list" >&2)
-: > "$dir/.complete-$version"
+(cd "$scripts/.." &&
+  cargo run --quiet --locked -p softcuda --bin softcuda-stubs -- "$dir/stubs" < "$dir/stubs/list" >&2)
+mark_complete "$dir" "$version"
 echo "$dir"

@@ -5,22 +5,13 @@
 # Usage: kernel-report.sh [ARCHITECTURE...], such as 80 90; default: all of a release. nvcc is found as
 # build.rs finds it: NVCC, CUDA_HOME, PATH. Exit status 77: there is no nvcc.
 set -eu
+. "$(dirname "$0")/lib.sh"
 limit=128
-here=$(cd "$(dirname "$0")/.." && pwd)
-
-nvcc=${NVCC:-}
-if [ -z "$nvcc" ] && [ -n "${CUDA_HOME:-}" ]; then
-  nvcc=$CUDA_HOME/bin/nvcc
-fi
-nvcc=${nvcc:-nvcc}
-if ! command -v "$nvcc" >/dev/null 2>&1; then
-  echo "skipped: no nvcc (scripts/install-nvcc.sh installs one)"
-  exit 77
-fi
+here=$(dirname "$scripts")
+find_nvcc
 
 known=$("$nvcc" --list-gpu-arch | sed -n 's/^compute_//p')
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+work_folder
 
 for arch in "${@:-}"; do
   [ -n "$arch" ] || continue

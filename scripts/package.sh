@@ -43,7 +43,8 @@ cp "$tree/include/nccl.h" "$deb/usr/include/"
 cp "$tree"/share/doc/oxccl/* "$deb/usr/share/doc/oxccl/"
 scripts/package/pkgconfig.sh "$nccl" /usr lib/x86_64-linux-gnu > "$deb/$libdir/pkgconfig/nccl.pc"
 size=$(du -sk "$deb/usr" | cut -f1)
-sed -e "s/@VERSION@/$version/; s/@NCCL@/$nccl/g; s/@SIZE@/$size/; s/@GLIBC@/$glibc/" scripts/package/control > "$deb/DEBIAN/control"
+sed -e "s/@VERSION@/$version/; s/@NCCL@/$nccl/g; s/@SIZE@/$size/; s/@GLIBC@/$glibc/" \
+  scripts/package/control > "$deb/DEBIAN/control"
 printf 'activate-noawait ldconfig\n' > "$deb/DEBIAN/triggers"
 dpkg-deb --root-owner-group --build "$deb" "$out/oxccl_${version}_amd64.deb" >/dev/null
 

@@ -6,18 +6,16 @@
 # Usage: sass-report.sh [ARCHITECTURE...], such as 80 90; default 90. nvcc is found as build.rs finds it, nvdisasm
 # beside it or by PATH. Exit status 77: one of them is missing.
 set -eu
-here=$(cd "$(dirname "$0")/.." && pwd)
-
-nvcc=${NVCC:-}
-if [ -z "$nvcc" ] && [ -n "${CUDA_HOME:-}" ]; then
-  nvcc=$CUDA_HOME/bin/nvcc
-fi
-nvcc=$(command -v "${nvcc:-nvcc}") || { echo "skipped: no nvcc (scripts/install-nvcc.sh installs one)"; exit 77; }
+. "$(dirname "$0")/lib.sh"
+here=$(dirname "$scripts")
+find_nvcc
 nvdisasm=$(dirname "$nvcc")/nvdisasm
-[ -x "$nvdisasm" ] || nvdisasm=$(command -v nvdisasm) || { echo "skipped: no nvdisasm (scripts/install-nvcc.sh installs one)"; exit 77; }
+[ -x "$nvdisasm" ] || nvdisasm=$(command -v nvdisasm) || {
+  echo "skipped: no nvdisasm (scripts/install-nvcc.sh installs one)"
+  exit 77
+}
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+work_folder
 [ $# -gt 0 ] || set -- 90
 printf '%-22s %-7s %9s %9s %9s %9s\n' kernel arch 'loads 16' 'in flight' narrower 'stores 16'
 for arch in "$@"; do
@@ -30,7 +28,11 @@ for arch in "$@"; do
       printf "%-22s %-7s %9d %9d %9d %9d%s\n", name, "sm_" arch, wide, most, narrow, stores, bad ? "  <-- too few" : ""
       n++; failed = failed || bad
     }
-    /^[ \t]*\.section[ \t]+\.text\.oxccl_/ { line(); name = $2; sub(/.*\.text\./, "", name); sub(/,.*/, "", name); wide = most = row = narrow = stores = 0 }
+    /^[ \t]*\.section[ \t]+\.text\.oxccl_/ {
+      line()
+      name = $2; sub(/.*\.text\./, "", name); sub(/,.*/, "", name)
+      wide = most = row = narrow = stores = 0
+    }
     /^\.text\.oxccl_|^[/][/]/ { next }
     /LDG.*\.128/ { wide++; row++; if (row > most) most = row; next }
     /LDG/ { narrow++ }

@@ -311,8 +311,8 @@ fn torch_for_cuda_12_has_more() {
     run_all(cuda12_more());
 }
 
-/// The strictest device: the collectives, and a seeded sample of all other runs in a quick form; all of them as they are in the
-/// long form. `OXCCL_SEED` picks another sample.
+/// The strictest device: the collectives, and a seeded sample of all other runs in a quick form; all of them as they
+/// are in the long form. `OXCCL_SEED` picks another sample.
 #[test]
 fn torch_on_a_strict_device() {
     let mut rest = [
@@ -340,8 +340,8 @@ fn torch_on_a_strict_device() {
     run_all(runs.into_iter().map(|run| run.env(&STRICT)).collect());
 }
 
-/// PyTorch as `pip install torch` leaves it, or a skip; arguments follow. Its libraries' RPATH leads to NVIDIA's NCCL and CUDA
-/// runtime, but for these files of the build.
+/// PyTorch as `pip install torch` leaves it, or a skip; arguments follow. Its libraries' RPATH leads to NVIDIA's NCCL
+/// and CUDA runtime, but for these files of the build.
 fn stock(preload: &[&str]) -> Option<Job> {
     let how = "scripts/install-torch-stock.sh DIR $OXCCL_TORCH_HOME makes it and prints it";
     let home = need::path_in("OXCCL_TORCH_STOCK", how)?;

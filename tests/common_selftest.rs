@@ -5,10 +5,10 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::census::Census;
 use common::contract::{Content, Contract, Func, Operator};
 use common::launch::{self, Job};
 use common::oracle::{DataType, Format, Kind, PERIOD, RedOp, Reduction};
+use common::resources::Resources;
 
 fn float(dtype: DataType) -> Format {
     match dtype.kind() {
@@ -145,10 +145,10 @@ fn a_census_sees_what_is_left_behind() {
     if launch::child().is_none() {
         return Job::this_test("a_census_sees_what_is_left_behind", 1).run().assert_ok();
     }
-    let before = Census::now();
+    let before = Resources::now();
     before.assert_same();
     let (keep, _peer) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
-    let grown = Census::now().grown(&before);
+    let grown = Resources::now().grown(&before);
     assert_eq!(grown, ["2 more fds: socket"]);
     drop((keep, _peer));
     before.assert_same();
@@ -171,13 +171,13 @@ fn a_thread_that_takes_its_name_late_is_not_left_behind() {
         })
     };
     let first = named(barrier.clone());
-    let before = Census::now();
+    let before = Resources::now();
     twice(&barrier);
     before.assert_same();
     let other = Arc::new(Barrier::new(2));
     let second = named(other.clone());
     twice(&other);
-    assert_eq!(Census::now().grown(&before), ["1 more threads: late"]);
+    assert_eq!(Resources::now().grown(&before), ["1 more threads: late"]);
     [barrier, other].iter().for_each(|barrier| _ = barrier.wait());
     [first, second].into_iter().for_each(|thread| thread.join().expect("no panic"));
 }
@@ -241,7 +241,7 @@ fn seen(func: Func, root: usize, rank: usize) -> Contract {
     Contract { func, nranks: 3, root, rank }
 }
 
-/// The table of spec §4.9, written down again by hand for rank 1 of 3.
+/// The table of `Contract`, written down again by hand for rank 1 of 3.
 #[test]
 fn buffers_are_as_the_table_says() {
     let rows = [

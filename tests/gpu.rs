@@ -1,5 +1,5 @@
-//! The GPU check on the software device, by `tests/gpu/run.sh --soft`: the programs and the script work, so that time on
-//! a GPU is not lost with them.
+//! The GPU check on the software device, by `tests/gpu/run.sh --soft`: the programs and the script work, so that time
+//! on a GPU is not lost with them.
 
 mod common;
 

@@ -20,10 +20,10 @@ mod subject;
 mod table;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use common::c_program::Compilation;
 use common::launch::{Job, Outcome};
 use common::need;
 use serde_json::Value;
@@ -60,14 +60,7 @@ fn broken() -> Option<PathBuf> {
 fn build_broken() -> Option<PathBuf> {
     let cc = need::tool("cc")?;
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libbroken-nccl.so");
-    let root = common::root();
-    let mut command = Command::new(cc);
-    command.args(["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&out);
-    for include in ["include", "softcuda/include"] {
-        command.arg("-I").arg(root.join(include));
-    }
-    let output = command.arg(root.join("tests/perf/broken_nccl.c")).output().expect("cc starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Compilation::new(&cc, "tests/perf/broken_nccl.c", &out).shared().run();
     Some(out)
 }
 

@@ -1,4 +1,4 @@
-//! `NCCL_PROTO` from the environment to the kernels, by the ways of `examples/perf`, which checks every value.
+//! `NCCL_PROTO` from the environment to the kernels, by modes of `examples/perf`, which checks every value.
 
 mod common;
 

@@ -13,6 +13,8 @@ mod rules;
 mod rust;
 #[path = "tidy/selftest.rs"]
 mod selftest;
+#[path = "tidy/text.rs"]
+mod text;
 #[path = "tidy/tree.rs"]
 mod tree;
 
@@ -57,7 +59,8 @@ const UNSAFE_ALLOWED: [&str; 13] = [
     "src/launch/",
     // Handles are addresses in an arena that is never freed; the arena alone dereferences them.
     "src/comm/arena.rs",
-    // softcuda: its C boundary (driver API, runtime API, NVML, the handshake; calls out and to the system) and its memory.
+    // softcuda: its C boundary (driver API, runtime API, NVML, the handshake; calls out and to the system) and its
+    // memory.
     "softcuda/src/abi/",
     "softcuda/src/callout.rs",
     "softcuda/src/os.rs",
@@ -102,7 +105,8 @@ const PURE_FORBIDS: [&str; 21] = [
     "crate::params",
 ];
 
-/// What would write to a socket with SIGPIPE, or start a thread that takes the program's signals: there is one function for each.
+/// What would write to a socket with SIGPIPE, or start a thread that takes the program's signals: there is one function
+/// for each.
 const BY_HAND: [Purity; 3] = [
     Purity { path: "src/bootstrap/", except: &[], forbidden: &["std::io::Write", "io::Write", "std::net::TcpStream"] },
     Purity { path: "src/", except: &["src/sys/signals.rs"], forbidden: &STARTS_THREADS },
@@ -119,8 +123,8 @@ const MAX_FUNCTION: usize = 70;
 const SHORT_FUNCTION: usize = 30;
 /// Most fields of a struct. One that C lays out (`repr(C)`) has what its interface says.
 const MAX_FIELDS: usize = 16;
-/// Structs that have more, with their number of fields. The list may only shrink: an entry is the exact number, and goes
-/// when the struct has no more than the others.
+/// Structs that have more, with their number of fields. The list may only shrink: an entry is the exact number, and
+/// goes when the struct has no more than the others.
 const MANY_FIELDS: [Exception; 3] = [
     Exception { file: "src/bootstrap/protocol/member/mod.rs", name: "Member", fields: 21 },
     Exception { file: "src/comm/mod.rs", name: "Comm", fields: 30 },
@@ -136,6 +140,25 @@ const PRODUCT: [&str; 3] = ["src", "softcuda", "kernels"];
 /// Everything that is written by hand; the rules about files hold here.
 const EVERYTHING: [&str; 9] =
     ["src", "softcuda", "kernels", "include", "tests", "examples", "benches", "scripts", ".ci"];
+
+/// Everything that people read; the rules about lines of text hold here.
+const READ: [&str; 13] = [
+    "src",
+    "softcuda",
+    "kernels",
+    "include",
+    "tests",
+    "examples",
+    "benches",
+    "scripts",
+    ".ci",
+    "docs",
+    "build.rs",
+    "README.md",
+    "ARCHITECTURE.md",
+];
+/// Where lines may still be longer, and may still cite documents that readers do not have. The list may only shrink.
+const NOT_YET: [&str; 3] = ["src/", "README.md", "ARCHITECTURE.md"];
 
 #[test]
 fn imports_point_downwards() {
@@ -223,6 +246,18 @@ fn no_file_is_too_long() {
 }
 
 #[test]
+fn no_line_is_too_long() {
+    rules::report(read_files().iter().filter(|file| file.is_prose()).flat_map(text::long_lines).collect());
+}
+
+#[test]
+fn nothing_outside_of_the_repository_is_cited() {
+    // The rule itself and its tests have the names.
+    let files = read_files().into_iter().filter(|file| !file.path.starts_with("tests/tidy/"));
+    rules::report(files.flat_map(|file| text::citations(&file)).collect());
+}
+
+#[test]
 fn nothing_unfinished_is_left_in() {
     let sources = tree::rust_sources(&["src", "softcuda"]);
     rules::report(sources.iter().flat_map(rules::leftovers).collect());
@@ -233,6 +268,13 @@ fn no_path_of_one_machine() {
     let mut roots = EVERYTHING.to_vec();
     roots.extend(["README.md", "ARCHITECTURE.md", "Cargo.toml", "build.rs"]);
     rules::report(tree::files(&roots).iter().flat_map(rules::machine_paths).collect());
+}
+
+/// The files that the rules about lines of text hold for.
+fn read_files() -> Vec<tree::File> {
+    let mut files = tree::files(&READ);
+    files.retain(|file| !NOT_YET.iter().any(|path| file.path.starts_with(path)));
+    files
 }
 
 /// The functions of Rust and C++ files below some folders.

@@ -1,5 +1,5 @@
-//! What a communicator costs: descriptors, threads, memory of host and device of each rank, before and after its first small
-//! AllReduce; and how long creation takes.
+//! What a communicator costs: descriptors, threads, memory of host and device of each rank, before and after its first
+//! small AllReduce; and how long creation takes.
 //!
 //! ```text
 //! cargo run --release --example costs                  # 2, 4 and 8 ranks; creation of 2 to 64

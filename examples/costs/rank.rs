@@ -1,14 +1,13 @@
 //! A rank: makes communicators, and prints what they cost it.
 
-use std::ffi::c_int;
 use std::fs;
 use std::time::Instant;
 
-use crate::common::census::{Census, rss_kib};
 use crate::common::cuda::Cuda;
 use crate::common::launch::Place;
-use crate::common::nccl::{Comm, Nccl, UniqueId, open, symbol};
+use crate::common::nccl::{Comm, Nccl, UniqueId};
 use crate::common::oracle::{DataType, RedOp};
+use crate::common::resources::{Resources, rss_kib};
 
 /// Communicators that are measured together.
 pub const AT_ONCE: usize = 4;
@@ -31,19 +30,16 @@ const COUNT: usize = 256;
 struct Libraries {
     nccl: Nccl,
     cuda: Cuda,
-    memory: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
 }
 
 /// What the process holds, in the order of [`COLUMNS`].
 fn holdings(libraries: &Libraries) -> [f64; 6] {
-    let census = Census::now();
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the pointers are to live integers.
-    assert_eq!(unsafe { (libraries.memory)(&mut free, &mut total) }, 0);
+    let resources = Resources::now();
+    let (free, total) = libraries.cuda.memory().expect("the numbers");
     let (mapped, used) = shared_memory();
     [
-        census.fds.values().sum::<usize>() as f64,
-        census.threads.values().sum::<usize>() as f64,
+        resources.fds.values().sum::<usize>() as f64,
+        resources.threads.values().sum::<usize>() as f64,
         mapped,
         used,
         (total - free) as f64 / 1024.0,
@@ -51,8 +47,8 @@ fn holdings(libraries: &Libraries) -> [f64; 6] {
     ]
 }
 
-/// KiB of host memory that the library has mapped and shares with others: their size, of which each rank reserves its part,
-/// and this process's part of the pages that somebody has touched.
+/// KiB of host memory that the library has mapped and shares with others: their size, of which each rank reserves its
+/// part, and this process's part of the pages that somebody has touched.
 fn shared_memory() -> (f64, f64) {
     let (mut ours, mut mapped, mut used) = (false, 0.0, 0.0);
     let number = |rest: &str| rest.split_whitespace().next().and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
@@ -86,10 +82,7 @@ fn init(me: &Place, nccl: &Nccl, name: &str) -> Comm {
 /// The work of this process.
 pub fn run(me: &Place) {
     let cuda = Cuda::load("libcuda.so.1").expect("libcuda");
-    let driver = open("libcuda.so.1").expect("libcuda");
-    // SAFETY: the type is the prototype of cuda.h.
-    let memory = unsafe { symbol(driver, "cuMemGetInfo_v2") }.expect("libcuda has the function");
-    let libraries = Libraries { nccl: Nccl::load("libnccl.so.2").expect("libnccl"), cuda, memory };
+    let libraries = Libraries { nccl: Nccl::load("libnccl.so.2").expect("libnccl"), cuda };
     cuda.use_device(me.rank).expect("a device");
     // What processes and devices have once, whatever the number of communicators: kernels above all.
     let first = init(me, &libraries.nccl, "first");

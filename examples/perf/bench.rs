@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::args::{Args, Mode, Step};
 use crate::flags;
-use crate::fleet::Fleet;
 use crate::machine::Device;
 use crate::orders::{Case, Order, Reply};
+use crate::processes::Workers;
 use crate::subject::Subject;
 use crate::table::{self, Row, Timing};
 
@@ -68,8 +68,8 @@ fn collectives(args: &Args, device: &Device) -> Result<bool, String> {
     say(args, &settings(args));
     let flags_before = flags::exchange_ns();
     let start = Instant::now();
-    let (mut fleet, ready) = Fleet::start(args, device)?;
-    let inits = fleet.init()?;
+    let (mut workers, ready) = Workers::start(args, device)?;
+    let inits = workers.init()?;
     let from_spawn = start.elapsed().as_secs_f64();
     let from_call = inits.into_iter().fold(0.0, f64::max);
     introduce(args, &ready);
@@ -80,10 +80,10 @@ fn collectives(args: &Args, device: &Device) -> Result<bool, String> {
         "version": version(&ready), "init_s": {"from_call": from_call, "from_spawn": from_spawn},
     });
     let wrong = match args.mode {
-        Mode::Calls(calls) => many_calls(args, &mut fleet, calls, &mut report)?,
-        _ => sweep(args, &mut fleet, &mut report)?,
+        Mode::Calls(calls) => many_calls(args, &mut workers, calls, &mut report)?,
+        _ => sweep(args, &mut workers, &mut report)?,
     };
-    fleet.quit()?;
+    workers.quit()?;
     let flags_after = flags::exchange_ns();
     say(args, &format!("# flag exchange afterwards           : {}", flags::show(flags_after)));
     report["flag_exchange_ns"] = json!({"before": flags_before, "after": flags_after});
@@ -143,11 +143,11 @@ fn introduce(args: &Args, ready: &[Reply]) {
 }
 
 /// The table. Returns how many elements were wrong.
-fn sweep(args: &Args, fleet: &mut Fleet, report: &mut Value) -> Result<usize, String> {
+fn sweep(args: &Args, workers: &mut Workers, report: &mut Value) -> Result<usize, String> {
     let sizes = args.sizes();
     let named = args.subjects.len() > 1;
     let largest = sizes.last().copied().unwrap_or(0);
-    fleet.all(&Order::Allocate(usize::try_from(largest).map_err(|error| error.to_string())?))?;
+    workers.all(&Order::Allocate(usize::try_from(largest).map_err(|error| error.to_string())?))?;
     say(args, &format!("#\n{}", table::header(named)));
     let progress = Progress::new();
     let mut rows = Vec::new();
@@ -159,7 +159,7 @@ fn sweep(args: &Args, fleet: &mut Fleet, report: &mut Value) -> Result<usize, St
             case.dtype().name(),
             case.op().name()
         ));
-        let row = measure(args, fleet, case, rows.len())?;
+        let row = measure(args, workers, case, rows.len())?;
         progress.show("");
         say(args, &row.line(named));
         rows.push(row);
@@ -197,10 +197,10 @@ fn case(args: &Args, subject: Subject, bytes: usize, (dtype, op): (usize, usize)
     Case { count: subject.count(bytes, case.dtype().size(), args.nranks), ..case }
 }
 
-fn measure(args: &Args, fleet: &mut Fleet, case: Case, round: usize) -> Result<Row, String> {
-    let out_of_place = time(args, fleet, case, 2 * round)?;
+fn measure(args: &Args, workers: &mut Workers, case: Case, round: usize) -> Result<Row, String> {
+    let out_of_place = time(args, workers, case, 2 * round)?;
     let in_place = match case.subject.has_in_place() {
-        true => Some(time(args, fleet, Case { in_place: true, ..case }, 2 * round + 1)?),
+        true => Some(time(args, workers, Case { in_place: true, ..case }, 2 * round + 1)?),
         false => None,
     };
     Ok(Row { case, nranks: args.nranks, out_of_place, in_place })
@@ -210,14 +210,14 @@ fn timed(args: &Args, case: Case, calls: u64) -> Order {
     Order::Run { case, calls, blocking: args.blocking }
 }
 
-fn time(args: &Args, fleet: &mut Fleet, case: Case, round: usize) -> Result<Timing, String> {
+fn time(args: &Args, workers: &mut Workers, case: Case, round: usize) -> Result<Timing, String> {
     let warmup = args.warmup.max(1);
-    let warm = fleet.times(&timed(args, case, warmup))?;
+    let warm = workers.times(&timed(args, case, warmup))?;
     let mut slowest = warm.into_iter().fold(1e-9, f64::max) / warmup as f64;
     let mut seconds = 0.0;
     for _ in 0..TRIES {
         let calls = args.iterations.unwrap_or_else(|| (FILL / slowest).clamp(CALLS.0, CALLS.1) as u64);
-        let times = fleet.times(&timed(args, case, calls))?;
+        let times = workers.times(&timed(args, case, calls))?;
         seconds = table::over_ranks(args, &times) / calls as f64;
         slowest = times.into_iter().fold(1e-9, f64::max) / calls as f64;
         // The untimed calls can be far slower than the rest; then there were too few timed ones.
@@ -225,15 +225,15 @@ fn time(args: &Args, fleet: &mut Fleet, case: Case, round: usize) -> Result<Timi
             break;
         }
     }
-    let wrong = if args.check { Some(check(fleet, case, round)?) } else { None };
+    let wrong = if args.check { Some(check(workers, case, round)?) } else { None };
     Ok(Timing { seconds, wrong })
 }
 
 /// How many elements were wrong; the first of them is told on stderr.
-fn check(fleet: &mut Fleet, case: Case, round: usize) -> Result<usize, String> {
+fn check(workers: &mut Workers, case: Case, round: usize) -> Result<usize, String> {
     let mut total = 0;
     let mut example = None;
-    for reply in fleet.all(&Order::Check(case, round))? {
+    for reply in workers.all(&Order::Check(case, round))? {
         if let Reply::Wrong(wrong, first) = reply {
             total += wrong;
             example = example.or(first);
@@ -246,14 +246,14 @@ fn check(fleet: &mut Fleet, case: Case, round: usize) -> Result<usize, String> {
 }
 
 /// Many calls of the smallest size with one wait at the end. Returns how many elements were wrong.
-fn many_calls(args: &Args, fleet: &mut Fleet, calls: u64, report: &mut Value) -> Result<usize, String> {
+fn many_calls(args: &Args, workers: &mut Workers, calls: u64, report: &mut Value) -> Result<usize, String> {
     let bytes = usize::try_from(args.min_bytes).map_err(|error| error.to_string())?;
     let case = case(args, args.subjects[0], bytes.max(1), (args.dtypes[0] as usize, args.ops[0] as usize));
     let bytes = case.count * case.dtype().size() * case.subject.blocks(args.nranks);
-    fleet.all(&Order::Allocate(bytes))?;
-    fleet.all(&timed(args, case, args.warmup))?;
-    let seconds = table::over_ranks(&Args { average: 3, ..args.clone() }, &fleet.times(&timed(args, case, calls))?);
-    let wrong = if args.check { check(fleet, case, 0)? } else { 0 };
+    workers.all(&Order::Allocate(bytes))?;
+    workers.all(&timed(args, case, args.warmup))?;
+    let seconds = table::over_ranks(&Args { average: 3, ..args.clone() }, &workers.times(&timed(args, case, calls))?);
+    let wrong = if args.check { check(workers, case, 0)? } else { 0 };
     say(
         args,
         &format!(
@@ -277,10 +277,10 @@ fn init(args: &Args, device: &Device) -> Result<bool, String> {
     for round in 1..=args.rounds {
         progress.show(&format!("round {round} of {}", args.rounds));
         let start = Instant::now();
-        let (mut fleet, _) = Fleet::start(args, device)?;
-        let slowest = fleet.init()?.into_iter().fold(0.0, f64::max);
+        let (mut workers, _) = Workers::start(args, device)?;
+        let slowest = workers.init()?.into_iter().fold(0.0, f64::max);
         let from_spawn = start.elapsed().as_secs_f64();
-        fleet.quit()?;
+        workers.quit()?;
         progress.show("");
         say(args, &format!("{round:>9} {:>7} {from_spawn:>16.3} {slowest:>15.3}", args.nranks));
         rounds.push((from_spawn, slowest));

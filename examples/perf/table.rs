@@ -47,7 +47,8 @@ impl Row {
         json!({
             "collective": self.case.subject.word(), "size": self.bytes(), "count": self.case.count,
             "type": self.case.dtype().name(), "redop": self.redop(), "root": self.root(),
-            "out_of_place": self.json_of(self.out_of_place), "in_place": self.in_place.map(|timing| self.json_of(timing)),
+            "out_of_place": self.json_of(self.out_of_place),
+            "in_place": self.in_place.map(|timing| self.json_of(timing)),
         })
     }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tries `cargo cinstall` (cargo-c on PATH; scripts/install-cargo-c.sh gets it) into a folder of its own: the files, their
-# names, and a program that is built by pkg-config and finds the library there.
+# Tries `cargo cinstall` (cargo-c on PATH; scripts/install-cargo-c.sh gets it) into a folder of its own: the files,
+# their names, and a program that is built by pkg-config and finds the library there.
 #
 #   scripts/package/check-cargo-c.sh     PROFILE: where softcuda/ is, target/release
 set -euo pipefail
@@ -23,7 +23,7 @@ scripts/check-library.sh "$prefix/lib/libnccl.so.2.32.3"
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 [ "$(pkg-config --modversion nccl)" = 2.32.3 ]
-c++ -Isoftcuda/include tests/by_hand/devices.cc -o "$work/program" $(pkg-config --cflags --libs nccl) \
+c++ -Isoftcuda/include tests/c_programs/devices.cc -o "$work/program" $(pkg-config --cflags --libs nccl) \
   -L"$profile/softcuda" -l:libcudart.so.13 -Wl,-rpath-link,"$profile/softcuda"
 said=$(LD_LIBRARY_PATH=$profile/softcuda:$prefix/lib NCCL_DEBUG=VERSION "$work/program")
 echo "$said"

@@ -23,14 +23,18 @@ root=$work/root
 lib=$root/usr/lib/x86_64-linux-gnu
 old=$work/old
 mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates" "$old/DEBIAN" "$old/usr/lib/x86_64-linux-gnu"
-stands_for() { printf 'Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: nobody <nobody@localhost>\nDescription: stand-in\n' "$1" "$2"; }
+stands_for() {
+  printf '%s\n' "Package: $1" "Version: $2" 'Architecture: amd64' 'Maintainer: nobody <nobody@localhost>' \
+    'Description: stand-in'
+}
 { stands_for libc6 2.36; echo "Status: install ok installed"; } > "$root/var/lib/dpkg/status"
 : > "$root/var/lib/dpkg/info/libc6.list"
 stands_for libnccl2 2.20.0 > "$old/DEBIAN/control"
 echo nothing > "$old/usr/lib/x86_64-linux-gnu/libnccl.so.2"
 dpkg-deb --root-owner-group --build "$old" "$work/old.deb" >/dev/null
 for package in "$work/old.deb" "$out"/oxccl_*_amd64.deb; do
-  dpkg --root="$root" --force-not-root --force-script-chrootless --log=/dev/null -i "$package" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+  dpkg --root="$root" --force-not-root --force-script-chrootless --log=/dev/null -i "$package" \
+    >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 done
 [ "$(dpkg --root="$root" -l | awk '/^ii/ { printf "%s ", $2 }')" = "libc6 oxccl " ]
 [ "$(readlink "$lib/libnccl.so.2")" = "libnccl.so.2.32.3" ] && [ "$(readlink "$lib/libnccl.so")" = "libnccl.so.2" ]
@@ -44,7 +48,7 @@ if command -v pkg-config >/dev/null; then
 else
   flags="-I$prefix/include -L$prefix/lib -lnccl"
 fi
-c++ -Isoftcuda/include tests/by_hand/devices.cc -o "$work/program" $flags -L"$profile/softcuda" -l:libcudart.so.13 \
+c++ -Isoftcuda/include tests/c_programs/devices.cc -o "$work/program" $flags -L"$profile/softcuda" -l:libcudart.so.13 \
   -Wl,-rpath-link,"$profile/softcuda"
 runs "$prefix/lib"
 runs "$lib"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * What softcuda's libcuda.so.1 has and no GPU driver has: loading kernels that are host code, and what is asked of them.
+ * What softcuda's libcuda.so.1 has and no GPU driver has: loading kernels that are host code, and what is asked of
+ * them.
  *
  * A program looks for softcudaModuleLoadImage with dlsym. Where it is there, the program hands over an image, a table
  * of its kernels compiled for the host, in place of a fat binary, and goes on as on a GPU: cuModuleGetFunction,
@@ -56,15 +57,15 @@ typedef struct softcudaImage {
  * CUDA_ERROR_INVALID_CONTEXT without a current context. */
 CUresult softcudaModuleLoadImage(CUmodule *module, const softcudaImage *image);
 
-/* 1 if the environment has SOFTCUDA_NO_WAKE=1, else 0; no cuInit is needed. A store of a GPU wakes no thread that sleeps
- * on the word. An image that waits with futexes of its own should then neither wake anybody nor rely on being woken, so
- * that a program which counts on wake-ups is found out before it meets a GPU. softcuda itself never sleeps on a word that
- * kernels or other processes store to; it looks again and again, at intervals of up to 500 us. */
+/* 1 if the environment has SOFTCUDA_NO_WAKE=1, else 0; no cuInit is needed. A store of a GPU wakes no thread that
+ * sleeps on the word. An image that waits with futexes of its own should then neither wake anybody nor rely on being
+ * woken, so that a program which counts on wake-ups is found out before it meets a GPU. softcuda itself never sleeps on
+ * a word that kernels or other processes store to; it looks again and again, at intervals of up to 500 us. */
 int softcudaNoWake(void);
 
 /* The device is lost from now on, in this process: every call that has to do with its contexts fails with this code (a
- * CUresult, CUDA_ERROR_LAUNCH_FAILED as a rule), and nothing more is done on it; see the README. Kernels that run are not
- * stopped, but nobody waits for them. CUDA_ERROR_NOT_PERMITTED unless SOFTCUDA_FAULT has `lose@call` in it. */
+ * CUresult, CUDA_ERROR_LAUNCH_FAILED as a rule), and nothing more is done on it; see the README. Kernels that run are
+ * not stopped, but nobody waits for them. CUDA_ERROR_NOT_PERMITTED unless SOFTCUDA_FAULT has `lose@call` in it. */
 CUresult softcudaLoseDevice(CUdevice device, int code);
 
 #ifdef __cplusplus

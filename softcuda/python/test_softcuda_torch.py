@@ -52,7 +52,13 @@ class Operators(Case):
 
     def test_several_results(self):
         a = numbers(6, 9)
-        for function in (torch.sort, lambda x: torch.topk(x, 3), lambda x: x.max(1), torch.unique, lambda x: torch.linalg.svd(x)):
+        for function in (
+            torch.sort,
+            lambda x: torch.topk(x, 3),
+            lambda x: x.max(1),
+            torch.unique,
+            lambda x: torch.linalg.svd(x),
+        ):
             self.agree(function, a)
 
     def test_linear_algebra(self):
@@ -189,8 +195,8 @@ class Gradients(Case):
         def grads(device):
             torch.manual_seed(3)
             net = torch.nn.Sequential(
-                torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.GELU(), torch.nn.Flatten(), torch.nn.LayerNorm(144),
-                torch.nn.Linear(144, 3),
+                torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.GELU(), torch.nn.Flatten(),
+                torch.nn.LayerNorm(144), torch.nn.Linear(144, 3),
             ).to(device)  # fmt: skip
             x = numbers(5, 1, 8, 8).to(device).requires_grad_()
             F.cross_entropy(net(x), torch.tensor([0, 1, 2, 1, 0]).to(device)).backward()
@@ -220,7 +226,9 @@ class Gradients(Case):
                     layer = kind(4, 6, num_layers=2, bias=bias).to(device)
                     x = numbers(5, 3, 4).to(device).requires_grad_()
                     out, state = layer(x)
-                    (out.square().sum() + sum(s.sum() for s in (state if isinstance(state, tuple) else [state]))).backward()
+                    (
+                        out.square().sum() + sum(s.sum() for s in (state if isinstance(state, tuple) else [state]))
+                    ).backward()
                     return [out, x.grad] + [p.grad for p in layer.parameters()]
 
                 for got, want in zip(run(DEVICE), run("cpu")):
@@ -271,7 +279,9 @@ class Randomness(Case):
         for _ in range(2):
             torch.manual_seed(5)
             torch.cuda.manual_seed(6)
-            draws.append([torch.randn(4, device=DEVICE), torch.rand(4, device=DEVICE), F.dropout(torch.ones(64, device=DEVICE))])
+            draws.append(
+                [torch.randn(4, device=DEVICE), torch.rand(4, device=DEVICE), F.dropout(torch.ones(64, device=DEVICE))]
+            )
         for one, other in zip(*draws):
             self.same(one, other.cpu())
         torch.cuda.manual_seed(7)
@@ -341,13 +351,21 @@ class Refusals(Case):
             else:
                 raise AssertionError("PyTorch's own kernels are back, and cannot run")
         """
-        subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=os.path.dirname(os.path.abspath(__file__)), timeout=120)
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            check=True,
+            cwd=os.path.dirname(os.path.abspath(__file__)),
+            timeout=120,
+        )
 
     def test_program_as_it_is(self):
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "program.py")
             with open(program, "w") as file:
-                file.write("import sys, torch\nprint(__name__, sys.argv[1:], (torch.ones(2, device='cuda') + 1).sum().item())\n")
+                file.write(
+                    "import sys, torch\n"
+                    "print(__name__, sys.argv[1:], (torch.ones(2, device='cuda') + 1).sum().item())\n"
+                )
             here = os.path.dirname(os.path.abspath(__file__))
             command = [sys.executable, "-m", "softcuda_torch", program, "a"]
             output = subprocess.run(command, check=True, cwd=here, timeout=120, capture_output=True, text=True).stdout

@@ -75,8 +75,8 @@ impl Driver {
         busy
     }
 
-    /// The end: nothing more is done, and pinned memory is out of reach. Where a kernel runs that does not end, it stays,
-    /// or that would be a crash.
+    /// The end: nothing more is done, and pinned memory is out of reach. Where a kernel runs that does not end, it
+    /// stays, or that would be a crash.
     fn shut_down(&self) {
         for device in &self.devices {
             self.take_away(device, CudaError::DEINITIALIZED.0);

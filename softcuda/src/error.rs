@@ -101,7 +101,8 @@ codes! {
     MPS_RPC_FAILURE = 806, c"the remote procedural call between the MPS server and the MPS client failed";
     MPS_SERVER_NOT_READY = 807, c"MPS server is not ready to accept new MPS client requests";
     MPS_MAX_CLIENTS_REACHED = 808, c"the hardware resources required to create MPS client have been exhausted";
-    MPS_MAX_CONNECTIONS_REACHED = 809, c"the hardware resources required to support device connections have been exhausted";
+    MPS_MAX_CONNECTIONS_REACHED = 809,
+        c"the hardware resources required to support device connections have been exhausted";
     MPS_CLIENT_TERMINATED = 810, c"the MPS client has been terminated by the server";
     CDP_NOT_SUPPORTED = 811, c"the program uses CUDA dynamic parallelism, which is not supported";
     CDP_VERSION_MISMATCH = 812, c"unsupported version of CUDA dynamic parallelism";

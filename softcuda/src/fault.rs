@@ -1,5 +1,6 @@
-//! `SOFTCUDA_FAULT=NAME:k[:code][,…]`: the k-th use of an entry point in this process fails. `loseD@NAME:k[:code]`: with
-//! that use, device D is lost; `loseD@Nms[:code]`: N milliseconds after `cuInit`; `lose@call`: the program does it itself.
+//! `SOFTCUDA_FAULT=NAME:k[:code][,…]`: the k-th use of an entry point in this process fails. `loseD@NAME:k[:code]`:
+//! with that use, device D is lost; `loseD@Nms[:code]`: N milliseconds after `cuInit`; `lose@call`: the program does it
+//! itself.
 //!
 //! One place serves every entry point: the boundary asks [`due`] with the type of its body, a closure of the function
 //! whose name the client knows. (Names of types are made for diagnostics, as this is; `tests/fault.rs` tries every

@@ -99,7 +99,8 @@ pub fn say(text: &str) {
     set_mask(&before);
 }
 
-/// A new descriptor, moved where it is 0, 1 or 2: the client has closed that one, and what is written to it is not for us.
+/// A new descriptor, moved where it is 0, 1 or 2: the client has closed that one, and what is written to it is not for
+/// us.
 pub fn off_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > 2 {
         return Ok(fd);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use support::Headers;
 
-/// As in DESIGN.md: long enough that work which is not waited for is not done.
+/// Long enough that work which is not waited for is not done.
 const DELAY_US: &str = "2000";
 
 /// Compiles a program of tests/c, or `None` if NVIDIA's headers are wanted and absent.

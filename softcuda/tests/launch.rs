@@ -39,10 +39,10 @@ fn all_threads_of_a_block_run_at_once() {
 #[test]
 fn no_more_blocks_than_multiprocessors() {
     in_child("no_more_blocks_than_multiprocessors", &[("SOFTCUDA_SMS", "2")], |api| {
-        let (crowd, memory) = (api.function(api.module(), "crowd"), api.memory(12));
+        let (count_running, memory) = (api.function(api.module(), "count_running"), api.memory(12));
         for _ in 0..3 {
-            ok(api.try_run(crowd, api.stream(1), (6, 1), &[memory]));
-            ok(api.try_run(crowd, api.stream(1), (1, 1), &[memory]));
+            ok(api.try_run(count_running, api.stream(1), (6, 1), &[memory]));
+            ok(api.try_run(count_running, api.stream(1), (1, 1), &[memory]));
         }
         let [now, most, all] = words(api, memory);
         assert_eq!((now, all), (0, 21));
@@ -57,11 +57,12 @@ fn no_more_blocks_than_multiprocessors() {
 fn bad_launches_are_refused() {
     in_child("bad_launches_are_refused", &[], |api| {
         let module = api.module();
-        let (crowd, add, memory) = (api.function(module, "crowd"), api.function(module, "add"), api.memory(12));
+        let (count_running, add, memory) =
+            (api.function(module, "count_running"), api.function(module, "add"), api.memory(12));
         let bad = |function, shape| api.try_run(function, 0, shape, &[memory, 1]);
-        assert_eq!(bad(crowd, (0, 1)), INVALID_VALUE);
-        assert_eq!(bad(crowd, (1, 0)), INVALID_VALUE);
-        assert_eq!(bad(crowd, (1, 65)), INVALID_VALUE);
+        assert_eq!(bad(count_running, (0, 1)), INVALID_VALUE);
+        assert_eq!(bad(count_running, (1, 0)), INVALID_VALUE);
+        assert_eq!(bad(count_running, (1, 65)), INVALID_VALUE);
         assert_eq!(bad(add, (1, 2)), INVALID_VALUE);
         assert_eq!(bad(memory, (1, 1)), INVALID_HANDLE);
         assert_eq!(api.try_run(add, 0xdead_0000, (1, 1), &[memory, 1]), INVALID_HANDLE);
@@ -71,7 +72,7 @@ fn bad_launches_are_refused() {
             (api.launch)(api.function(module, "nothing"), 1, 1, 1, 1, 1, 1, 1 << 20, 0, ptr::null(), ptr::null());
         assert_eq!(much, INVALID_VALUE);
         let mut most = 0;
-        ok((api.function_attribute)(&mut most, 0, crowd));
+        ok((api.function_attribute)(&mut most, 0, count_running));
         assert_eq!(most, 64);
         // A function of one device's context is none of another's.
         api.use_device(1);

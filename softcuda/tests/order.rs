@@ -290,14 +290,14 @@ fn events_tell_times() {
     in_children("events_tell_times", |api| {
         let (stream, start, end, plain) =
             (api.stream(NON_BLOCKING), api.event(0), api.event(0), api.event(DISABLE_TIMING));
-        let crowd = api.function(api.module(), "crowd");
+        let count_running = api.function(api.module(), "count_running");
         let words = api.memory(12);
         let mut milliseconds = -1.0;
         // Never recorded: complete, but there is no time to tell.
         ok((api.event_query)(start));
         assert_eq!((api.event_elapsed)(&mut milliseconds, start, end), 400);
         ok((api.event_record)(start, stream));
-        api.run(crowd, stream, &[words]);
+        api.run(count_running, stream, &[words]);
         ok((api.event_record)(end, stream));
         ok((api.event_synchronize)(end));
         ok((api.event_elapsed)(&mut milliseconds, start, end));

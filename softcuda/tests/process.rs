@@ -283,7 +283,7 @@ fn exit_with_work_left() {
 
 fn use_everything(api: &Api) {
     let module = api.module();
-    let (crowd, nothing) = (api.function(module, "crowd"), api.function(module, "nothing"));
+    let (count_running, nothing) = (api.function(module, "count_running"), api.function(module, "nothing"));
     let (streams, events) = ([api.stream(0), api.stream(1)], [api.event(0), api.event(INTERPROCESS)]);
     let memory = api.memory(3 << 20);
     let words = AtomicU32::new(0);
@@ -292,7 +292,7 @@ fn use_everything(api: &Api) {
     ok((api.host_register)(ptr::from_ref(&words).cast_mut().cast(), 4, 0));
     ok((api.alloc_async)(&mut pooled, 100, streams[1]));
     for stream in streams {
-        ok(api.try_run(crowd, stream, (3, 2), &[memory]));
+        ok(api.try_run(count_running, stream, (3, 2), &[memory]));
         api.run(nothing, stream, &[]);
         for event in events {
             ok((api.event_record)(event, stream));

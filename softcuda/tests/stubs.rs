@@ -20,7 +20,8 @@ fn stubs(folder: &str, list: &str) -> (PathBuf, Output) {
 
 #[test]
 fn libraries_with_versions_and_without() {
-    let list = "# for a test\nlibcupti_stub.so.13 libcupti_stub.so.13 cuptiFinalize cuptiSubscribe\n\nlibplain_stub.so.9 - plainOne\n";
+    let list = "# for a test\nlibcupti_stub.so.13 libcupti_stub.so.13 cuptiFinalize cuptiSubscribe\n\n\
+        libplain_stub.so.9 - plainOne\n";
     let (directory, done) = stubs("stubs-good", list);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let mut files: Vec<_> = fs::read_dir(&directory).expect("made").map(|f| f.expect("readable").file_name()).collect();

@@ -1,5 +1,5 @@
-//! Transports by memory that both ends reach: P2P and SHM. They differ in how that memory is made and mapped; where the parts
-//! of links lie in it is the same (`layout`): counters and slots with whoever reads them.
+//! Transports by memory that both ends reach: P2P and SHM. They differ in how that memory is made and mapped; where the
+//! parts of links lie in it is the same (`layout`): counters and slots with whoever reads them.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -136,8 +136,8 @@ impl<S: Sharing> Transport for ByMemory<S> {
         Ok((made.segment, encode(&made.offer)))
     }
 
-    /// Device memory is mapped; of host memory, which the flight recorder of the host shows can be passed on, only whether
-    /// the device takes it is of interest.
+    /// Device memory is mapped; of host memory, which the flight recorder of the host shows can be passed on, only
+    /// whether the device takes it is of interest.
     fn probe_peer(
         &self,
         context: &Arc<Context>,
@@ -172,8 +172,8 @@ impl<S: Sharing> SharedEnd<S> {
         lay_out(peer, &self.site.connectivity.links(peer, self.site.group, S::ID))
     }
 
-    /// Makes this rank's memory usable for kernels; its address. Taken out meanwhile: the driver may take its time, and the
-    /// event loop must not wait for it.
+    /// Makes this rank's memory usable for kernels; its address. Taken out meanwhile: the driver may take its time, and
+    /// the event loop must not wait for it.
     fn register_own(&self) -> Result<u64, Error> {
         let none = || Error::Internal("links are connected before they are made".to_string());
         let mut own = self.own.lock().take().ok_or_else(none)?;

@@ -1,18 +1,18 @@
 //! How two ranks are connected: transports.
 //!
-//! A *link* carries data from one rank to another: slots, a `posted` counter that says how many are filled, and a `consumed`
-//! counter that says how many are empty again. A kernel at either end knows no more than where its slots and counters are
-//! ([`LinkAddresses`]). Where that is, and how what one end writes comes to the other, is the transport's affair: memory
-//! that both ends reach (P2P, SHM), or memory at each end and a *mover* between them (networks).
+//! A *link* carries data from one rank to another: slots, a `posted` counter that says how many are filled, and a
+//! `consumed` counter that says how many are empty again. A kernel at either end knows no more than where its slots and
+//! counters are ([`LinkAddresses`]). Where that is, and how what one end writes comes to the other, is the transport's
+//! affair: memory that both ends reach (P2P, SHM), or memory at each end and a *mover* between them (networks).
 //!
-//! Links are connected when a call first needs them, group by group ([`ConnectionGroup`]). For each transport that a rank
-//! uses in a group it has an [`Endpoint`]: it makes its own end, tells each peer how to connect with it ([`ConnectInfo`],
-//! which nobody but the transport reads), takes in what the peers say, and then gives the addresses. Who tells whom when is
-//! [`Links`]' business (`handshake`), by messages between event loops. When a communicator is made, ranks only try
-//! ([`probe()`]) whether the transports that they have chosen work.
+//! Links are connected when a call first needs them, group by group ([`ConnectionGroup`]). For each transport that a
+//! rank uses in a group it has an [`Endpoint`]: it makes its own end, tells each peer how to connect with it
+//! ([`ConnectInfo`], which nobody but the transport reads), takes in what the peers say, and then gives the addresses.
+//! Who tells whom when is [`Links`]' business (`handshake`), by messages between event loops. When a communicator is
+//! made, ranks only try ([`probe()`]) whether the transports that they have chosen work.
 //!
-//! A new transport is a file here that implements [`Transport`] and [`Endpoint`], a number in [`TransportId`] and a line in
-//! [`TRANSPORTS`].
+//! A new transport is a file here that implements [`Transport`] and [`Endpoint`], a number in [`TransportId`] and a
+//! line in [`TRANSPORTS`].
 
 mod facts;
 mod handshake;
@@ -150,8 +150,8 @@ pub trait Transport: Sync {
 
 /// This rank's end of the links of a connection group by one transport. Dropping it frees what is this rank's.
 pub trait Endpoint: Send + Sync {
-    /// Makes this rank's end, once. `quiet` says that nothing runs on the device, and nothing is launched meanwhile: the
-    /// driver will not wait for anything. Gives the bytes of memory that it takes.
+    /// Makes this rank's end, once. `quiet` says that nothing runs on the device, and nothing is launched meanwhile:
+    /// the driver will not wait for anything. Gives the bytes of memory that it takes.
     ///
     /// # Errors
     /// What the driver or the system gives when it has no memory.

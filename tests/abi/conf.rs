@@ -1,4 +1,4 @@
-//! Configuration files (spec §8.1).
+//! Configuration files: where they are looked for, what a line says, and what the environment overrides.
 
 use crate::log::{program, say};
 use crate::tool::{Folder, stderr, stdout};

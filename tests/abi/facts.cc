@@ -11,9 +11,11 @@
 template <class T> void pass() {
   if (std::is_void<T>::value) printf("void");
   else if (std::is_pointer<T>::value) printf("ptr");
-  else if (std::is_enum<T>::value) printf("i%d", (int)sizeof(typename std::conditional<std::is_void<T>::value, int, T>::type) * 8);
+  else if (std::is_enum<T>::value)
+    printf("i%d", (int)sizeof(typename std::conditional<std::is_void<T>::value, int, T>::type) * 8);
   else if (std::is_integral<T>::value)
-    printf("%c%d", std::is_signed<T>::value ? 'i' : 'u', (int)sizeof(typename std::conditional<std::is_void<T>::value, int, T>::type) * 8);
+    printf("%c%d", std::is_signed<T>::value ? 'i' : 'u',
+           (int)sizeof(typename std::conditional<std::is_void<T>::value, int, T>::type) * 8);
   else printf("struct%d", (int)sizeof(typename std::conditional<std::is_void<T>::value, int, T>::type));
 }
 

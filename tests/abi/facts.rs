@@ -90,7 +90,8 @@ fn the_structs_of_the_boundary_have_the_layout_of_c() {
     same! {
         UniqueId = "ncclUniqueId" { internal = "internal" }
         Config = "ncclConfig_t" {
-            size = "size", magic = "magic", version = "version", blocking = "blocking", cga_cluster_size = "cgaClusterSize",
+            size = "size", magic = "magic", version = "version", blocking = "blocking",
+            cga_cluster_size = "cgaClusterSize",
             min_ctas = "minCTAs", max_ctas = "maxCTAs", net_name = "netName", split_share = "splitShare",
             traffic_class = "trafficClass", comm_name = "commName", collnet_enable = "collnetEnable",
             cta_policy = "CTAPolicy", shrink_share = "shrinkShare", nvls_ctas = "nvlsCTAs",
@@ -101,20 +102,26 @@ fn the_structs_of_the_boundary_have_the_layout_of_c() {
             nvls_host_mode = "nvlsHostMode"
         }
         CollConfig = "ncclCollConfig_t" {
-            size = "size", magic = "magic", version = "version", ext = "ext", min_ctas = "minCTAs", max_ctas = "maxCTAs",
-            nvls_ctas = "nvlsCTAs", cga_cluster_size = "cgaClusterSize", alg_selection = "algSelection",
-            force_alg_selection = "forceAlgSelection", cta_policy = "CTAPolicy", user_profiler_tag = "userProfilerTag",
+            size = "size", magic = "magic", version = "version", ext = "ext", min_ctas = "minCTAs",
+            max_ctas = "maxCTAs", nvls_ctas = "nvlsCTAs", cga_cluster_size = "cgaClusterSize",
+            alg_selection = "algSelection", force_alg_selection = "forceAlgSelection", cta_policy = "CTAPolicy",
+            user_profiler_tag = "userProfilerTag",
             launch_completion_event = "launchCompletionEvent"
         }
-        SimInfo = "ncclSimInfo_t" { size = "size", magic = "magic", version = "version", estimated_time = "estimatedTime" }
-        WaitSignalDesc = "ncclWaitSignalDesc_t" { op_count = "opCnt", peer = "peer", signal = "sigIdx", context = "ctx" }
+        SimInfo = "ncclSimInfo_t" {
+            size = "size", magic = "magic", version = "version", estimated_time = "estimatedTime"
+        }
+        WaitSignalDesc = "ncclWaitSignalDesc_t" {
+            op_count = "opCnt", peer = "peer", signal = "sigIdx", context = "ctx"
+        }
         EncryptionConfig = "ncclEncryptionConfig_t" { size = "size", magic = "magic", mode = "mode", psk = "psk" }
         Team = "ncclTeam_t" { nranks = "nRanks", rank = "rank", stride = "stride" }
         LsaBarrierHandle = "ncclLsaBarrierHandle_t" { buffer = "bufHandle", barriers = "nBarriers" }
         GinBarrierHandle = "ncclGinBarrierHandle_t" { signal0 = "signal0" }
         LlA2aHandle = "ncclLLA2AHandle_t" { buffer = "bufHandle", slots = "nSlots" }
         ResourceRequirements = "ncclDevResourceRequirements_t" {
-            next = "next", buffer_size = "bufferSize", buffer_align = "bufferAlign", out_buffer_handle = "outBufferHandle",
+            next = "next", buffer_size = "bufferSize", buffer_align = "bufferAlign",
+            out_buffer_handle = "outBufferHandle",
             gin_signal_count = "ginSignalCount", gin_counter_count = "ginCounterCount",
             out_gin_signal_start = "outGinSignalStart", out_gin_counter_start = "outGinCounterStart"
         }
@@ -124,7 +131,8 @@ fn the_structs_of_the_boundary_have_the_layout_of_c() {
             lsa_teams = "nLsaTeams", host_rma_support = "hostRmaSupport", railed_gin_type = "railedGinType",
             comm_hash = "commHash", gin_min_stride = "ginMinStride", gin_connection_type = "ginConnectionType",
             gin_support = "ginSupport", dev_comm_runtime_version_size = "devCommRuntimeVersionSize",
-            cft_support = "cftSupport", cft_multicast_support = "cftMulticastSupport", cft_counted_support = "cftCountedSupport"
+            cft_support = "cftSupport", cft_multicast_support = "cftMulticastSupport",
+            cft_counted_support = "cftCountedSupport"
         }
     }
     assert_eq!(facts["ncclDevComm_t"], 248);

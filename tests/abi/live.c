@@ -28,7 +28,8 @@ static void check(const char *call, long expected, long found, const char *text)
   const char *last = ncclGetLastError(NULL);
   bool told = text == NULL || strstr(last, text) != NULL;
   if (expected == found && told) return;
-  printf("%s: expected %ld%s%s, found %ld (last error: %s)\n", call, expected, told ? "" : " and ", told ? "" : text, found, last);
+  printf("%s: expected %ld%s%s, found %ld (last error: %s)\n", call, expected, told ? "" : " and ", told ? "" : text,
+         found, last);
   failures++;
 }
 
@@ -158,7 +159,8 @@ static void collectives(ncclComm_t comm) {
   CODE(0, ncclAllReduce(NULL, NULL, 0, ncclFloat, ncclSum, comm, NULL));
   TELL(4, "AllReduce : invalid type 12", ncclAllReduce(data, data, 0, ncclNumTypes, ncclSum, comm, NULL));
   TELL(4, "AllReduce : invalid type -1", ncclAllReduce(data, data, 4, (ncclDataType_t)-1, (ncclRedOp_t)-1, comm, NULL));
-  TELL(4, "AllReduce : invalid reduction operation -1", ncclAllReduce(data, data, 0, ncclFloat, (ncclRedOp_t)-1, comm, NULL));
+  TELL(4, "AllReduce : invalid reduction operation -1",
+       ncclAllReduce(data, data, 0, ncclFloat, (ncclRedOp_t)-1, comm, NULL));
   TELL(4, "AllReduce : reduction operation 5 unknown to this communicator",
        ncclAllReduce(data, data, 4, ncclFloat, ncclNumOps, comm, NULL));
   TELL(4, "Reduce : invalid root 1 (root should be in the 0..1 range)",
@@ -244,7 +246,7 @@ static void operators(ncclComm_t comm, void *data) {
   TELL(4, "NCCL builtin", ncclRedOpDestroy(ncclAvg, comm));
 }
 
-static void kin(ncclComm_t comm) {
+static void derived(ncclComm_t comm) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclComm_t child = comm;
   ncclUniqueId id;
@@ -389,7 +391,7 @@ int main(void) {
   one_sided(comm);
   memory(comm);
   operators(comm, data);
-  kin(comm);
+  derived(comm);
   simulation();
   device_api(comm);
   end(comm);

@@ -1,4 +1,4 @@
-//! What the library writes, and where: levels, layouts, NCCL_DEBUG_FILE, broken pipes (spec §9).
+//! What the library writes, and where: levels, layouts, NCCL_DEBUG_FILE, broken pipes.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -316,7 +316,7 @@ fn the_dump_has_the_published_variables() {
     assert_eq!(stdout(&run).matches("    Accepted value: ").count(), 10);
 }
 
-/// The version line, unchanged: plain at VERSION and WARN, once a process; an INFO line at INFO (spec §9.1). VERSION and
+/// The version line, unchanged: plain at VERSION and WARN, once a process; an INFO line at INFO. VERSION and
 /// INFO also say which file it is.
 #[test]
 fn the_first_communicator_says_the_version() {

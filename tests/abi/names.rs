@@ -54,7 +54,7 @@ fn the_names_are_nvidias() {
         for (name, (_, address)) in
             found.iter().filter(|(name, _)| name.starts_with("nccl") && *name != "ncclResetDebugInitInternal")
         {
-            assert_eq!(found[&format!("p{name}")].1, *address, "{name} and its twin are one function");
+            assert_eq!(found[&format!("p{name}")].1, *address, "{name} and its plain form are one function");
         }
     }
 }
@@ -72,8 +72,8 @@ fn the_library_needs_no_cuda_and_no_cpp_runtime() {
     assert_eq!(dynamic(&bytes, elf::DT_SONAME), ["libnccl.so.2"]);
     let needed = dynamic(&bytes, elf::DT_NEEDED);
     let allowed = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"];
-    let stranger = needed.iter().find(|n| !allowed.contains(&n.as_str()) && !n.starts_with("ld-linux"));
-    assert_eq!(stranger, None, "of {needed:?}");
+    let unexpected = needed.iter().find(|n| !allowed.contains(&n.as_str()) && !n.starts_with("ld-linux"));
+    assert_eq!(unexpected, None, "of {needed:?}");
 }
 
 #[test]

@@ -2,21 +2,16 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use crate::common::abi::{Comm, Config, UniqueId};
+use crate::common::communicators::Communicators;
 use crate::common::cuda::{Context, Cuda, Stream};
 use crate::common::launch::Place;
-use crate::common::nccl::{Comm, Nccl, UniqueId, open, symbol};
+use crate::common::nccl::{Nccl, open, symbol};
 
 /// `CUstream` values with a meaning: NULL, legacy, per thread.
 pub const NULL_STREAM: Stream = Stream(std::ptr::null_mut());
 pub const LEGACY: Stream = Stream(std::ptr::without_provenance_mut(1));
 pub const PER_THREAD: Stream = Stream(std::ptr::without_provenance_mut(2));
-
-/// `ncclResult_t`.
-pub const SUCCESS: i32 = 0;
-pub const INVALID_ARGUMENT: i32 = 4;
-pub const INVALID_USAGE: i32 = 5;
-pub const REMOTE_ERROR: i32 = 6;
-pub const IN_PROGRESS: i32 = 7;
 
 /// A `CUevent`.
 #[derive(Clone, Copy)]
@@ -28,9 +23,7 @@ pub struct Event(*mut c_void);
 pub struct Api {
     pub nccl: Nccl,
     pub cuda: Cuda,
-    init_config: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *const c_void) -> c_int,
-    cu_device: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    user_rank: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
+    comms: Communicators,
     copy_async: unsafe extern "C" fn(u64, u64, usize, Stream) -> c_int,
     fill_async: unsafe extern "C" fn(u64, u8, usize, Stream) -> c_int,
     stream_create: unsafe extern "C" fn(*mut Stream, c_uint) -> c_int,
@@ -48,16 +41,14 @@ pub struct Api {
 impl Api {
     /// Loads the libraries of this build.
     pub fn load() -> Api {
-        let (nccl, cuda) = (open("libnccl.so.2").expect("libnccl"), open("libcuda.so.1").expect("libcuda"));
+        let cuda = open("libcuda.so.1").expect("libcuda");
         let missing = "a function of the library";
-        // SAFETY: the types of the fields are the prototypes of nccl.h and cuda.h.
+        // SAFETY: the types of the fields are the prototypes of cuda.h.
         unsafe {
             Api {
                 nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
                 cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
-                init_config: symbol(nccl, "ncclCommInitRankConfig").expect(missing),
-                cu_device: symbol(nccl, "ncclCommCuDevice").expect(missing),
-                user_rank: symbol(nccl, "ncclCommUserRank").expect(missing),
+                comms: Communicators::load(),
                 copy_async: symbol(cuda, "cuMemcpyDtoDAsync_v2").expect(missing),
                 fill_async: symbol(cuda, "cuMemsetD8Async").expect(missing),
                 stream_create: symbol(cuda, "cuStreamCreate").expect(missing),
@@ -74,27 +65,21 @@ impl Api {
         }
     }
 
-    /// `ncclCommInitRankConfig` with the bytes of a configuration; the result code as it is.
-    pub fn init_config(
-        &self,
-        comm: &mut Comm,
-        (nranks, rank): (usize, usize),
-        id: UniqueId,
-        config: Option<&[u64]>,
-    ) -> i32 {
-        let config = config.map_or(std::ptr::null(), |config| config.as_ptr().cast());
-        // SAFETY: the handle lives until the call is over (a polled one is written at once); a configuration
-        // begins with its size.
-        unsafe { (self.init_config)(comm, nranks as c_int, id, rank as c_int, config) }
+    /// `ncclCommInitRankConfig`; the result code as it is.
+    pub fn init_config(&self, comm: &mut Comm, place: (usize, usize), id: UniqueId, config: Option<&Config>) -> i32 {
+        // SAFETY: the handle lives until the call is over (without blocking it is written at once).
+        unsafe { self.comms.init_config(comm, place, id, config.map_or(std::ptr::null(), std::ptr::from_ref)) }
+    }
+
+    /// The same with the words of a configuration, of which the first is its size.
+    pub fn init_words(&self, comm: &mut Comm, place: (usize, usize), id: UniqueId, config: &[u64]) -> i32 {
+        // SAFETY: as above; a configuration begins with its size.
+        unsafe { self.comms.init_config(comm, place, id, config.as_ptr().cast()) }
     }
 
     /// The device and the rank of a communicator.
     pub fn place_of(&self, comm: Comm) -> (i32, i32) {
-        let (mut device, mut rank) = (-1, -1);
-        // SAFETY: the pointers are to live integers.
-        let codes = unsafe { ((self.cu_device)(comm, &mut device), (self.user_rank)(comm, &mut rank)) };
-        assert_eq!(codes, (0, 0));
-        (device, rank)
+        (self.comms.cu_device(comm).expect("a device"), self.comms.user_rank(comm).expect("a rank"))
     }
 
     /// The current context of this thread.
@@ -159,7 +144,7 @@ impl Api {
         assert_eq!(unsafe { (self.host_func)(stream, function, std::ptr::null_mut()) }, 0);
     }
 
-    /// The process way to meet: rank 0 publishes an id under a name that is used once.
+    /// How processes meet: rank 0 publishes an id under a name that is used once.
     pub fn meet(&self, me: &Place, name: &str) -> UniqueId {
         if me.rank == 0 {
             me.publish(name, &self.nccl.unique_id().expect("an id").0);

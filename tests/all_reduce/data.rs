@@ -5,7 +5,8 @@ use std::env;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::bind::{Api, IN_PROGRESS, SUCCESS};
+use crate::bind::Api;
+use crate::common::abi::{IN_PROGRESS, SUCCESS};
 use crate::common::cuda::Stream;
 use crate::common::launch::Place;
 use crate::common::nccl::{Comm, Failure};
@@ -23,7 +24,7 @@ pub fn long() -> bool {
 }
 
 /// The random numbers of a test: every rank draws the same.
-pub fn dice(of: &str) -> SmallRng {
+pub fn seeded_rng(of: &str) -> SmallRng {
     let seed = env::var("OXCCL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1u64);
     let mixed = of.bytes().fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     println!("seed {seed} ({of})");
@@ -50,7 +51,7 @@ impl Case {
     }
 
     /// A call that is random but for type and operator.
-    pub fn random(dice: &mut SmallRng, dtype: DataType, op: RedOp) -> Case {
+    pub fn random(rng: &mut SmallRng, dtype: DataType, op: RedOp) -> Case {
         let slot = SLOT / dtype.size();
         let counts = [
             0,
@@ -61,29 +62,29 @@ impl Case {
             64,
             1000,
             1023,
-            4096 + dice.random_range(0..64usize),
+            4096 + rng.random_range(0..64usize),
             slot - 1,
             slot,
             slot + 1,
             3 * slot + 7,
         ];
         // Large ones take their time: a few are enough.
-        let limit = if dice.random_range(0..8u32) == 0 { counts.len() } else { 9 };
-        let offset = |dice: &mut SmallRng| dice.random_range(0..64 / dtype.size());
+        let limit = if rng.random_range(0..8u32) == 0 { counts.len() } else { 9 };
+        let offset = |rng: &mut SmallRng| rng.random_range(0..64 / dtype.size());
         Case {
             dtype,
             op,
-            count: counts[dice.random_range(0..limit)],
-            in_place: dice.random(),
-            offset: (offset(dice), offset(dice)),
-            phase: dice.random_range(0..PERIOD),
+            count: counts[rng.random_range(0..limit)],
+            in_place: rng.random(),
+            offset: (offset(rng), offset(rng)),
+            phase: rng.random_range(0..PERIOD),
         }
     }
 
     /// Calls of all types and operators, `rounds` of each.
-    pub fn of_all(dice: &mut SmallRng, rounds: usize) -> Vec<Case> {
+    pub fn of_all(rng: &mut SmallRng, rounds: usize) -> Vec<Case> {
         let pairs = DataType::all().flat_map(|dtype| RedOp::ALL.map(|op| (dtype, op)));
-        pairs.flat_map(|pair| [pair].repeat(rounds)).map(|(dtype, op)| Case::random(dice, dtype, op)).collect()
+        pairs.flat_map(|pair| [pair].repeat(rounds)).map(|(dtype, op)| Case::random(rng, dtype, op)).collect()
     }
 
     fn bytes(&self, bits: impl Fn(usize) -> u64) -> Vec<u8> {

@@ -1,13 +1,14 @@
-//! Groups: many calls, nesting, errors (spec §4).
+//! Groups: many calls, nesting, errors.
 
 use rand::seq::SliceRandom;
 
-use crate::bind::{Api, INVALID_ARGUMENT, INVALID_USAGE};
-use crate::common::census::Census;
+use crate::bind::Api;
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::launch::{self, Job};
 use crate::common::nccl::Comm;
 use crate::common::oracle::{DataType, RedOp};
-use crate::data::{Buffers, Case, Member, dice, long};
+use crate::common::resources::Resources;
+use crate::data::{Buffers, Case, Member, long, seeded_rng};
 
 /// Makes all calls in one group, `nested` levels deep, then checks them.
 fn run_grouped(member: &Member, cases: &[Case], nested: usize) {
@@ -34,9 +35,9 @@ fn run_grouped(member: &Member, cases: &[Case], nested: usize) {
 fn many_calls_in_a_group() {
     if let Some(me) = launch::child() {
         let member = Member::of_process(&Api::load(), &me);
-        let mut dice = dice("groups");
-        let mut cases = Case::of_all(&mut dice, 1);
-        cases.shuffle(&mut dice);
+        let mut rng = seeded_rng("groups");
+        let mut cases = Case::of_all(&mut rng, 1);
+        cases.shuffle(&mut rng);
         run_grouped(&member, &cases, 1);
         run_grouped(&member, &cases[..16], 3);
         let alike: Vec<Case> =
@@ -78,7 +79,7 @@ fn several_communicators_in_a_group() {
 }
 
 /// An error in a group is returned by its end, nothing of the group is carried out, and the next group
-/// is a clean one (spec §4.2).
+/// is a clean one.
 #[test]
 fn an_error_drops_the_group() {
     if let Some(me) = launch::child() {
@@ -155,7 +156,7 @@ fn dropped_creations_leave_nothing() {
             assert_eq!(comms, [Comm::NULL; 2]);
         };
         failing();
-        let before = Census::now();
+        let before = Resources::now();
         (0..20).for_each(|_| failing());
         before.assert_same();
         return;

@@ -7,7 +7,7 @@ use crate::bind::{Api, LEGACY, NULL_STREAM, PER_THREAD};
 use crate::common::cuda::Stream;
 use crate::common::launch::{self, Job};
 use crate::common::oracle::{DataType, RedOp};
-use crate::data::{Case, Member, dice};
+use crate::data::{Case, Member, seeded_rng};
 
 /// Elements of a buffer here, and its bytes as unsigned 32-bit integers.
 const COUNT: usize = 3001;
@@ -225,7 +225,7 @@ fn a_group_joins_its_streams() {
 fn results_are_right_when_everything_takes_its_time() {
     if let Some(me) = launch::child() {
         let member = Member::of_process(&Api::load(), &me);
-        member.run(&Case::of_all(&mut dice("slow"), 1)[..25]);
+        member.run(&Case::of_all(&mut seeded_rng("slow"), 1)[..25]);
         return member.end();
     }
     delayed("streams::results_are_right_when_everything_takes_its_time", 3);

@@ -1,14 +1,14 @@
-//! The ways that memory is shared, chosen by variables, and told in the log; slots and channels.
+//! How memory is shared, chosen by variables, and told in the log; slots and channels.
 
 use crate::bind::Api;
 use crate::common::launch::{self, Job, Outcome, Place};
 use crate::common::oracle::{DataType, RedOp};
-use crate::data::{Case, Member, dice, long};
-use crate::ways::as_threads;
+use crate::data::{Case, Member, long, seeded_rng};
+use crate::rank_placement::as_threads;
 
 /// Calls of all types, and some that are large.
 fn cases(of: &str) -> Vec<Case> {
-    let all = Case::of_all(&mut dice(of), 1);
+    let all = Case::of_all(&mut seeded_rng(of), 1);
     let large =
         [Case::plain(DataType::Float32, RedOp::Sum, 300_001), Case::plain(DataType::Uint8, RedOp::Max, 1 << 20)];
     let step = if long() { 1 } else { 3 };

@@ -1,11 +1,11 @@
-//! Values at the edges (spec §5.3), written down by hand: overflow, NaN, infinities, what an average of
+//! Values at the edges, written down by hand: overflow, NaN, infinities, what an average of
 //! integers is. And the sizes at which calls are cut.
 
 use crate::bind::Api;
 use crate::common::launch::{self, Job};
 use crate::common::oracle::DataType::{self, *};
 use crate::common::oracle::RedOp::{self, *};
-use crate::data::{Case, Member, SLOT, dice, long};
+use crate::data::{Case, Member, SLOT, long, seeded_rng};
 
 use rand::RngExt;
 
@@ -94,7 +94,7 @@ fn is_nan(dtype: DataType, bits: u64) -> bool {
     }
 }
 
-/// Runs one row on `count` equal elements: vectors and what is left over of them take different ways.
+/// Runs one row on `count` equal elements: vectors and what is left over of them take different paths.
 fn run_row(member: &Member, row: Row, count: usize) {
     let (dtype, op, first, second, wanted) = row;
     let (api, size) = (&member.api, dtype.size());
@@ -140,7 +140,7 @@ fn edges_of_the_types() {
 fn sizes_and_offsets() {
     if let Some(me) = launch::child() {
         let member = Member::of_process(&Api::load(), &me);
-        let mut dice = dice("sizes");
+        let mut rng = seeded_rng("sizes");
         let mut turn = 0;
         let mut cases = Vec::new();
         for dtype in DataType::all() {
@@ -153,7 +153,7 @@ fn sizes_and_offsets() {
             let large = if long() { &large[..] } else { &large[turn % 7..][..1] };
             for count in small.into_iter().chain(large.iter().copied()) {
                 let offset = (turn % line, (turn * 5) % line);
-                let op = RedOp::ALL[dice.random_range(0..5usize)];
+                let op = RedOp::ALL[rng.random_range(0..5usize)];
                 cases.push(Case { in_place: turn % 3 == 0, offset, ..Case::plain(dtype, op, count) });
                 turn += 1;
             }

@@ -1,28 +1,21 @@
 //! Kernels that do without wake-ups, as on a GPU (`SOFTCUDA_NO_WAKE=1`), and kernels that do not.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::bind::Api;
+use crate::common::c_program::Program;
 use crate::common::launch::{self, Job, Place};
-use crate::common::{need, root};
-use crate::data::{Case, Member, dice};
+use crate::data::{Case, Member, seeded_rng};
 
 /// How late the late rank is: much longer than its peers yield before they sleep, on a machine with nothing else to do.
 const LATE: Duration = Duration::from_millis(30);
 
 /// A library that counts the kernels' futex calls.
-fn counter() -> Option<PathBuf> {
-    let compiler = need::tool("cc")?;
-    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("futex_calls-{}.so", std::process::id()));
-    let status = Command::new(compiler)
-        .args(["-D_GNU_SOURCE", "-Wall", "-Werror", "-shared", "-fPIC", "-O1", "-o"])
-        .args([&library, &root().join("tests/all_reduce/futex_calls.c")])
-        .arg("-ldl")
-        .status();
-    assert!(status.expect("a compiler").success());
-    Some(library)
+fn counter() -> Option<Program> {
+    Program::build_by("cc", "tests/all_reduce/futex_calls.c", |compilation| {
+        compilation.shared().args(["-D_GNU_SOURCE", "-ldl"])
+    })
 }
 
 /// The futex calls that this process's kernels have made so far.
@@ -39,7 +32,7 @@ fn futex_calls() -> u64 {
 /// sleep on a futex, however long the yields before take.
 fn calls_with_late_ranks(me: &Place, wait_until_asleep: bool) {
     let member = Member::of_process(&Api::load(), me);
-    let cases = Case::of_all(&mut dice("wake-ups"), 1);
+    let cases = Case::of_all(&mut seeded_rng("wake-ups"), 1);
     for (number, case) in cases.iter().step_by(7).enumerate() {
         if number % me.nranks == me.rank {
             std::thread::sleep(LATE);
@@ -79,8 +72,7 @@ fn kernels_do_without_when_asked() {
         return;
     }
     let Some(library) = counter() else { return };
-    job(&library).env("SOFTCUDA_NO_WAKE", "0").run().assert_ok();
-    job(&library).env("SOFTCUDA_NO_WAKE", "1").run().assert_ok();
-    job(&library).env("SOFTCUDA_NO_WAKE", "1").env("NCCL_P2P_DISABLE", "1").run().assert_ok();
-    let _ = std::fs::remove_file(library);
+    job(library.path()).env("SOFTCUDA_NO_WAKE", "0").run().assert_ok();
+    job(library.path()).env("SOFTCUDA_NO_WAKE", "1").run().assert_ok();
+    job(library.path()).env("SOFTCUDA_NO_WAKE", "1").env("NCCL_P2P_DISABLE", "1").run().assert_ok();
 }

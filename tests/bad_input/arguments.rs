@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 
+use crate::common::abi::{self, Comm, Config, INVALID_ARGUMENT, INVALID_USAGE, SUCCESS, UNHANDLED_CUDA_ERROR};
 use crate::common::launch::{self, Job};
 use crate::common::nccl::UniqueId;
 use crate::common::oracle::DataType;
-use crate::library::{ARGUMENT, Bench, CUDA, Config, FLOAT64, INT32, Lib, SUCCESS, SUM, USAGE};
+use crate::library::{Bench, FLOAT64, INT32, Lib, SUM, pointer};
 use crate::rank::{DEADLINE, settled, warm_up};
 
 /// Runs a body in a process of its own, with a communicator of two ranks that are threads of it; afterwards
@@ -48,19 +49,21 @@ fn unknown_types_operators_and_roots() {
         for count in [0, 8] {
             for dt in [-1, 12, 13, 99, c_int::MAX, c_int::MIN] {
                 lib.all_reduce(buffers, count, (dt, SUM), comm, 0)
-                    .is(ARGUMENT, &["AllReduce", "type", &dt.to_string()]);
+                    .is(INVALID_ARGUMENT, &["AllReduce", "type", &dt.to_string()]);
             }
             for op in [-1, 5, 6, 99, c_int::MAX, c_int::MIN] {
                 lib.all_reduce(buffers, count, (INT32, op), comm, 0)
-                    .is(ARGUMENT, &["AllReduce", "operation", &op.to_string()]);
+                    .is(INVALID_ARGUMENT, &["AllReduce", "operation", &op.to_string()]);
             }
         }
-        type Broadcast = unsafe extern "C" fn(u64, u64, usize, c_int, c_int, usize, usize) -> c_int;
-        let broadcast: Broadcast = lib.get("ncclBroadcast");
+        let broadcast: abi::MovingOf = lib.get("ncclBroadcast");
         for root in [-1, 2, c_int::MAX, c_int::MIN] {
             // SAFETY: the buffers are memory of the device.
-            let code = unsafe { broadcast(bench.send, bench.recv, 8, INT32, root, comm, 0) };
-            lib.answer(code).is(ARGUMENT, &["Broadcast", "root", &root.to_string()]);
+            let code = unsafe {
+                let (send, recv) = (pointer(bench.send), pointer(bench.recv));
+                broadcast(send, recv, 8, INT32, root, Comm::from_number(comm), pointer(0))
+            };
+            lib.answer(code).is(INVALID_ARGUMENT, &["Broadcast", "root", &root.to_string()]);
         }
     });
 }
@@ -86,17 +89,19 @@ fn buffers_that_cannot_be() {
         let (send, recv) = (bench.send, bench.recv);
         for dt in DataType::all() {
             let how = (dt as i32, SUM);
-            lib.all_reduce((0, recv), 8, how, comm, 0).is(ARGUMENT, &["AllReduce", "sendbuff", "not a valid pointer"]);
-            lib.all_reduce((send, 0), 8, how, comm, 0).is(ARGUMENT, &["AllReduce", "recvbuff", "not a valid pointer"]);
-            lib.all_reduce((send, recv), usize::MAX, how, comm, 0).is(ARGUMENT, &["address space"]);
+            lib.all_reduce((0, recv), 8, how, comm, 0)
+                .is(INVALID_ARGUMENT, &["AllReduce", "sendbuff", "not a valid pointer"]);
+            lib.all_reduce((send, 0), 8, how, comm, 0)
+                .is(INVALID_ARGUMENT, &["AllReduce", "recvbuff", "not a valid pointer"]);
+            lib.all_reduce((send, recv), usize::MAX, how, comm, 0).is(INVALID_ARGUMENT, &["address space"]);
             for off in 1..dt.size() as u64 {
-                lib.all_reduce((send + off, recv), 8, how, comm, 0).is(ARGUMENT, &["sendbuff", "aligned"]);
-                lib.all_reduce((send, recv + off), 8, how, comm, 0).is(ARGUMENT, &["recvbuff", "aligned"]);
+                lib.all_reduce((send + off, recv), 8, how, comm, 0).is(INVALID_ARGUMENT, &["sendbuff", "aligned"]);
+                lib.all_reduce((send, recv + off), 8, how, comm, 0).is(INVALID_ARGUMENT, &["recvbuff", "aligned"]);
             }
         }
         // The end of the address space, by bytes and by elements.
-        lib.all_reduce((send, recv), usize::MAX / 8, (FLOAT64, SUM), comm, 0).is(ARGUMENT, &["address space"]);
-        lib.all_reduce((u64::MAX - 7, recv), 8, (FLOAT64, SUM), comm, 0).is(ARGUMENT, &["address space"]);
+        lib.all_reduce((send, recv), usize::MAX / 8, (FLOAT64, SUM), comm, 0).is(INVALID_ARGUMENT, &["address space"]);
+        lib.all_reduce((u64::MAX - 7, recv), 8, (FLOAT64, SUM), comm, 0).is(INVALID_ARGUMENT, &["address space"]);
     });
 }
 
@@ -106,7 +111,7 @@ fn streams_that_are_none() {
         let on_heap = [0u64; 32];
         for stream in [0xdead_0000, on_heap.as_ptr() as usize, usize::MAX] {
             let answer = lib.all_reduce((bench.send, bench.recv), 8, (INT32, SUM), comm, stream);
-            answer.is(CUDA, &["Cuda failure"]);
+            answer.is(UNHANDLED_CUDA_ERROR, &["Cuda failure"]);
         }
     });
 }
@@ -128,11 +133,11 @@ fn an_error_drops_its_group() {
             lib.group_start();
             // Alone this would wait for the other rank; it must not be launched.
             lib.all_reduce(buffers, 8, (INT32, SUM), comm, 0).ok();
-            assert_eq!(call(), ARGUMENT);
+            assert_eq!(call(), INVALID_ARGUMENT);
             lib.all_reduce(buffers, 8, (INT32, SUM), comm, 0).ok();
             lib.group_end().ok();
-            assert_eq!(lib.group_end().code, ARGUMENT);
-            lib.group_end().is(USAGE, &["not in a group call"]);
+            assert_eq!(lib.group_end().code, INVALID_ARGUMENT);
+            lib.group_end().is(INVALID_USAGE, &["not in a group call"]);
         }
         bench.cuda.wait(bench.stream).expect("an idle stream");
         use_up(lib, id);
@@ -144,13 +149,13 @@ fn a_dropped_creation_leaves_nothing() {
     with_pair("arguments::a_dropped_creation_leaves_nothing", |lib, _, _| {
         let before = settled();
         for _ in 0..20 {
-            let (mut comm, id) = (usize::MAX, lib.id());
+            let (mut comm, id) = (Comm::from_number(usize::MAX), lib.id());
             lib.group_start();
             // SAFETY: the handle outlives the group.
             unsafe { lib.init_in_group(&mut comm, 1, id, 0) }.ok();
-            assert_eq!(lib.init(1, id, 5).0.code, ARGUMENT);
-            assert_eq!(lib.group_end().code, ARGUMENT);
-            assert_eq!(comm, 0, "NULL, not a handle that nobody can use");
+            assert_eq!(lib.init(1, id, 5).0.code, INVALID_ARGUMENT);
+            assert_eq!(lib.group_end().code, INVALID_ARGUMENT);
+            assert_eq!(comm, Comm::NULL, "not a handle that nobody can use");
             use_up(lib, id);
         }
         before.assert_same();
@@ -160,24 +165,28 @@ fn a_dropped_creation_leaves_nothing() {
 #[test]
 fn nowhere_to_write_to() {
     with_pair("arguments::nowhere_to_write_to", |lib, _, comm| {
-        type Out = unsafe extern "C" fn(usize) -> c_int;
-        for name in ["ncclGetVersion", "ncclGetUniqueId"] {
-            // SAFETY: NULL is what is tested.
-            assert_eq!(unsafe { lib.get::<Out>(name)(0) }, ARGUMENT, "{name}");
-        }
-        type OutOf = unsafe extern "C" fn(usize, usize) -> c_int;
+        // SAFETY: NULL is what is tested.
+        let codes = unsafe {
+            [
+                lib.get::<abi::GetVersion>("ncclGetVersion")(std::ptr::null_mut()),
+                lib.get::<abi::GetUniqueId>("ncclGetUniqueId")(std::ptr::null_mut()),
+            ]
+        };
+        assert_eq!(codes, [INVALID_ARGUMENT; 2]);
         for name in ["ncclCommCount", "ncclCommCuDevice", "ncclCommUserRank", "ncclCommGetAsyncError"] {
             // SAFETY: as above.
-            lib.answer(unsafe { lib.get::<OutOf>(name)(comm, 0) }).is(ARGUMENT, &["argument is NULL"]);
+            let code = unsafe { lib.get::<abi::CommQuery>(name)(Comm::from_number(comm), std::ptr::null_mut()) };
+            lib.answer(code).is(INVALID_ARGUMENT, &["argument is NULL"]);
         }
         let id = lib.id();
         // SAFETY: as above.
         let answer = unsafe { lib.init_in_group(std::ptr::null_mut(), 1, id, 0) };
-        answer.is(ARGUMENT, &["newcomm argument is NULL"]);
+        answer.is(INVALID_ARGUMENT, &["newcomm argument is NULL"]);
         use_up(lib, id);
-        let all: unsafe extern "C" fn(usize, c_int, usize) -> c_int = lib.get("ncclCommInitAll");
+        let all: abi::CommInitAll = lib.get("ncclCommInitAll");
         // SAFETY: as above.
-        lib.answer(unsafe { all(0, 1, 0) }).is(ARGUMENT, &["comms argument is NULL"]);
+        lib.answer(unsafe { all(std::ptr::null_mut(), 1, std::ptr::null()) })
+            .is(INVALID_ARGUMENT, &["comms argument is NULL"]);
     });
 }
 
@@ -187,25 +196,25 @@ fn device_lists_that_cannot_be() {
         let there = bench.cuda.device_count().expect("devices") as i32;
         for ndev in [-1, c_int::MIN, 0, there + 1, c_int::MAX] {
             let (answer, _) = lib.init_all(ndev, None);
-            answer.is(ARGUMENT, &["Invalid device count requested", &ndev.to_string()]);
+            answer.is(INVALID_ARGUMENT, &["Invalid device count requested", &ndev.to_string()]);
         }
         for device in [-1, there, c_int::MAX] {
             let (answer, comms) = lib.init_all(2, Some(&[0, device]));
-            answer.is(ARGUMENT, &["Invalid device", &device.to_string()]);
+            answer.is(INVALID_ARGUMENT, &["Invalid device", &device.to_string()]);
             assert_eq!(comms, [0, 0]);
         }
-        lib.init_all(3, Some(&[0, 1, 0])).0.is(USAGE, &["device 0", "NCCL_MULTI_RANK_GPU_ENABLE"]);
+        lib.init_all(3, Some(&[0, 1, 0])).0.is(INVALID_USAGE, &["device 0", "NCCL_MULTI_RANK_GPU_ENABLE"]);
     });
 }
 
 #[test]
 fn configurations_that_cannot_be() {
     with_pair("arguments::configurations_that_cannot_be", |lib, _, _| {
-        let good = Config::new(1);
+        let good = Config::oldest(1);
         let refused = |config, parts: &[&str]| {
             let id = lib.id();
             let (answer, comm) = lib.init_config(1, id, 0, config);
-            answer.is(ARGUMENT, parts);
+            answer.is(INVALID_ARGUMENT, parts);
             assert_eq!(comm, 0);
             // A wrong argument can be mended: the id is still good.
             use_up(lib, id);
@@ -220,7 +229,7 @@ fn configurations_that_cannot_be() {
             refused(Config { size, ..good }, &["ncclConfig_t", &format!("size {size} ")]);
         }
         // An older program's structure is no error; nor is one of a program of the future.
-        let newer = Config { size: size_of::<Config>(), version: 99_999, ..good };
+        let newer = Config { version: 99_999, ..good };
         for config in
             [good, newer, Config { size: 16, ..good }, Config { size: 12, ..good }, Config { version: 0, ..good }]
         {

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::common::abi::{REMOTE_ERROR, SUCCESS, TIMEOUT, UNHANDLED_CUDA_ERROR};
 use crate::common::launch::Running;
 use crate::common::need;
-use crate::library::{CUDA, REMOTE, SUCCESS, TIMEOUT};
 use crate::rank::{DEADLINE, MODE, NRANKS, all_told, answers, ranks};
 
 #[test]
@@ -27,7 +27,7 @@ fn an_abort_ends_the_creation_of_all() {
     let told = answers(&outcome);
     told[1].is(SUCCESS, &[]);
     for rank in [0, 2] {
-        told[rank].is(REMOTE, &["rank 1", "aborted"]);
+        told[rank].is(REMOTE_ERROR, &["rank 1", "aborted"]);
     }
 }
 
@@ -52,7 +52,7 @@ fn survivors(running: Running, victim: usize) {
         }
         assert!(one.status.success(), "rank {rank}:\n{outcome}");
         let line = one.stdout.lines().find_map(|line| line.split_once("ANSWER ")).expect("an answer").1;
-        assert!(line.starts_with(&REMOTE.to_string()), "rank {rank}: {line}");
+        assert!(line.starts_with(&REMOTE_ERROR.to_string()), "rank {rank}: {line}");
         assert!(line.contains(&format!("rank {victim}")), "rank {rank}: {line}");
     }
 }
@@ -103,7 +103,8 @@ fn a_rank_dies_at_any_moment() {
         running.kill(1);
         let until = Instant::now() + Duration::from_secs(20);
         let answered = |running: &Running, rank: usize| running.stdout(rank).contains("ANSWER");
-        // A communicator that was complete may have to wait for the dead rank in its sum: that is no matter of creation.
+        // A communicator that was complete may have to wait for the dead rank in its sum: that is no matter of
+        // creation.
         let over =
             |running: &Running| answered(running, 0) && answered(running, 2) || running.stdout(0).contains("MADE");
         while !over(&running) {
@@ -127,8 +128,8 @@ fn a_rank_without_memory_ends_the_creation_of_all() {
         let told = answers(&outcome);
         for (rank, answer) in told.iter().enumerate() {
             match rank == poor {
-                true => answer.is(CUDA, &["cuMemAlloc", "out of memory"]),
-                false => answer.is(REMOTE, &[&format!("rank {poor}"), "out of memory"]),
+                true => answer.is(UNHANDLED_CUDA_ERROR, &["cuMemAlloc", "out of memory"]),
+                false => answer.is(REMOTE_ERROR, &[&format!("rank {poor}"), "out of memory"]),
             };
         }
     }

@@ -1,8 +1,9 @@
 //! No device, no driver, and devices that ranks share.
 
+use crate::common::abi::{INVALID_USAGE, REMOTE_ERROR, SUCCESS, UNHANDLED_CUDA_ERROR};
 use crate::common::launch::{self, Job};
 use crate::common::profile_dir;
-use crate::library::{Bench, CUDA, Lib, REMOTE, SUCCESS, USAGE};
+use crate::library::{Bench, Lib};
 use crate::rank::{DEADLINE, DEVICE, ID, all_told, answers, from_hex, ranks, say, settled, warm_up};
 
 /// A process without a device: everything that needs none works, the rest says what is missing.
@@ -11,10 +12,10 @@ fn no_device() {
     const NAME: &str = "devices::no_device";
     if launch::child().is_none() {
         let job = || Job::this_test(NAME, 1).deadline(DEADLINE).allow_any_warning();
-        all_told(job().env("CUDA_VISIBLE_DEVICES", ""), CUDA, &["device"]);
-        all_told(job().env("SOFTCUDA_DEVICES", "0"), CUDA, &["device"]);
+        all_told(job().env("CUDA_VISIBLE_DEVICES", ""), UNHANDLED_CUDA_ERROR, &["device"]);
+        all_told(job().env("SOFTCUDA_DEVICES", "0"), UNHANDLED_CUDA_ERROR, &["device"]);
         // The folder of the library alone: no driver is found there.
-        all_told(job().env("LD_LIBRARY_PATH", profile_dir()), CUDA, &["libcuda.so.1"]);
+        all_told(job().env("LD_LIBRARY_PATH", profile_dir()), UNHANDLED_CUDA_ERROR, &["libcuda.so.1"]);
         return;
     }
     let lib = Lib::load();
@@ -23,11 +24,11 @@ fn no_device() {
     for _ in 0..5 {
         let id = lib.id();
         let (answer, comm) = lib.init(1, id, 0);
-        answer.is(CUDA, &[]);
+        answer.is(UNHANDLED_CUDA_ERROR, &[]);
         assert_eq!(comm, usize::MAX, "untouched, as by NCCL: the driver is looked for first");
-        lib.init_all(2, None).0.is(CUDA, &[]);
+        lib.init_all(2, None).0.is(UNHANDLED_CUDA_ERROR, &[]);
         let (answer, comm) = lib.init(2, id, 1);
-        answer.is(CUDA, &[]);
+        answer.is(UNHANDLED_CUDA_ERROR, &[]);
         assert_eq!(comm, usize::MAX);
     }
     say(&lib.init(1, lib.id(), 0).0);
@@ -52,9 +53,9 @@ fn one_rank_without_a_device() {
     let job = Job::this_test(NAME, 3).deadline(DEADLINE).allow_any_warning();
     let outcome = job.env(ID, id).env_of(1, "CUDA_VISIBLE_DEVICES", "").run();
     let told = answers(&outcome);
-    told[1].is(CUDA, &["device"]);
+    told[1].is(UNHANDLED_CUDA_ERROR, &["device"]);
     for rank in [0, 2] {
-        told[rank].is(REMOTE, &["rank 1", "device"]);
+        told[rank].is(REMOTE_ERROR, &["rank 1", "device"]);
     }
 }
 
@@ -62,11 +63,11 @@ fn one_rank_without_a_device() {
 fn two_ranks_on_one_device_are_refused() {
     let told = all_told(
         ranks(2).env(DEVICE, "0"),
-        USAGE,
+        INVALID_USAGE,
         &["Duplicate GPU", "rank 0", "rank 1", "NCCL_MULTI_RANK_GPU_ENABLE"],
     );
     assert_eq!(told.len(), 2);
-    all_told(ranks(4).env_of(3, DEVICE, "1"), USAGE, &["Duplicate GPU", "rank 1", "rank 3"]);
+    all_told(ranks(4).env_of(3, DEVICE, "1"), INVALID_USAGE, &["Duplicate GPU", "rank 1", "rank 3"]);
 }
 
 #[test]

@@ -4,12 +4,13 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::common::abi::{INVALID_USAGE, SUCCESS};
 use crate::common::launch::Running;
 use crate::common::nccl::UniqueId;
-use crate::library::{Lib, SUCCESS, USAGE};
+use crate::library::Lib;
 use crate::rank::{NRANKS, all_told, answers, ranks, with_id};
 
-/// The address in an id, by NVIDIA's layout: 8 random bytes, then a `sockaddr` (spec §2.1, internals A.1).
+/// The address in an id, by NVIDIA's layout: 8 random bytes, then a `sockaddr`.
 fn root_of(id: &UniqueId) -> SocketAddr {
     assert_eq!(u16::from_ne_bytes([id.0[8], id.0[9]]), 2, "an IPv4 address");
     let port = u16::from_be_bytes([id.0[10], id.0[11]]);
@@ -17,7 +18,7 @@ fn root_of(id: &UniqueId) -> SocketAddr {
 }
 
 /// What NVIDIA's library says first: magic, type 1 (bootstrap), then a length and its record, which begins
-/// with rank and rank count (internals A.2, A.7).
+/// with rank and rank count.
 fn nvidia_greeting(id: &UniqueId, rank: i32, nranks: i32) -> Vec<u8> {
     let record = [rank.to_ne_bytes(), nranks.to_ne_bytes(), 0i32.to_ne_bytes(), 1i32.to_ne_bytes()].concat();
     let record = [record, vec![0; 164]].concat();
@@ -48,7 +49,7 @@ fn an_id_of_nvidias_library() {
     id.0[8..10].copy_from_slice(&2u16.to_ne_bytes());
     id.0[10..12].copy_from_slice(&45_678u16.to_be_bytes());
     id.0[12..16].copy_from_slice(&[127, 0, 0, 1]);
-    all_told(with_id(2, &id), USAGE, &["not made by oxccl", "127.0.0.1<45678>", "LD_PRELOAD"]);
+    all_told(with_id(2, &id), INVALID_USAGE, &["not made by oxccl", "127.0.0.1<45678>", "LD_PRELOAD"]);
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn a_rank_that_runs_nvidias_library() {
     let id = Lib::load().id();
     // Before the others come: the root must remember.
     let early = visit(&id, &nvidia_greeting(&id, 2, 3));
-    all_told(with_id(2, &id).env(NRANKS, "3"), USAGE, &["rank 2 of 3", "NVIDIA", "LD_PRELOAD"]);
+    all_told(with_id(2, &id).env(NRANKS, "3"), INVALID_USAGE, &["rank 2 of 3", "NVIDIA", "LD_PRELOAD"]);
     drop(early);
     // While they wait.
     let id = Lib::load().id();
@@ -65,7 +66,7 @@ fn a_rank_that_runs_nvidias_library() {
     std::thread::sleep(Duration::from_millis(100));
     let late = visit(&id, &nvidia_greeting(&id, 0, 3));
     for answer in answers(&running.wait()) {
-        answer.is(USAGE, &["rank 0 of 3", "NVIDIA", "LD_PRELOAD"]);
+        answer.is(INVALID_USAGE, &["rank 0 of 3", "NVIDIA", "LD_PRELOAD"]);
     }
     drop(late);
 }
@@ -77,7 +78,7 @@ fn nvidias_library_that_says_no_more_than_hello() {
     await_ready(&running, 2);
     let _silent = visit(&id, &nvidia_greeting(&id, 2, 3)[..12]);
     for answer in answers(&running.wait()) {
-        answer.is(USAGE, &["a rank at", "NVIDIA"]);
+        answer.is(INVALID_USAGE, &["a rank at", "NVIDIA"]);
     }
 }
 
@@ -102,7 +103,7 @@ fn strangers_do_not_matter() {
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
         // Told nothing, and not kept: the root has ended, and every connection to it.
         let end = stream.read(&mut [0; 64]);
-        assert!(!matches!(end, Ok(1..)), "a stranger was answered");
+        assert!(!matches!(end, Ok(1..)), "an unrelated client was answered");
     }
 }
 

@@ -1,10 +1,8 @@
 //! Handles that are none, and handles of communicators that are gone.
 
-use std::ffi::{c_int, c_void};
-
+use crate::common::abi::{self, Comm, Config, IN_PROGRESS, INVALID_ARGUMENT, SUCCESS, UniqueId};
 use crate::common::launch::{self, Job};
-use crate::common::nccl::UniqueId;
-use crate::library::{ARGUMENT, Answer, Bench, Config, FLOAT64, IN_PROGRESS, Lib, SUCCESS, SUM};
+use crate::library::{Answer, Bench, FLOAT64, Lib, SUM, pointer};
 use crate::rank::{DEADLINE, settled, warm_up};
 
 fn alone(name: &str) -> Job {
@@ -13,59 +11,59 @@ fn alone(name: &str) -> Job {
 
 /// Calls of data functions with a handle; the buffers are never looked at.
 fn data_calls(lib: Lib, comm: usize) -> Vec<(&'static str, Answer)> {
-    type Rooted = unsafe extern "C" fn(usize, usize, usize, c_int, c_int, c_int, usize, usize) -> c_int;
-    type Plain = unsafe extern "C" fn(usize, usize, usize, c_int, usize, usize) -> c_int;
-    type Two = unsafe extern "C" fn(usize, usize, usize, c_int, c_int, usize, usize) -> c_int;
-    type Peer = unsafe extern "C" fn(usize, usize, c_int, c_int, usize, usize) -> c_int;
+    let (comm, at, null) = (Comm::from_number(comm), pointer(64), pointer(0));
     let mut answers = Vec::new();
     for name in ["ncclAllReduce", "ncclReduceScatter"] {
         // SAFETY: the types are those of nccl.h; the library refuses the handle before it looks at anything.
-        answers.push((name, lib.answer(unsafe { lib.get::<Two>(name)(64, 64, 1, FLOAT64, SUM, comm, 0) })));
+        answers
+            .push((name, lib.answer(unsafe { lib.get::<abi::Reducing>(name)(at, at, 1, FLOAT64, SUM, comm, null) })));
     }
     // SAFETY: as above.
     answers.push((
         "ncclReduce",
-        lib.answer(unsafe { lib.get::<Rooted>("ncclReduce")(64, 64, 1, FLOAT64, SUM, 0, comm, 0) }),
+        lib.answer(unsafe { lib.get::<abi::ReducingTo>("ncclReduce")(at, at, 1, FLOAT64, SUM, 0, comm, null) }),
     ));
     for name in ["ncclBroadcast", "ncclGather", "ncclScatter"] {
         // SAFETY: as above.
-        answers.push((name, lib.answer(unsafe { lib.get::<Two>(name)(64, 64, 1, FLOAT64, 0, comm, 0) })));
+        answers.push((name, lib.answer(unsafe { lib.get::<abi::MovingOf>(name)(at, at, 1, FLOAT64, 0, comm, null) })));
     }
     for name in ["ncclAllGather", "ncclAlltoAll"] {
         // SAFETY: as above.
-        answers.push((name, lib.answer(unsafe { lib.get::<Plain>(name)(64, 64, 1, FLOAT64, comm, 0) })));
+        answers.push((name, lib.answer(unsafe { lib.get::<abi::Moving>(name)(at, at, 1, FLOAT64, comm, null) })));
     }
     for name in ["ncclSend", "ncclRecv", "ncclBcast"] {
         // SAFETY: as above.
-        answers.push((name, lib.answer(unsafe { lib.get::<Peer>(name)(64, 1, FLOAT64, 0, comm, 0) })));
+        answers.push((name, lib.answer(unsafe { lib.get::<abi::OneBuffer>(name)(at, 1, FLOAT64, 0, comm, null) })));
     }
     answers
 }
 
 /// Calls of all other functions that take a handle and do not forgive NULL.
 fn other_calls(lib: Lib, comm: usize) -> Vec<(&'static str, Answer)> {
-    type Split = unsafe extern "C" fn(usize, c_int, c_int, *mut usize, usize) -> c_int;
-    type Register = unsafe extern "C" fn(usize, usize, usize, *mut *mut c_void) -> c_int;
-    type Window = unsafe extern "C" fn(usize, usize, usize, *mut *mut c_void, c_int) -> c_int;
-    type Stats = unsafe extern "C" fn(usize, c_int, *mut u64) -> c_int;
-    type Shrink = unsafe extern "C" fn(usize, *mut c_int, c_int, *mut usize, usize, c_int) -> c_int;
-    type GetId = unsafe extern "C" fn(usize, *mut UniqueId) -> c_int;
-    let (mut child, mut pointer, mut value, mut list, mut id) = (0, std::ptr::null_mut(), 0, [1], UniqueId([0; 128]));
+    let (mut child, mut handle, mut value, mut list) = (Comm::NULL, std::ptr::null_mut(), 0, [1]);
+    let mut id = UniqueId([0; 128]);
     let mut answers: Vec<(&str, Answer)> =
         ["ncclCommCount", "ncclCommCuDevice", "ncclCommUserRank", "ncclCommGetAsyncError"]
             .map(|name| (name, lib.query(name, comm).0))
             .into();
+    let (c, at, config) = (Comm::from_number(comm), pointer(64), std::ptr::null());
     // SAFETY: the types are those of nccl.h, and every pointer is to a live object.
     let codes = unsafe {
         [
-            ("ncclCommSplit", lib.get::<Split>("ncclCommSplit")(comm, 0, 0, &mut child, 0)),
-            ("ncclCommRegister", lib.get::<Register>("ncclCommRegister")(comm, 64, 64, &mut pointer)),
-            ("ncclCommWindowRegister", lib.get::<Window>("ncclCommWindowRegister")(comm, 64, 64, &mut pointer, 0)),
-            ("ncclCommMemStats", lib.get::<Stats>("ncclCommMemStats")(comm, 0, &mut value)),
-            ("ncclCommShrink", lib.get::<Shrink>("ncclCommShrink")(comm, list.as_mut_ptr(), 1, &mut child, 0, 0)),
-            ("ncclCommGetUniqueId", lib.get::<GetId>("ncclCommGetUniqueId")(comm, &mut id)),
-            ("ncclRedOpDestroy", lib.get::<unsafe extern "C" fn(c_int, usize) -> c_int>("ncclRedOpDestroy")(77, comm)),
-            ("ncclCommSuspend", lib.get::<unsafe extern "C" fn(usize, c_int) -> c_int>("ncclCommSuspend")(comm, 0)),
+            ("ncclCommSplit", lib.get::<abi::CommSplit>("ncclCommSplit")(c, 0, 0, &mut child, config)),
+            ("ncclCommRegister", lib.get::<abi::CommRegister>("ncclCommRegister")(c, at, 64, &mut handle)),
+            (
+                "ncclCommWindowRegister",
+                lib.get::<abi::CommWindowRegister>("ncclCommWindowRegister")(c, at, 64, &mut handle, 0),
+            ),
+            ("ncclCommMemStats", lib.get::<abi::CommMemStats>("ncclCommMemStats")(c, 0, &mut value)),
+            (
+                "ncclCommShrink",
+                lib.get::<abi::CommShrink>("ncclCommShrink")(c, list.as_mut_ptr(), 1, &mut child, config, 0),
+            ),
+            ("ncclCommGetUniqueId", lib.get::<abi::CommGetUniqueId>("ncclCommGetUniqueId")(c, &mut id)),
+            ("ncclRedOpDestroy", lib.get::<abi::RedOpDestroy>("ncclRedOpDestroy")(77, c)),
+            ("ncclCommSuspend", lib.get::<abi::OfCommWithFlags>("ncclCommSuspend")(c, 0)),
         ]
     };
     // The text is that of the last call here; each is looked at alone elsewhere.
@@ -75,11 +73,11 @@ fn other_calls(lib: Lib, comm: usize) -> Vec<(&'static str, Answer)> {
 
 /// The functions that end a communicator; NULL is nothing to them.
 fn ends(lib: Lib, comm: usize) -> Vec<(&'static str, Answer)> {
-    let revoke = lib.get::<unsafe extern "C" fn(usize, c_int) -> c_int>("ncclCommRevoke");
+    let revoke = lib.get::<abi::OfCommWithFlags>("ncclCommRevoke");
     let mut answers: Vec<(&str, Answer)> =
         ["ncclCommFinalize", "ncclCommDestroy", "ncclCommAbort"].map(|name| (name, lib.simple(name, comm))).into();
     // SAFETY: the type is that of nccl.h.
-    answers.push(("ncclCommRevoke", lib.answer(unsafe { revoke(comm, 0) })));
+    answers.push(("ncclCommRevoke", lib.answer(unsafe { revoke(Comm::from_number(comm), 0) })));
     answers
 }
 
@@ -87,7 +85,7 @@ fn ends(lib: Lib, comm: usize) -> Vec<(&'static str, Answer)> {
 fn all_refuse(lib: Lib, comm: usize) {
     let answers = [data_calls(lib, comm), other_calls(lib, comm), ends(lib, comm)].concat();
     for (name, answer) in answers {
-        assert_eq!(answer.code, ARGUMENT, "{name} with handle {comm:#x}: {answer:?}");
+        assert_eq!(answer.code, INVALID_ARGUMENT, "{name} with handle {comm:#x}: {answer:?}");
         assert!(answer.text.contains("corrupted comm object"), "{name} with handle {comm:#x}: {answer:?}");
     }
 }
@@ -101,7 +99,7 @@ fn null_and_garbage_are_refused() {
     let cuda = warm_up(lib);
     let before = settled();
     for (name, answer) in [data_calls(lib, 0), other_calls(lib, 0)].concat() {
-        assert_eq!(answer.code, ARGUMENT, "{name} with NULL: {answer:?}");
+        assert_eq!(answer.code, INVALID_ARGUMENT, "{name} with NULL: {answer:?}");
         assert!(answer.text.contains("comm argument is NULL"), "{name} with NULL: {answer:?}");
     }
     for (name, answer) in ends(lib, 0) {
@@ -149,7 +147,7 @@ fn dead_handles_are_refused() {
         let (answer, comm) = lib.init(1, lib.id(), 0);
         answer.ok();
         lib.simple("ncclCommFinalize", comm).ok();
-        lib.simple("ncclCommFinalize", comm).is(ARGUMENT, &["finalized already"]);
+        lib.simple("ncclCommFinalize", comm).is(INVALID_ARGUMENT, &["finalized already"]);
         lib.simple(end, comm).ok();
         all_refuse(lib, comm);
         // A new communicator does not answer to the old handle.
@@ -180,7 +178,7 @@ fn one_of_many_destroys_wins() {
             calls.into_iter().map(|call| call.join().expect("a thread")).collect()
         });
         assert_eq!(codes.iter().filter(|code| **code == SUCCESS).count(), 1, "{codes:?}");
-        assert_eq!(codes.iter().filter(|code| **code == ARGUMENT).count(), 3, "{codes:?}");
+        assert_eq!(codes.iter().filter(|code| **code == INVALID_ARGUMENT).count(), 3, "{codes:?}");
         lib.destroy(comms[1]).ok();
     }
     before.assert_same();
@@ -194,13 +192,13 @@ fn an_unfinished_communicator_can_only_be_aborted() {
     let lib = Lib::load();
     let cuda = warm_up(lib);
     let bench = Bench::new(cuda, 0);
-    let (answer, comm) = lib.init_config(2, lib.id(), 0, Config::new(0));
+    let (answer, comm) = lib.init_config(2, lib.id(), 0, Config::oldest(0));
     answer.is(IN_PROGRESS, &[]);
     let early = "before the previous operation returned ncclSuccess";
-    lib.count(comm).is(ARGUMENT, &[early]);
-    lib.all_reduce((bench.send, bench.recv), 8, (FLOAT64, SUM), comm, 0).is(ARGUMENT, &[early]);
-    lib.simple("ncclCommFinalize", comm).is(ARGUMENT, &[early]);
-    lib.destroy(comm).is(ARGUMENT, &[early]);
+    lib.count(comm).is(INVALID_ARGUMENT, &[early]);
+    lib.all_reduce((bench.send, bench.recv), 8, (FLOAT64, SUM), comm, 0).is(INVALID_ARGUMENT, &[early]);
+    lib.simple("ncclCommFinalize", comm).is(INVALID_ARGUMENT, &[early]);
+    lib.destroy(comm).is(INVALID_ARGUMENT, &[early]);
     assert_eq!(lib.state(comm), IN_PROGRESS);
     lib.abort(comm).ok();
     all_refuse(lib, comm);

@@ -3,12 +3,13 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::common::census::{Census, rss_kib};
+use crate::common::abi::{Comm, Config, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::cuda::Cuda;
 use crate::common::launch::{self, Job, Place};
 use crate::common::nccl::UniqueId;
 use crate::common::need;
-use crate::library::{ARGUMENT, Bench, Config, IN_PROGRESS, Lib, USAGE};
+use crate::common::resources::{Resources, rss_kib};
+use crate::library::{Bench, Lib};
 use crate::rank::{settled, warm_up};
 
 /// A busy machine needs a while for all of them.
@@ -126,23 +127,23 @@ fn failures() {
     let Some((_, lib, cuda)) = child_of("leaks::failures", 1) else { return };
     let before = settled();
     let round = |round: usize| match round % 5 {
-        0 => assert_eq!(lib.init(2, UniqueId([7; 128]), 0).0.code, ARGUMENT),
+        0 => assert_eq!(lib.init(2, UniqueId([7; 128]), 0).0.code, INVALID_ARGUMENT),
         1 => {
-            let (answer, comm) = lib.init_config(2, lib.id(), 0, Config::new(0));
+            let (answer, comm) = lib.init_config(2, lib.id(), 0, Config::oldest(0));
             answer.is(IN_PROGRESS, &[]);
             // Until the root knows of the rank: else it waits on, as for an id that nobody has used yet.
             std::thread::sleep(Duration::from_millis(50));
             lib.abort(comm).ok();
         }
-        2 => assert_eq!(unfit(lib, cuda, (2, 1, 0)), [USAGE; 2]),
-        3 => assert_eq!(unfit(lib, cuda, (3, 1, 1)), [USAGE; 2]),
+        2 => assert_eq!(unfit(lib, cuda, (2, 1, 0)), [INVALID_USAGE; 2]),
+        3 => assert_eq!(unfit(lib, cuda, (3, 1, 1)), [INVALID_USAGE; 2]),
         _ => {
-            let (mut comm, id) = (usize::MAX, lib.id());
+            let (mut comm, id) = (Comm::from_number(usize::MAX), lib.id());
             lib.group_start();
             // SAFETY: the handle outlives the group.
             unsafe { lib.init_in_group(&mut comm, 2, id, 0) }.ok();
-            assert_eq!(lib.init(2, id, -1).0.code, ARGUMENT);
-            assert_eq!(lib.group_end().code, ARGUMENT);
+            assert_eq!(lib.init(2, id, -1).0.code, INVALID_ARGUMENT);
+            assert_eq!(lib.group_end().code, INVALID_ARGUMENT);
         }
     };
     (0..10).for_each(round);
@@ -159,10 +160,10 @@ fn failures() {
 }
 
 /// Waits for the roots of failed rendezvous to end, too.
-fn await_same(before: &Census) {
+fn await_same(before: &Resources) {
     let until = Instant::now() + LINGER;
     loop {
-        let left = Census::now().grown(before);
+        let left = Resources::now().grown(before);
         if left.is_empty() {
             return;
         }

@@ -1,22 +1,13 @@
 //! The C interface as it is: plain numbers for handles, pointers and enums, so that anything can be passed.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_int, c_void};
 
 use libloading::Library;
 
+use crate::common::abi::{self, Comm, Config, SUCCESS, UniqueId};
 use crate::common::cuda::{Cuda, Stream};
-use crate::common::nccl::{UniqueId, open, symbol};
+use crate::common::nccl::{open, symbol};
 use crate::common::profile_dir;
-
-/// Result codes (spec §2.2).
-pub const SUCCESS: i32 = 0;
-pub const CUDA: i32 = 1;
-pub const SYSTEM: i32 = 2;
-pub const ARGUMENT: i32 = 4;
-pub const USAGE: i32 = 5;
-pub const REMOTE: i32 = 6;
-pub const IN_PROGRESS: i32 = 7;
-pub const TIMEOUT: i32 = 8;
 
 /// `ncclInt32`, `ncclFloat64`, `ncclSum`.
 pub const INT32: i32 = 2;
@@ -47,29 +38,14 @@ impl Answer {
     }
 }
 
-/// `ncclConfig_t` as version 2.14 had it: the oldest, which every later library must take.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Config {
-    pub size: usize,
-    pub magic: u32,
-    pub version: u32,
-    pub blocking: i32,
-}
-
-impl Config {
-    pub fn new(blocking: i32) -> Config {
-        Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 21400, blocking }
-    }
-}
-
 /// The library.
 #[derive(Clone, Copy)]
 pub struct Lib(&'static Library);
 
-type Simple = unsafe extern "C" fn(usize) -> c_int;
-type Query = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
-type Reduction = unsafe extern "C" fn(usize, usize, usize, c_int, c_int, usize, usize) -> c_int;
+/// A pointer of any value.
+pub fn pointer(number: u64) -> *mut c_void {
+    number as *mut c_void
+}
 
 impl Lib {
     /// The library that this build made; it need not find a driver.
@@ -85,17 +61,17 @@ impl Lib {
 
     /// The code with the text of the last error.
     pub fn answer(&self, code: c_int) -> Answer {
-        let last: unsafe extern "C" fn(usize) -> *const c_char = self.get("ncclGetLastError");
+        let last: abi::GetLastError = self.get("ncclGetLastError");
         // SAFETY: any handle is allowed; the answer is a C string of the library.
-        let text = unsafe { CStr::from_ptr(last(0)) }.to_string_lossy().into_owned();
+        let text = unsafe { CStr::from_ptr(last(Comm::NULL)) }.to_string_lossy().into_owned();
         Answer { code, text }
     }
 
     /// A function of a handle alone.
     pub fn simple(&self, name: &str, comm: usize) -> Answer {
-        let call: Simple = self.get(name);
+        let call: abi::OfComm = self.get(name);
         // SAFETY: the library must cope with any number.
-        self.answer(unsafe { call(comm) })
+        self.answer(unsafe { call(Comm::from_number(comm)) })
     }
 
     pub fn destroy(&self, comm: usize) -> Answer {
@@ -108,10 +84,10 @@ impl Lib {
 
     /// A question about a handle that is answered by an int.
     pub fn query(&self, name: &str, comm: usize) -> (Answer, i32) {
-        let call: Query = self.get(name);
+        let call: abi::CommQuery = self.get(name);
         let mut value = -77;
         // SAFETY: the library must cope with any handle; the pointer is to a live int.
-        let code = unsafe { call(comm, &mut value) };
+        let code = unsafe { call(Comm::from_number(comm), &mut value) };
         (self.answer(code), value)
     }
 
@@ -128,7 +104,7 @@ impl Lib {
     }
 
     pub fn unique_id(&self) -> (Answer, UniqueId) {
-        let call: unsafe extern "C" fn(*mut UniqueId) -> c_int = self.get("ncclGetUniqueId");
+        let call: abi::GetUniqueId = self.get("ncclGetUniqueId");
         let mut id = UniqueId([0; 128]);
         // SAFETY: the pointer is to a live id.
         let code = unsafe { call(&mut id) };
@@ -145,41 +121,40 @@ impl Lib {
 
     /// `ncclCommInitRank`.
     pub fn init(&self, nranks: i32, id: UniqueId, rank: i32) -> (Answer, usize) {
-        let call: unsafe extern "C" fn(*mut usize, c_int, UniqueId, c_int) -> c_int = self.get("ncclCommInitRank");
-        let mut comm = usize::MAX;
+        let call: abi::CommInitRank = self.get("ncclCommInitRank");
+        let mut comm = Comm::from_number(usize::MAX);
         // SAFETY: the pointer is to a live handle.
         let code = unsafe { call(&mut comm, nranks, id, rank) };
-        (self.answer(code), comm)
+        (self.answer(code), comm.0 as usize)
     }
 
     /// `ncclCommInitRank` inside a group.
     ///
     /// # Safety
     /// `comm` must stay where it is until the group has ended.
-    pub unsafe fn init_in_group(&self, comm: *mut usize, nranks: i32, id: UniqueId, rank: i32) -> Answer {
-        let call: unsafe extern "C" fn(*mut usize, c_int, UniqueId, c_int) -> c_int = self.get("ncclCommInitRank");
+    pub unsafe fn init_in_group(&self, comm: *mut Comm, nranks: i32, id: UniqueId, rank: i32) -> Answer {
+        let call: abi::CommInitRank = self.get("ncclCommInitRank");
         // SAFETY: by the contract.
         self.answer(unsafe { call(comm, nranks, id, rank) })
     }
 
     /// `ncclCommInitRankConfig`.
-    pub fn init_config(&self, nranks: i32, id: UniqueId, rank: i32, mut config: Config) -> (Answer, usize) {
-        type Call = unsafe extern "C" fn(*mut usize, c_int, UniqueId, c_int, *mut Config) -> c_int;
-        let call: Call = self.get("ncclCommInitRankConfig");
-        let mut comm = usize::MAX;
+    pub fn init_config(&self, nranks: i32, id: UniqueId, rank: i32, config: Config) -> (Answer, usize) {
+        let call: abi::CommInitRankConfig = self.get("ncclCommInitRankConfig");
+        let mut comm = Comm::from_number(usize::MAX);
         // SAFETY: the pointers are to live objects; without blocking the handle is written before the return.
-        let code = unsafe { call(&mut comm, nranks, id, rank, &mut config) };
-        (self.answer(code), comm)
+        let code = unsafe { call(&mut comm, nranks, id, rank, &config) };
+        (self.answer(code), comm.0 as usize)
     }
 
     /// `ncclCommInitAll`; the devices in order without a list.
     pub fn init_all(&self, ndev: i32, list: Option<&[i32]>) -> (Answer, Vec<usize>) {
-        let call: unsafe extern "C" fn(*mut usize, c_int, *const c_int) -> c_int = self.get("ncclCommInitAll");
-        let mut comms = vec![0; 64];
+        let call: abi::CommInitAll = self.get("ncclCommInitAll");
+        let mut comms = vec![Comm::NULL; 64];
         // SAFETY: the array has room for more devices than there are; the list is as long as it says.
         let code = unsafe { call(comms.as_mut_ptr(), ndev, list.map_or(std::ptr::null(), <[i32]>::as_ptr)) };
         comms.truncate(usize::try_from(ndev).unwrap_or(0));
-        (self.answer(code), comms)
+        (self.answer(code), comms.into_iter().map(|comm| comm.0 as usize).collect())
     }
 
     pub fn all_reduce(
@@ -190,19 +165,21 @@ impl Lib {
         comm: usize,
         stream: usize,
     ) -> Answer {
-        let call: Reduction = self.get("ncclAllReduce");
+        let call: abi::Reducing = self.get("ncclAllReduce");
         // SAFETY: callers pass memory of the device, or what the library must refuse.
-        self.answer(unsafe { call(send as usize, recv as usize, count, dt, op, comm, stream) })
+        self.answer(unsafe {
+            call(pointer(send), pointer(recv), count, dt, op, Comm::from_number(comm), pointer(stream as u64))
+        })
     }
 
     pub fn group_start(&self) {
-        let call: unsafe extern "C" fn() -> c_int = self.get("ncclGroupStart");
+        let call: abi::Group = self.get("ncclGroupStart");
         // SAFETY: no arguments.
         self.answer(unsafe { call() }).ok();
     }
 
     pub fn group_end(&self) -> Answer {
-        let call: unsafe extern "C" fn() -> c_int = self.get("ncclGroupEnd");
+        let call: abi::Group = self.get("ncclGroupEnd");
         // SAFETY: no arguments.
         self.answer(unsafe { call() })
     }

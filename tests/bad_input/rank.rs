@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::census::Census;
+use crate::common::abi::{Config, IN_PROGRESS, INVALID_ARGUMENT, REMOTE_ERROR, SUCCESS};
 use crate::common::cuda::Cuda;
 use crate::common::launch::{self, Job, Outcome};
 use crate::common::nccl::UniqueId;
-use crate::library::{Answer, Bench, Config, IN_PROGRESS, Lib, REMOTE, SUCCESS};
+use crate::common::resources::Resources;
+use crate::library::{Answer, Bench, Lib};
 
 /// Longer than any case may take on a busy machine; shorter than NCCL's own 60 s of retries, and than for ever.
 pub const DEADLINE: Duration = Duration::from_secs(50);
@@ -93,20 +94,20 @@ pub fn warm_up(lib: Lib) -> Cuda {
     cuda
 }
 
-/// A census, once what is on its way out has gone, and what is on its way in has its name.
-pub fn settled() -> Census {
+/// What this process holds, once what is on its way out has gone, and what is on its way in has its name.
+pub fn settled() -> Resources {
     let until = Instant::now() + Duration::from_secs(3);
-    let mut census = Census::now();
+    let mut resources = Resources::now();
     loop {
         std::thread::sleep(Duration::from_millis(20));
-        let next = Census::now();
+        let next = Resources::now();
         // A thread that has not run yet is called like the one that started it.
         let unnamed = next.threads.get(own_name().trim()).is_some_and(|count| *count > 1);
-        let same = next.grown(&census).is_empty() && census.grown(&next).is_empty();
+        let same = next.grown(&resources).is_empty() && resources.grown(&next).is_empty();
         if same && !unnamed || Instant::now() > until {
             return next;
         }
-        census = next;
+        resources = next;
     }
 }
 
@@ -164,8 +165,8 @@ fn blocking(lib: Lib, bench: &Bench, nranks: i32, id: UniqueId, rank: i32) -> An
     first_call(lib, bench, comm, (nranks, rank)).unwrap_or(answer)
 }
 
-/// Makes a call and ends the communicator. What the call says where it lacks something for its links, or the state of a rank
-/// that has waited for such a one. None where all is well.
+/// Makes a call and ends the communicator. What the call says where it lacks something for its links, or the state of a
+/// rank that has waited for such a one. None where all is well.
 fn first_call(lib: Lib, bench: &Bench, comm: usize, (nranks, rank): (i32, i32)) -> Option<Answer> {
     let mut answer = bench.try_begin(lib, comm, rank as usize);
     if answer.code == SUCCESS {
@@ -183,7 +184,7 @@ fn first_call(lib: Lib, bench: &Bench, comm: usize, (nranks, rank): (i32, i32)) 
 
 /// A creation in the background that another thread aborts while it waits for ranks.
 fn start_and_abort(lib: Lib, nranks: i32, id: UniqueId, rank: i32) -> Answer {
-    let (answer, comm) = lib.init_config(nranks, id, rank, Config::new(0));
+    let (answer, comm) = lib.init_config(nranks, id, rank, Config::oldest(0));
     answer.is(IN_PROGRESS, &[]);
     let since = Instant::now();
     while lib.state(comm) == IN_PROGRESS && since.elapsed() < WAITING {
@@ -191,15 +192,15 @@ fn start_and_abort(lib: Lib, nranks: i32, id: UniqueId, rank: i32) -> Answer {
     }
     // Or another rank was faster with its abort.
     let state = lib.state(comm);
-    assert!([IN_PROGRESS, REMOTE].contains(&state), "{:?}", lib.answer(state));
+    assert!([IN_PROGRESS, REMOTE_ERROR].contains(&state), "{:?}", lib.answer(state));
     let aborted = std::thread::spawn(move || lib.abort(comm)).join().expect("the aborting thread");
-    lib.count(comm).is(crate::library::ARGUMENT, &["comm"]);
+    lib.count(comm).is(INVALID_ARGUMENT, &["comm"]);
     aborted
 }
 
 /// A creation in the background whose state is asked for until it ends.
 fn start_and_poll(lib: Lib, nranks: i32, id: UniqueId, rank: i32) -> Answer {
-    let (answer, comm) = lib.init_config(nranks, id, rank, Config::new(0));
+    let (answer, comm) = lib.init_config(nranks, id, rank, Config::oldest(0));
     answer.is(IN_PROGRESS, &[]);
     let state = loop {
         match lib.state(comm) {

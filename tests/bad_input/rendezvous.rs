@@ -1,8 +1,9 @@
 //! Ranks that do not fit together, and ids that lead nowhere.
 
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, TIMEOUT};
 use crate::common::launch::{self, Job};
 use crate::common::nccl::UniqueId;
-use crate::library::{ARGUMENT, Lib, REMOTE, SUCCESS, TIMEOUT, USAGE};
+use crate::library::Lib;
 use crate::rank::{DEADLINE, ID, NRANKS, RANK, all_told, answers, from_hex, hex, ranks, with_id};
 
 /// The root that an id names, as `address<port>` in messages.
@@ -21,14 +22,14 @@ fn ranks_out_of_range() {
     let lib = Lib::load();
     for (rank, nranks) in [(2, 2), (-1, 2), (0, 0), (0, -3), (i32::MAX, 2), (i32::MIN, i32::MIN), (1, 1), (7, 3)] {
         let (answer, comm) = lib.init(nranks, lib.id(), rank);
-        answer.is(ARGUMENT, &["Invalid rank requested", &format!("{rank}/{nranks}")]);
+        answer.is(INVALID_ARGUMENT, &["Invalid rank requested", &format!("{rank}/{nranks}")]);
         assert_eq!(comm, 0);
     }
     for rank in [0, i32::MAX] {
-        lib.init(i32::MAX, lib.id(), rank).0.is(ARGUMENT, &[&i32::MAX.to_string()]);
+        lib.init(i32::MAX, lib.id(), rank).0.is(INVALID_ARGUMENT, &[&i32::MAX.to_string()]);
     }
     let (answer, comm) = lib.init(i32::MAX, lib.id(), 0);
-    answer.is(ARGUMENT, &[&i32::MAX.to_string(), "ranks"]);
+    answer.is(INVALID_ARGUMENT, &[&i32::MAX.to_string(), "ranks"]);
     assert_eq!(comm, 0);
 }
 
@@ -37,31 +38,31 @@ fn ranks_out_of_range() {
 fn one_rank_out_of_range_ends_the_creation_of_all() {
     for (wrong, right) in [("2", "1"), ("-1", "0"), ("7", "0")] {
         let told = answers(&ranks(2).env_of(0, RANK, right).env_of(1, RANK, wrong).run());
-        told[0].is(USAGE, &[&format!("rank {wrong} "), "out of range", "2 ranks"]);
-        told[1].is(ARGUMENT, &["Invalid rank requested", &format!("{wrong}/2")]);
+        told[0].is(INVALID_USAGE, &[&format!("rank {wrong} "), "out of range", "2 ranks"]);
+        told[1].is(INVALID_ARGUMENT, &["Invalid rank requested", &format!("{wrong}/2")]);
     }
 }
 
 #[test]
 fn one_rank_twice() {
     let job = ranks(3).env(NRANKS, "3").env_of(2, RANK, "1");
-    all_told(job, USAGE, &["rank 1"]);
+    all_told(job, INVALID_USAGE, &["rank 1"]);
 }
 
 #[test]
 fn ranks_disagree_on_their_number() {
     let job = ranks(2).env_of(0, NRANKS, "2").env_of(1, NRANKS, "3");
-    all_told(job, USAGE, &["2", "3", "rank"]);
+    all_told(job, INVALID_USAGE, &["2", "3", "rank"]);
     // Also where the larger number makes it look as if somebody were missing.
     let job = ranks(3).env_of(0, NRANKS, "4").env_of(1, NRANKS, "4").env_of(2, NRANKS, "3");
-    all_told(job, USAGE, &["3", "4", "rank"]);
+    all_told(job, INVALID_USAGE, &["3", "4", "rank"]);
 }
 
 #[test]
 fn an_id_is_for_one_communicator() {
     let id = Lib::load().id();
     all_told(with_id(2, &id), SUCCESS, &[]);
-    all_told(with_id(2, &id), REMOTE, &["root", "the id was used before"]);
+    all_told(with_id(2, &id), REMOTE_ERROR, &["root", "the id was used before"]);
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn an_id_of_a_dead_process() {
     let maker = Job::this_test(NAME, 1).deadline(DEADLINE).run();
     maker.assert_ok();
     let id = maker.ranks[0].stdout.lines().find_map(|line| line.split_once("ID ")).expect("an id").1;
-    all_told(with_id(2, &from_hex(id)), REMOTE, &["root", "has ended"]);
+    all_told(with_id(2, &from_hex(id)), REMOTE_ERROR, &["root", "has ended"]);
 }
 
 #[test]
@@ -88,14 +89,14 @@ fn an_id_that_is_garbage() {
     let jobs: Vec<_> = cases.iter().map(|(id, why)| (with_id(2, id).start(), why)).collect();
     for (running, why) in jobs {
         answers(&running.wait()).iter().for_each(|answer| {
-            answer.is(ARGUMENT, &[why]);
+            answer.is(INVALID_ARGUMENT, &[why]);
         });
     }
     // Only the magic is damaged: for the root this is a rank of another run, for the rank a root that hangs up.
     let other = forged(&good, |id| id[0] ^= 1);
     let outcome = with_id(2, &other).run();
     answers(&outcome).iter().for_each(|answer| {
-        answer.is(REMOTE, &["root"]);
+        answer.is(REMOTE_ERROR, &["root"]);
     });
 }
 

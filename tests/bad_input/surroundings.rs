@@ -1,8 +1,9 @@
 //! What the machine may lack: `/dev/shm`, transports, descriptors.
 
+use crate::common::abi::{INVALID_USAGE, REMOTE_ERROR, SUCCESS, SYSTEM_ERROR, TIMEOUT, UNHANDLED_CUDA_ERROR};
 use crate::common::launch::Job;
 use crate::common::need;
-use crate::library::{Answer, CUDA, Lib, REMOTE, SUCCESS, SYSTEM, TIMEOUT, USAGE};
+use crate::library::{Answer, Lib};
 use crate::rank::{DEADLINE, FILES, ID, all_told, answers, hex, ranks};
 
 /// Ranks that run `script` before they become `rank::one_rank`; the id's root lives here.
@@ -46,10 +47,10 @@ fn the_state_of_dev_shm_does_not_matter() {
 #[test]
 fn no_transport_at_all() {
     let off = |job: Job| job.env("NCCL_P2P_DISABLE", "1").env("NCCL_SHM_DISABLE", "1");
-    all_told(off(ranks(2)), USAGE, &["no transport between rank", "NCCL_SHM_DISABLE"]);
+    all_told(off(ranks(2)), INVALID_USAGE, &["no transport between rank", "NCCL_SHM_DISABLE"]);
     // On one rank alone: its neighbours cannot do without, either.
     let job = ranks(3).env_of(1, "NCCL_P2P_DISABLE", "1").env_of(1, "NCCL_SHM_DISABLE", "1");
-    all_told(job, USAGE, &["no transport between rank", "NCCL_SHM_DISABLE"]);
+    all_told(job, INVALID_USAGE, &["no transport between rank", "NCCL_SHM_DISABLE"]);
 }
 
 /// Ranks that may open only so many more descriptors than they have before the creation.
@@ -57,7 +58,10 @@ fn no_transport_at_all() {
 fn few_descriptors() {
     for files in numbers() {
         for answer in limited(ranks(2).env(FILES, files.to_string()), files) {
-            assert!([SUCCESS, CUDA, SYSTEM, REMOTE].contains(&answer.code), "{files} files: {answer:?}");
+            assert!(
+                [SUCCESS, UNHANDLED_CUDA_ERROR, SYSTEM_ERROR, REMOTE_ERROR].contains(&answer.code),
+                "{files} files: {answer:?}"
+            );
             // The software device says that memory is out, since it is made of files.
             let named = ["open files", "Cuda failure", "left collective"].iter().any(|text| answer.text.contains(text));
             assert!(answer.code == SUCCESS || named, "{files} files: {answer:?}");
@@ -72,7 +76,7 @@ fn few_descriptors_on_one_rank() {
         let job = ranks(2).env_of(1, FILES, files.to_string()).env("OXCCL_BOOTSTRAP_TIMEOUT", "3");
         let told = limited(job, files);
         if told[1].code != SUCCESS {
-            assert!([REMOTE, TIMEOUT].contains(&told[0].code), "{files} files: {told:?}");
+            assert!([REMOTE_ERROR, TIMEOUT].contains(&told[0].code), "{files} files: {told:?}");
             assert!(told[0].text.contains("rank 1"), "{files} files: {told:?}");
         }
     }

@@ -9,7 +9,8 @@ use crate::ranks::{Plan, Rank, start};
 /// Two hosts, h1 and h2, whose interfaces eno1 and eth0 are joined.
 const TWO_HOSTS: &str = "mount -t tmpfs none /run; ip netns add h1; ip netns add h2; \
      ip link add eno1 type veth peer name eth0; ip link set eno1 netns h1; ip link set eth0 netns h2; \
-     ip -n h1 link set lo up; ip -n h2 link set lo up; ip -n h1 addr add 10.9.0.1/24 dev eno1; ip -n h2 addr add 10.9.0.2/24 dev eth0; \
+     ip -n h1 link set lo up; ip -n h2 link set lo up; \
+     ip -n h1 addr add 10.9.0.1/24 dev eno1; ip -n h2 addr add 10.9.0.2/24 dev eth0; \
      ip -n h1 link set eno1 up; ip -n h2 link set eth0 up";
 
 /// A word list that runs a program on a host whose network `setup` makes; `None` where that is not permitted.
@@ -50,7 +51,8 @@ fn met_at(setup: &str, settings: &str) -> Option<String> {
 fn interface(name: &str, address: &str) -> String {
     let nodad = if address.contains(':') { "nodad" } else { "" };
     format!(
-        "ip link add {name} type veth peer name {name}p; ip link set {name}p up; ip link set {name} up; ip addr add {address} dev {name} {nodad}; "
+        "ip link add {name} type veth peer name {name}p; ip link set {name}p up; ip link set {name} up; \
+         ip addr add {address} dev {name} {nodad}; "
     )
 }
 
@@ -66,7 +68,7 @@ fn a_host_without_network_uses_loopback() {
     assert_eq!(place, "lo:127.0.0.1");
 }
 
-/// User case A11: not even loopback.
+/// Not even loopback.
 #[test]
 fn a_host_without_any_address_says_so() {
     let Some(rank) = alone("true", "") else {
@@ -77,7 +79,7 @@ fn a_host_without_any_address_says_so() {
     assert!(text.contains("not even the loopback interface"), "{text}");
 }
 
-/// User case A10.
+/// An InfiniBand interface that has a link-local address only is no better than Ethernet with a real one.
 #[test]
 fn a_link_local_ib_interface_does_not_win() {
     let setup = eth0() + &interface("ib1", "fe80::7/64");
@@ -158,7 +160,7 @@ fn a_root_out_of_reach_is_told() {
     assert!(text.contains("Network is unreachable") && time < 20_000, "{time} {text}");
 }
 
-/// User case A1: the interfaces of two hosts have different names.
+/// The interfaces of two hosts have different names.
 #[test]
 fn ranks_of_two_hosts_meet() {
     let Some(rank) = alone_as("two hosts", TWO_HOSTS, "ifname=eno1,eth0 comm_id=10.9.0.1:4000") else {
@@ -172,7 +174,7 @@ fn ranks_of_two_hosts_meet() {
     rank.succeeds();
 }
 
-/// User case A1: loopback with peers on other hosts is an error in seconds that names the rank.
+/// Loopback with peers on other hosts is an error in seconds that names the rank.
 #[test]
 fn loopback_among_two_hosts_is_told() {
     let Some(rank) = alone_as("two hosts", TWO_HOSTS, "second_ifname=lo comm_id=10.9.0.1:4000") else {

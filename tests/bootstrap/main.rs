@@ -31,7 +31,7 @@ fn nothing_is_leaked() {
     ranks::start(&[Plan::new(&id, 0, 1, "leaks")])[0].succeeds();
 }
 
-/// User case B12: several threads make several communicators at once, each thread in another order.
+/// Several threads make several communicators at once, each thread in another order.
 #[test]
 fn communicators_are_made_concurrently() {
     const RANKS: u32 = 4;

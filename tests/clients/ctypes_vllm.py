@@ -3,8 +3,8 @@
 
     python ctypes_vllm.py       any Python with numpy; VLLM_NCCL_SO_PATH names another file than libnccl.so.2
 
-The binding is written anew; what vLLM declares is kept: enums as plain integers, the id as 128 bytes by value, properties as a
-structure of 144 bytes, whose version it sets to the library's, at most 2.31.2.
+The binding is written anew; what vLLM declares is kept: enums as plain integers, the id as 128 bytes by value,
+properties as a structure of 144 bytes, whose version it sets to the library's, at most 2.31.2.
 """
 import ctypes
 import os
@@ -16,7 +16,15 @@ from cuda_array import Array, Stream, set_device
 
 RANKS = 2
 INT8, UINT8, INT32, INT64, FLOAT16, FLOAT32, FLOAT64 = 0, 1, 2, 4, 6, 7, 8
-TYPES = {"int8": INT8, "uint8": UINT8, "int32": INT32, "int64": INT64, "float16": FLOAT16, "float32": FLOAT32, "float64": FLOAT64}
+TYPES = {
+    "int8": INT8,
+    "uint8": UINT8,
+    "int32": INT32,
+    "int64": INT64,
+    "float16": FLOAT16,
+    "float32": FLOAT32,
+    "float64": FLOAT64,
+}
 SUM, PROD, MAX, MIN, AVG = range(5)
 IN_PROGRESS = 7
 
@@ -29,9 +37,10 @@ class Properties(ctypes.Structure):
     """144 bytes, as of 2.31."""
 
     _fields_ = [
-        ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("rank", ctypes.c_int), ("nRanks", ctypes.c_int),
-        ("cudaDev", ctypes.c_int), ("nvmlDev", ctypes.c_int), ("deviceApiSupport", ctypes.c_bool), ("multimemSupport", ctypes.c_bool),
-        ("ginType", ctypes.c_int), ("nLsaTeams", ctypes.c_int), ("hostRmaSupport", ctypes.c_bool), ("railedGinType", ctypes.c_int),
+        ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("rank", ctypes.c_int),
+        ("nRanks", ctypes.c_int), ("cudaDev", ctypes.c_int), ("nvmlDev", ctypes.c_int),
+        ("deviceApiSupport", ctypes.c_bool), ("multimemSupport", ctypes.c_bool), ("ginType", ctypes.c_int),
+        ("nLsaTeams", ctypes.c_int), ("hostRmaSupport", ctypes.c_bool), ("railedGinType", ctypes.c_int),
         ("commHash", ctypes.c_uint64), ("ginMinStride", ctypes.c_int), ("ginConnectionType", ctypes.c_int),
         ("ginSupport", ctypes.c_bool * 64), ("devCommRuntimeVersionSize", ctypes.c_size_t),
     ]  # fmt: skip

@@ -42,7 +42,13 @@ class Array:
 
     @property
     def __cuda_array_interface__(self):
-        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer.value, False), "version": 3, "strides": None}
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer.value, False),
+            "version": 3,
+            "strides": None,
+        }
 
     def tolist(self):
         """The values, after what is queued on the device's blocking streams."""

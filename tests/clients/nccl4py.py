@@ -24,7 +24,9 @@ def work(rank, size, check, unique_id):
     device = Device(rank)
     device.set_current()
     comm = nccl.Communicator.init(size, rank, nccl.UniqueId.from_bytes(unique_id), nccl.NCCLConfig(blocking=True))
-    check("rank, nranks, device", (comm.rank, comm.nranks, comm.device.device_id, comm.cuda_dev), (rank, size, rank, rank))
+    check(
+        "rank, nranks, device", (comm.rank, comm.nranks, comm.device.device_id, comm.cuda_dev), (rank, size, rank, rank)
+    )
     properties = comm.properties
     check("properties", (properties.rank, properties.n_ranks, properties.cuda_dev), (rank, size, rank))
     check("team_world", (comm.team_world.n_ranks, comm.team_world.rank), (size, rank))

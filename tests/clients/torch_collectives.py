@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Every collective of torch.distributed over the backend `nccl`; what comes out is compared with plain Python's arithmetic.
+"""Every collective of torch.distributed over the backend `nccl`; what comes out is compared with plain Python's
+arithmetic.
 
     torchrun --nproc_per_node 2 torch_collectives.py [--device-id] [--quick]
 
-Also with TORCH_DIST_USE_NCCL2=0 (the backend before PyTorch 2.15), and there with TORCH_NCCL_USE_COMM_NONBLOCKING=1; and
-PyTorch 2.8, which has that backend only. Nothing here launches a kernel of PyTorch's own, but for the object collectives, and
-before PyTorch 2.15 barriers, which come last and need softcuda_torch.
+Also with TORCH_DIST_USE_NCCL2=0 (the backend before PyTorch 2.15), and there with TORCH_NCCL_USE_COMM_NONBLOCKING=1;
+and PyTorch 2.8, which has that backend only. Nothing here launches a kernel of PyTorch's own, but for the object
+collectives, and before PyTorch 2.15 barriers, which come last and need softcuda_torch.
 """
 import math
 import warnings
@@ -270,7 +271,9 @@ def several():
             ops.append(dist.P2POp(dist.irecv, outs[-1][2], peer))
     for work in dist.batch_isend_irecv(ops):
         work.wait()
-    JOB.check("batch_isend_irecv of several", [out for _, _, out in outs], [message(peer, RANK, n) for peer, n, _ in outs])
+    JOB.check(
+        "batch_isend_irecv of several", [out for _, _, out in outs], [message(peer, RANK, n) for peer, n, _ in outs]
+    )
     if RANK < 2:
         peer = 1 - RANK
         x = JOB.empty(5)
@@ -321,8 +324,14 @@ def functional_collectives():
     gathered = functional.all_gather_tensor(x, 0, group).wait()
     JOB.check("functional all_gather_tensor", gathered.view(SIZE, 8), pieces(8))
     flat = JOB.tensor(inputs(RANK, 4) * SIZE)
-    JOB.check("functional reduce_scatter_tensor", functional.reduce_scatter_tensor(flat, "sum", 0, group).wait(), reduced(sum, 4))
-    out = functional.all_to_all_single(JOB.tensor([v for to in OTHERS for v in message(RANK, to, 2)]), None, None, group).wait()
+    JOB.check(
+        "functional reduce_scatter_tensor",
+        functional.reduce_scatter_tensor(flat, "sum", 0, group).wait(),
+        reduced(sum, 4),
+    )
+    out = functional.all_to_all_single(
+        JOB.tensor([v for to in OTHERS for v in message(RANK, to, 2)]), None, None, group
+    ).wait()
     JOB.check("functional all_to_all_single", out.view(SIZE, 2), [message(source, RANK, 2) for source in OTHERS])
 
 
@@ -394,7 +403,12 @@ def memory_pool():
     """Memory by ncclMemAlloc, registered with the communicator: large calls take it without copies."""
     backend = dist.distributed_c10d._get_default_group()._get_backend(JOB.device)
     if JOB.legacy:  # it asks the device for multicast, which a software device has not
-        REPORT.refused("legacy memory pool", lambda: backend.mem_allocator, RuntimeError, text="NCCL mem allocator is not supported")
+        REPORT.refused(
+            "legacy memory pool",
+            lambda: backend.mem_allocator,
+            RuntimeError,
+            text="NCCL mem allocator is not supported",
+        )
         return
     pool = torch.cuda.MemPool(backend.mem_allocator)
     count = COUNTS[-1]
@@ -457,8 +471,9 @@ def with_cpu_operators():
 def collectives():
     JOB.start()
     steps = [
-        all_reduce_types, all_reduce_sizes, all_reduce_complex, premul_sum, refusals, asynchronous, side_streams, broadcast, reduce, all_gather,
-        reduce_scatter, all_to_all, gather_and_scatter, messages, coalesced, functional_collectives, nothing, mesh, memory_pool,
+        all_reduce_types, all_reduce_sizes, all_reduce_complex, premul_sum, refusals, asynchronous, side_streams,
+        broadcast, reduce, all_gather, reduce_scatter, all_to_all, gather_and_scatter, messages, coalesced,
+        functional_collectives, nothing, mesh, memory_pool,
     ]  # fmt: skip
     if VERSION >= (2, 15):
         steps.append(barriers)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The first failures of a PyTorch user: the library says in one line what was wrong, where PyTorch shows it ("Last error:") and in
-its log at WARN.
+"""The first failures of a PyTorch user: the library says in one line what was wrong, where PyTorch shows it ("Last
+error:") and in its log at WARN.
 
     python torch_errors.py [CASE...]
 
@@ -27,8 +27,8 @@ LOG = {"NCCL_DEBUG": "WARN", "OXCCL_LATE_WARN": "1"}
 
 
 def attempt(function):
-    """Ends the process after the first exception, which it shows. What the device meets comes to PyTorch by the next call, or by
-    a thread that ends the process.
+    """Ends the process after the first exception, which it shows. What the device meets comes to PyTorch by the next
+    call, or by a thread that ends the process.
     """
     import torch
 
@@ -77,7 +77,8 @@ def absence(folder, rank, size):
 
 
 def judge(name, ranks, text, shown=True):
-    """Rank 0 must have ended by itself, and the text be in a line of its log and, if `shown`, in what PyTorch shows of it."""
+    """Rank 0 must have ended by itself, and the text be in a line of its log and, if `shown`, in what PyTorch shows of
+    it."""
     failed = REPORT.failed
     REPORT.check(f"{name}: rank 0 ends by itself ({ranks[0].code})", ranks[0].code != "deadline", True)
     REPORT.check(f"{name}: the log says so", bool(re.search(rf"NCCL WARN .*{text}", ranks[0].text)), True)
@@ -106,7 +107,8 @@ def case_one_device():
 
 
 def case_sizes():
-    text = f"{MISMATCH}: rank 0 called AllReduce of 10 ncclFloat32, ncclSum; rank 1 called AllReduce of 11 ncclFloat32, ncclSum"
+    calls = [f"rank {rank} called AllReduce of {10 + rank} ncclFloat32, ncclSum" for rank in range(2)]
+    text = f"{MISMATCH}: {'; '.join(calls)}"
     judge_both("sizes", "sizes", text)
 
 
@@ -122,7 +124,9 @@ def case_death():
 
 def case_absence():
     """PyTorch's own time limit ends the process; it does not ask the library then."""
-    text = f"rank 0 has been in collective 1, {REDUCE}, for . s: rank 1 has not called it; its last one was collective 0"
+    text = (
+        f"rank 0 has been in collective 1, {REDUCE}, for . s: rank 1 has not called it; its last one was collective 0"
+    )
     judge_both("a rank that stays away", "absence", text, shown=[], until_first=True)
 
 

@@ -17,7 +17,9 @@ class Job:
 
     def __init__(self, description, **options):
         parser = argparse.ArgumentParser(description=description)
-        parser.add_argument("--device-id", action="store_true", help="tell init_process_group the device: it connects at once")
+        parser.add_argument(
+            "--device-id", action="store_true", help="tell init_process_group the device: it connects at once"
+        )
         parser.add_argument("--quick", action="store_true", help="a selection that takes half the time")
         for name, how in options.items():
             parser.add_argument(f"--{name}", **how)

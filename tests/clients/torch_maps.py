@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Which libraries a PyTorch process really has, after a collective has run: its memory map says so, and where the linker has
-bound the functions of NCCL and of the CUDA runtime that PyTorch calls.
+"""Which libraries a PyTorch process really has, after a collective has run: its memory map says so, and where the
+linker has bound the functions of NCCL and of the CUDA runtime that PyTorch calls.
 
     python torch_maps.py [--beside] FOLDER...    where libnccl.so.2, libcudart.so and libcuda.so.1 should come from
 
@@ -25,7 +25,12 @@ FUNCTIONS = ["ncclAllReduce", "cudaMalloc", "cuInit"]
 
 
 class DlInfo(ctypes.Structure):
-    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
 
 
 def provider(library, function):
@@ -48,11 +53,13 @@ def base(file):
 
 
 def slots(file, kinds):
-    """The functions of some names that a library calls, and the file that each is bound to; those that it has not called yet are
-    bound to its own code, which asks the linker.
+    """The functions of some names that a library calls, and the file that each is bound to; those that it has not
+    called yet are bound to its own code, which asks the linker.
     """
     start, info, files = base(file), DlInfo(), {}
-    for line in subprocess.run(["readelf", "-rW", file], check=True, capture_output=True, text=True).stdout.splitlines():
+    for line in subprocess.run(
+        ["readelf", "-rW", file], check=True, capture_output=True, text=True
+    ).stdout.splitlines():
         fields = line.split()
         if len(fields) < 5 or fields[2] != "R_X86_64_JUMP_SLOT" or not kinds.match(fields[4]):
             continue
@@ -70,7 +77,9 @@ def wanted(name, folders):
 def maps():
     folders = [folder for folder in sys.argv[1:] if folder != "--beside"]
     with tempfile.TemporaryDirectory() as folder:
-        dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=0, world_size=1, device_id=torch.device("cuda:0"))
+        dist.init_process_group(
+            "nccl", init_method=f"file://{folder}/store", rank=0, world_size=1, device_id=torch.device("cuda:0")
+        )
         x = torch.tensor([3.0]).to("cuda:0")
         dist.all_reduce(x)
         REPORT.check("all_reduce of one rank", x.cpu().tolist(), [3.0])
@@ -80,14 +89,18 @@ def maps():
     for name, function in zip(NAMES, FUNCTIONS):
         ours = wanted(name, folders)
         REPORT.check(f"{name} is mapped", ours in files, True)
-        REPORT.check(f"{function} is found in it", provider(name if function == "cuInit" else torch_cuda, function), ours)
+        REPORT.check(
+            f"{function} is found in it", provider(name if function == "cuInit" else torch_cuda, function), ours
+        )
     bound = slots(torch_cuda, re.compile("nccl|cuda"))
     for name, function in (NAMES[0], "nccl"), (NAMES[1], "cuda"):
         places = {place for called, place in bound.items() if called.startswith(function) and place != torch_cuda}
         REPORT.check(f"every {function} function that was called is bound to it", places, {wanted(name, folders)})
     REPORT.check("ncclAllReduce was called there", bound["ncclAllReduce"], wanted(NAMES[0], folders))
     kinds = re.compile(r"/(libnccl|libcudart|libcuda|libsoftcuda)[-.][^/]*$")
-    foreign = sorted(file for file in files if kinds.search(file) and not any(under(file, folder) for folder in folders))
+    foreign = sorted(
+        file for file in files if kinds.search(file) and not any(under(file, folder) for folder in folders)
+    )
     if "--beside" in sys.argv:
         REPORT.check("NVIDIA's are mapped beside", [os.path.basename(file) for file in foreign], [NAMES[1], NAMES[0]])
     else:

@@ -1,4 +1,5 @@
-"""Ranks that a script starts itself, without torchrun, which would end the others at the first failure, to judge how they end."""
+"""Ranks that a script starts itself, without torchrun, which would end the others at the first failure, to judge how
+they end."""
 import datetime
 import os
 import signal
@@ -21,8 +22,8 @@ QUICK_END = {"TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "500", "TORCH_NCCL_WAIT_TIMEOU
 
 
 def start(folder, rank, size, device=None, timeout=TIMEOUT_S):
-    """In a rank: a process group that has made one call, with a time limit for those to come. Returns torch, torch.distributed, and
-    a tensor on the device.
+    """In a rank: a process group that has made one call, with a time limit for those to come. Returns torch,
+    torch.distributed, and a tensor on the device.
     """
     import torch
     import torch.distributed as dist
@@ -45,8 +46,8 @@ class Ended:
 
 
 def run(case, size, until_first=False, **env):
-    """Runs the function of a case in `size` ranks (see `function`), and waits for them, DEADLINE_S at most: how each ended, in
-    order. With `until_first` the others are terminated when rank 0 has ended.
+    """Runs the function of a case in `size` ranks (see `function`), and waits for them, DEADLINE_S at most: how each
+    ended, in order. With `until_first` the others are terminated when rank 0 has ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
@@ -81,7 +82,8 @@ def show(ranks):
 
 
 def dispatch(functions, cases, report):
-    """A script's two ways: `--rank FUNCTION FOLDER RANK SIZE` runs a function, in a rank; else the named cases run, or all."""
+    """A script's two ways: `--rank FUNCTION FOLDER RANK SIZE` runs a function, in a rank; else the named cases run, or
+    all."""
     if sys.argv[1:2] == ["--rank"]:
         case, folder, rank, size = sys.argv[2:]
         functions[case](folder, int(rank), int(size))

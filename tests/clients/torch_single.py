@@ -72,7 +72,9 @@ def others():
         outs = [torch.empty(count, device=f"cuda:{rank}") for rank in ALL]
         nccl.reduce_scatter(tensors(DEVICES * count), outs)
         whole = total(DEVICES * count)
-        REPORT.check(f"reduce_scatter of {count}", values(outs), [whole[rank * count : (rank + 1) * count] for rank in ALL])
+        REPORT.check(
+            f"reduce_scatter of {count}", values(outs), [whole[rank * count : (rank + 1) * count] for rank in ALL]
+        )
 
 
 def data_parallel():
@@ -80,7 +82,9 @@ def data_parallel():
     outs = comm.broadcast(torch.tensor([5.0, 6.0]).cuda(0), list(ALL))
     REPORT.check("comm.broadcast", values(outs), [[5.0, 6.0]] * DEVICES)
     outs = comm.broadcast_coalesced([torch.tensor([1.0]).cuda(0), torch.tensor([2.0, 3.0]).cuda(0)], list(ALL), 1)
-    REPORT.check("comm.broadcast_coalesced", [values(out) for out in zip(*outs)], [[[1.0]] * DEVICES, [[2.0, 3.0]] * DEVICES])
+    REPORT.check(
+        "comm.broadcast_coalesced", [values(out) for out in zip(*outs)], [[[1.0]] * DEVICES, [[2.0, 3.0]] * DEVICES]
+    )
 
 
 def single():

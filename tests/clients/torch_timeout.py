@@ -36,7 +36,10 @@ def lonely(folder, rank, size):
         dist.all_reduce(x)  # an aborted group refuses
         torch.cuda.synchronize()
     except Exception as error:
-        print(f"error after {time.monotonic() - began:.1f} s: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+        print(
+            f"error after {time.monotonic() - began:.1f} s: {type(error).__name__}: {str(error).splitlines()[0]}",
+            flush=True,
+        )
     else:
         print("no error", flush=True)
     sys.stdout.flush()
@@ -85,16 +88,32 @@ def judge(name, ranks, ends, *texts):
 
 
 def case_timeout():
-    judge("timeout", run("lonely", 2, until_first=True), [ABORTED, CAUGHT], r"error after .*(timed out|timeout|aborted)", r"[Tt]imed? ?out")
+    judge(
+        "timeout",
+        run("lonely", 2, until_first=True),
+        [ABORTED, CAUGHT],
+        r"error after .*(timed out|timeout|aborted)",
+        r"[Tt]imed? ?out",
+    )
 
 
 def case_timeout_old():
-    judge("timeout, legacy", run("lonely", 2, until_first=True, **OLD), [ABORTED, CAUGHT], r"Watchdog caught collective operation timeout")
+    judge(
+        "timeout, legacy",
+        run("lonely", 2, until_first=True, **OLD),
+        [ABORTED, CAUGHT],
+        r"Watchdog caught collective operation timeout",
+    )
 
 
 def case_timeout_old_blocking():
     ranks = run("lonely", 2, until_first=True, TORCH_NCCL_BLOCKING_WAIT="1", **OLD)
-    judge("timeout, legacy, blocking wait", ranks, [CAUGHT], r"error after .*DistBackendError|error after .*Watchdog caught")
+    judge(
+        "timeout, legacy, blocking wait",
+        ranks,
+        [CAUGHT],
+        r"error after .*DistBackendError|error after .*Watchdog caught",
+    )
 
 
 def case_timeout_old_nonblocking():
@@ -112,7 +131,14 @@ def case_abort_old():
 
 def case_death():
     # The library finds it, or PyTorch's time limit has passed before.
-    judge("death", run("death", 2, NCCL_DEBUG="WARN"), [ABORTED, CAUGHT], r"NCCL WARN rank 1 is gone", r"[Tt]imed? ?out", r"[Ww]atchdog")
+    judge(
+        "death",
+        run("death", 2, NCCL_DEBUG="WARN"),
+        [ABORTED, CAUGHT],
+        r"NCCL WARN rank 1 is gone",
+        r"[Tt]imed? ?out",
+        r"[Ww]atchdog",
+    )
 
 
 CASES = {name.removeprefix("case_"): function for name, function in list(globals().items()) if name.startswith("case_")}

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Training of a small model over the backend `nccl`, its operators by softcuda_torch, beside the same over Gloo on the CPU.
+"""Training of a small model over the backend `nccl`, its operators by softcuda_torch, beside the same over Gloo on the
+CPU.
 
     torchrun --nproc_per_node 2 torch_train.py [--device-id] [--quick]
 
-DistributedDataParallel, FullyShardedDataParallel and fully_shard: the loss falls, all ranks end with the same parameters, and these
-are the ones that DistributedDataParallel over Gloo comes to. With two ranks bit for bit: a sum of two has one order, and the mean's
-divisor is a power of two. With more, libraries add in different orders: then within BOUND of the largest parameter.
-SyncBatchNorm, and layers that DTensor cuts up: what one process computes.
+DistributedDataParallel, FullyShardedDataParallel and fully_shard: the loss falls, all ranks end with the same
+parameters, and these are the ones that DistributedDataParallel over Gloo comes to. With two ranks bit for bit: a sum of
+two has one order, and the mean's divisor is a power of two. With more, libraries add in different orders: then within
+BOUND of the largest parameter. SyncBatchNorm, and layers that DTensor cuts up: what one process computes.
 """
 import functools
 import os
@@ -94,7 +95,11 @@ def judge(name, parameters, losses, optimizer):
     REPORT.check(f"{name}: the loss falls ({losses[0]:.3f} to {losses[-1]:.3f})", losses[-1] < 0.7 * losses[0], True)
     gathered = torch.empty(SIZE, len(parameters), device=JOB.device)
     dist.all_gather_into_tensor(gathered.view(-1), parameters.to(JOB.device))
-    REPORT.check(f"{name}: all ranks have the same parameters", [torch.equal(row, parameters) for row in gathered.cpu()], [True] * SIZE)
+    REPORT.check(
+        f"{name}: all ranks have the same parameters",
+        [torch.equal(row, parameters) for row in gathered.cpu()],
+        [True] * SIZE,
+    )
     wanted, _ = reference(optimizer)
     if SIZE == 2:
         REPORT.check(f"{name}: those of Gloo, bit for bit", torch.equal(parameters, wanted), True)
@@ -110,7 +115,9 @@ def data_parallel(optimizer, **options):
 
 def fully_sharded(optimizer):
     policy = ModuleWrapPolicy({Block})
-    wrapped = FullyShardedDataParallel(model().to(JOB.device), auto_wrap_policy=policy, device_id=JOB.device, use_orig_params=True)
+    wrapped = FullyShardedDataParallel(
+        model().to(JOB.device), auto_wrap_policy=policy, device_id=JOB.device, use_orig_params=True
+    )
     losses = train(wrapped, JOB.device, optimizer(wrapped.parameters()))
     with FullyShardedDataParallel.summon_full_params(wrapped):
         return flat(wrapped.parameters()), losses
@@ -155,7 +162,9 @@ def tensor_parallel():
     want.square().sum().backward()
     REPORT.check("tensor parallel: the result", torch.allclose(got.cpu(), want, rtol=1e-4, atol=1e-5), True)
     grad = parts[2].inner.weight.grad.full_tensor().cpu()
-    REPORT.check("tensor parallel: a gradient", torch.allclose(grad, whole[2].inner.weight.grad, rtol=1e-4, atol=1e-5), True)
+    REPORT.check(
+        "tensor parallel: a gradient", torch.allclose(grad, whole[2].inner.weight.grad, rtol=1e-4, atol=1e-5), True
+    )
 
 
 def training():

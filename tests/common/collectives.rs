@@ -1,109 +1,36 @@
 //! Typed bindings to the collectives, point to point, and operators of `libnccl.so.2`.
 //!
 //! They are apart from [`super::nccl`], so that a program that needs only AllReduce can use a library that has
-//! no more. Every function has the shape of its prototype in `nccl.h`; [`Collectives::call`] picks it.
+//! no more. The prototypes are those of [`super::abi`]; [`Collectives::call`] picks it.
 
-use std::ffi::{OsStr, c_int, c_uint, c_void};
+use std::ffi::{OsStr, c_int, c_void};
 
+use super::abi::{self, Code, Comm};
+pub use super::abi::{CollConfig, SimInfo};
 use super::contract::Func;
-use super::nccl::{Comm, Failure, Nccl, open, symbol};
+use super::nccl::{Failure, Nccl, open, symbol};
 use super::oracle::DataType;
 
-/// `ncclScalarDevice`, `ncclScalarHostImmediate` (spec §2.5).
-const RESIDENCE: [c_int; 2] = [0, 1];
-/// `NCCL_API_MAGIC`.
-const MAGIC: c_uint = 0xcafe_beef;
-/// `NCCL_CONFIG_UNDEF_INT`.
-const UNDEF: c_int = c_int::MIN;
-
-/// `ncclCollConfig_t` as its initializer leaves it (delta §2.4).
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct CollConfig {
-    pub size: usize,
-    pub magic: c_uint,
-    pub version: c_uint,
-    pub ext: *const c_void,
-    pub ctas: [c_int; 4],
-    /// `algSelection`: a C string or NULL.
-    pub selection: *const std::ffi::c_char,
-    /// `forceAlgSelection`.
-    pub force: c_int,
-    pub policy: c_int,
-    pub tag: u64,
-    /// `launchCompletionEvent`: a `CUevent` or NULL.
-    pub event: *mut c_void,
-}
-
-impl Default for CollConfig {
-    fn default() -> CollConfig {
-        CollConfig {
-            size: size_of::<CollConfig>(),
-            magic: MAGIC,
-            version: 23203,
-            ext: std::ptr::null(),
-            ctas: [UNDEF; 4],
-            selection: std::ptr::null(),
-            force: 1,
-            policy: UNDEF,
-            tag: 0,
-            event: std::ptr::null_mut(),
-        }
-    }
-}
-
-/// `ncclSimInfo_t` (spec §2.7).
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct SimInfo {
-    pub size: usize,
-    /// 0x74685283.
-    pub magic: c_uint,
-    pub version: c_uint,
-    /// Microseconds; -1 where nothing was estimated.
-    pub estimated: f32,
-}
-
-impl Default for SimInfo {
-    fn default() -> SimInfo {
-        SimInfo { size: size_of::<SimInfo>(), magic: 0x7468_5283, version: 23203, estimated: -1.0 }
-    }
-}
-
 type Ptr = *mut c_void;
-type Config = *const CollConfig;
-type Code = c_int;
-
-/// Send, receive, count, type, operator.
-type Reducing = unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Comm, Ptr) -> Code;
-type ReducingTo = unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, c_int, Comm, Ptr) -> Code;
-type Moving = unsafe extern "C" fn(Ptr, Ptr, usize, c_int, Comm, Ptr) -> Code;
-type MovingOf = unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Comm, Ptr) -> Code;
-/// One buffer, count, type, root or peer.
-type OneBuffer = unsafe extern "C" fn(Ptr, usize, c_int, c_int, Comm, Ptr) -> Code;
-type ReducingConfig = unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Comm, Ptr, Config) -> Code;
-type ReducingToConfig = unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, c_int, Comm, Ptr, Config) -> Code;
-type MovingConfig = unsafe extern "C" fn(Ptr, Ptr, usize, c_int, Comm, Ptr, Config) -> Code;
-type MovingOfConfig = unsafe extern "C" fn(Ptr, Ptr, usize, c_int, c_int, Comm, Ptr, Config) -> Code;
 
 /// The functions. The library stays loaded for the life of the process.
 #[derive(Clone, Copy)]
 pub struct Collectives {
     nccl: Nccl,
-    all_reduce: (Reducing, ReducingConfig),
-    reduce: (ReducingTo, ReducingToConfig),
-    broadcast: (MovingOf, MovingOfConfig),
-    bcast: OneBuffer,
-    all_gather: (Moving, MovingConfig),
-    reduce_scatter: (Reducing, ReducingConfig),
-    all_to_all: (Moving, MovingConfig),
-    gather: (MovingOf, MovingOfConfig),
-    scatter: (MovingOf, MovingOfConfig),
-    send: OneBuffer,
-    recv: OneBuffer,
-    create_pre_mul: unsafe extern "C" fn(*mut c_int, Ptr, c_int, c_int, Comm) -> Code,
-    destroy_op: unsafe extern "C" fn(c_int, Comm) -> Code,
-    simulate_end: unsafe extern "C" fn(*mut SimInfo) -> Code,
+    all_reduce: (abi::Reducing, abi::ReducingConfig),
+    reduce: (abi::ReducingTo, abi::ReducingToConfig),
+    broadcast: (abi::MovingOf, abi::MovingOfConfig),
+    bcast: abi::OneBuffer,
+    all_gather: (abi::Moving, abi::MovingConfig),
+    reduce_scatter: (abi::Reducing, abi::ReducingConfig),
+    all_to_all: (abi::Moving, abi::MovingConfig),
+    gather: (abi::MovingOf, abi::MovingOfConfig),
+    scatter: (abi::MovingOf, abi::MovingOfConfig),
+    send: abi::OneBuffer,
+    recv: abi::OneBuffer,
+    create_pre_mul: abi::RedOpCreatePreMulSum,
+    destroy_op: abi::RedOpDestroy,
+    simulate_end: abi::GroupSimulateEnd,
 }
 
 /// A call of a collective but for its buffers. Numbers are C's, so that wrong ones can be given, too.
@@ -209,7 +136,7 @@ impl Collectives {
         (send, recv): (u64, u64),
         comm: Comm,
         stream: Ptr,
-        config: Config,
+        config: *const CollConfig,
     ) -> Result<(), Failure> {
         let (s, r) = (send as Ptr, recv as Ptr);
         let Call { func, count: n, dtype: t, op, root } = what;
@@ -276,7 +203,7 @@ impl Collectives {
         let (mut op, mut scalar) = (-1, scalar.to_le_bytes());
         let at = scalar.as_mut_ptr().cast();
         // SAFETY: the pointers are to a live operator and to eight live bytes.
-        let code = unsafe { (self.create_pre_mul)(&mut op, at, dtype as c_int, RESIDENCE[1], comm) };
+        let code = unsafe { (self.create_pre_mul)(&mut op, at, dtype as c_int, abi::SCALAR_HOST_IMMEDIATE, comm) };
         self.told("ncclRedOpCreatePreMulSum", code).map(|()| op)
     }
 
@@ -290,7 +217,7 @@ impl Collectives {
     pub unsafe fn pre_mul_device(&self, scalar: u64, dtype: DataType, comm: Comm) -> Result<c_int, Failure> {
         let mut op = -1;
         // SAFETY: the pointer is to a live operator; the caller vouches for the scalar.
-        let code = unsafe { (self.create_pre_mul)(&mut op, scalar as Ptr, dtype as c_int, RESIDENCE[0], comm) };
+        let code = unsafe { (self.create_pre_mul)(&mut op, scalar as Ptr, dtype as c_int, abi::SCALAR_DEVICE, comm) };
         self.told("ncclRedOpCreatePreMulSum", code).map(|()| op)
     }
 

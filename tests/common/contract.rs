@@ -1,4 +1,4 @@
-//! What every collective reads and writes, and where (spec §4.9), and what its buffers must hold afterwards: an
+//! What every collective reads and writes, and where, and what its buffers must hold afterwards: an
 //! oracle that shares no code with the library. Sizes are in *blocks* of the call's count.
 
 use super::oracle::{DataType, Format, Kind, Pattern, RedOp, Reduction, hash};
@@ -57,7 +57,7 @@ impl Func {
         matches!(self, Func::Reduce | Func::Broadcast | Func::Bcast | Func::Gather | Func::Scatter)
     }
 
-    /// Whether one buffer may be both (spec §4.9).
+    /// Whether one buffer may be both.
     pub fn has_in_place(self) -> bool {
         self != Func::AlltoAll
     }

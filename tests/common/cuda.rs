@@ -60,6 +60,7 @@ pub struct Cuda {
     free: unsafe extern "C" fn(u64) -> c_int,
     to_device: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
     to_host: unsafe extern "C" fn(*mut c_void, u64, usize) -> c_int,
+    mem_info: unsafe extern "C" fn(*mut usize, *mut usize) -> c_int,
     set_bytes: unsafe extern "C" fn(u64, u8, usize) -> c_int,
     stream_create: unsafe extern "C" fn(*mut Stream, c_uint) -> c_int,
     stream_sync: unsafe extern "C" fn(Stream) -> c_int,
@@ -90,6 +91,7 @@ impl Cuda {
                 free: symbol(l, "cuMemFree_v2")?,
                 to_device: symbol(l, "cuMemcpyHtoD_v2")?,
                 to_host: symbol(l, "cuMemcpyDtoH_v2")?,
+                mem_info: symbol(l, "cuMemGetInfo_v2")?,
                 set_bytes: symbol(l, "cuMemsetD8_v2")?,
                 stream_create: symbol(l, "cuStreamCreate")?,
                 stream_sync: symbol(l, "cuStreamSynchronize")?,
@@ -213,6 +215,17 @@ impl Cuda {
     pub unsafe fn free(&self, pointer: u64) -> Result<(), Failure> {
         // SAFETY: the caller vouches for the memory.
         self.check("cuMemFree", unsafe { (self.free)(pointer) })
+    }
+
+    /// Free bytes and all bytes of the current device.
+    ///
+    /// # Errors
+    /// What the driver returns.
+    pub fn memory(&self) -> Result<(usize, usize), Failure> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are to live integers.
+        self.check("cuMemGetInfo", unsafe { (self.mem_info)(&mut free, &mut total) })?;
+        Ok((free, total))
     }
 
     /// Copies to device memory and waits for it.

@@ -5,11 +5,12 @@
 //!   and say what each rank was doing when the deadline passed.
 //! * [`mpi`]: the same by a launcher of MPI's.
 //! * [`procfs`]: what the kernel knows about a process.
-//! * [`census`]: count what a process holds (fds, threads, memfds, memory, `/dev/shm`), before and after.
+//! * [`resources`]: count what a process holds (fds, threads, memfds, memory, `/dev/shm`), before and after.
 //! * [`need`]: a missing tool skips a test with a message, or fails it under `OXCCL_REQUIRE=all`.
 //! * [`c_program`]: programs in C, compiled and linked here.
+//! * [`abi`]: NCCL's C interface: codes, structures, prototypes.
 //! * [`nccl`], [`cuda`]: typed bindings to `libnccl.so.2` and `libcuda.so.1`, loaded at run time.
-//! * [`collectives`], [`graph`]: the other calls of NCCL, and CUDA graphs.
+//! * [`communicators`], [`collectives`], [`graph`]: the other calls of NCCL, and CUDA graphs.
 //! * [`oracle`]: inputs and the values that a reduction of them must give, bit for bit; [`contract`]: what
 //!   every collective reads and writes, and where.
 //!
@@ -28,9 +29,10 @@
 //! ```
 #![allow(dead_code)] // every test uses its part of this
 
+pub mod abi;
 pub mod c_program;
-pub mod census;
 pub mod collectives;
+pub mod communicators;
 pub mod contract;
 pub mod cuda;
 pub mod graph;
@@ -40,6 +42,7 @@ pub mod nccl;
 pub mod need;
 pub mod oracle;
 pub mod procfs;
+pub mod resources;
 
 use std::env;
 use std::ffi::OsString;

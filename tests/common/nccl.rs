@@ -1,40 +1,20 @@
 //! Typed bindings to the functions of `libnccl.so.2` that tests and `perf` use, loaded at run time.
 //!
-//! The prototypes are those of `nccl.h`; every call returns a `Result` with the call's name and the
+//! The prototypes are those of [`super::abi`]; every call returns a `Result` with the call's name and the
 //! library's own texts.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
 use libloading::os::unix::{Library as UnixLibrary, RTLD_LOCAL, RTLD_NOW};
 
+use super::abi::{self, IN_PROGRESS};
+pub use super::abi::{Comm, UniqueId};
 use super::oracle::{DataType, RedOp};
 
-/// `ncclInProgress`.
-const IN_PROGRESS: i32 = 7;
 /// How long a state may take to change, on a machine that is busy.
 const SETTLE: Duration = Duration::from_secs(60);
-
-/// `ncclUniqueId`: 128 bytes, handed over by value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct UniqueId(pub [u8; 128]);
-
-/// `ncclComm_t`: an opaque handle. It may move between threads; only one uses it at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct Comm(pub *mut c_void);
-
-// SAFETY: NCCL allows to hand a communicator from thread to thread (spec §3.9).
-unsafe impl Send for Comm {}
-// SAFETY: it is a number; what is done with it by whom is the user's affair.
-unsafe impl Sync for Comm {}
-
-impl Comm {
-    /// `NCCL_COMM_NULL`.
-    pub const NULL: Comm = Comm(std::ptr::null_mut());
-}
 
 /// A call that did not return `ncclSuccess`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,30 +35,27 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-type AllReduce =
-    unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, *mut c_void, *mut c_void) -> c_int;
-
 /// The library and its functions. The library stays loaded for the life of the process.
 #[derive(Clone, Copy)]
 pub struct Nccl {
-    get_version: unsafe extern "C" fn(*mut c_int) -> c_int,
-    get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
-    init_rank: unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int) -> c_int,
-    init_all: unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> c_int,
-    finalize: unsafe extern "C" fn(Comm) -> c_int,
-    destroy: unsafe extern "C" fn(Comm) -> c_int,
-    abort: unsafe extern "C" fn(Comm) -> c_int,
-    count: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    async_error: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
-    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
-    last_error: unsafe extern "C" fn(Comm) -> *const c_char,
-    group_start: unsafe extern "C" fn() -> c_int,
-    group_end: unsafe extern "C" fn() -> c_int,
-    all_reduce: AllReduce,
-    mem_alloc: unsafe extern "C" fn(*mut *mut c_void, usize) -> c_int,
-    mem_free: unsafe extern "C" fn(*mut c_void) -> c_int,
-    register: Option<unsafe extern "C" fn(Comm, *mut c_void, usize, *mut *mut c_void) -> c_int>,
-    deregister: Option<unsafe extern "C" fn(Comm, *mut c_void) -> c_int>,
+    get_version: abi::GetVersion,
+    get_unique_id: abi::GetUniqueId,
+    init_rank: abi::CommInitRank,
+    init_all: abi::CommInitAll,
+    finalize: abi::OfComm,
+    destroy: abi::OfComm,
+    abort: abi::OfComm,
+    count: abi::CommQuery,
+    async_error: abi::CommQuery,
+    error_string: abi::GetErrorString,
+    last_error: abi::GetLastError,
+    group_start: abi::Group,
+    group_end: abi::Group,
+    all_reduce: abi::Reducing,
+    mem_alloc: abi::MemAlloc,
+    mem_free: abi::MemFree,
+    register: Option<abi::CommRegister>,
+    deregister: Option<abi::CommDeregister>,
 }
 
 /// Opens a library for good and at once with all its symbols, as a linked program would have it.
@@ -300,9 +277,9 @@ impl Nccl {
         comm: Comm,
         stream: *mut c_void,
     ) -> Result<(), Failure> {
-        let (send, recv) = (send as *const c_void, recv as *mut c_void);
+        let (send, recv) = (send as *mut c_void, recv as *mut c_void);
         // SAFETY: the caller vouches for the buffers; the library checks the rest.
-        let code = unsafe { (self.all_reduce)(send, recv, count, dtype as c_int, op as c_int, comm.0, stream) };
+        let code = unsafe { (self.all_reduce)(send, recv, count, dtype as c_int, op as c_int, comm, stream) };
         self.check("ncclAllReduce", code)
     }
 

@@ -1,13 +1,13 @@
 //! Inputs for a reduction, and what it must give: an oracle that shares no code with the library.
 //!
 //! Inputs are chosen so that the result is exact in the element type whatever the order of operations
-//! (spec §5.2 leaves the order open), so every comparison is bit for bit:
+//! (NCCL leaves the order open), so every comparison is bit for bit:
 //!
-//! * integers: anything; sums and products wrap, an average is the wrapped sum divided, truncating (§5.3);
+//! * integers: anything; sums and products wrap, an average is the wrapped sum divided, truncating;
 //! * float `sum`: whole multiples of one power of two, small enough that every partial sum is exact;
 //! * float `prod`: powers of two, and one odd factor that a different rank holds in every element;
 //! * `max`, `min`: any finite value but −0;
-//! * float `avg`: inputs are multiplied by 1/n rounded to the type, then added (§5.1). Two ranks hold
+//! * float `avg`: inputs are multiplied by 1/n rounded to the type, then added. Two ranks hold
 //!   the same power of two and the others 0, so that this is exact for every n; which two changes from
 //!   element to element.
 //!
@@ -17,7 +17,7 @@
 /// Elements after which inputs repeat. A prime: no chunk or slot size is a multiple of it.
 pub const PERIOD: usize = 8191;
 
-/// `ncclDataType_t` (spec §2.3).
+/// `ncclDataType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum DataType {
@@ -35,7 +35,7 @@ pub enum DataType {
     Float8e5m2 = 11,
 }
 
-/// `ncclRedOp_t` (spec §2.4).
+/// `ncclRedOp_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum RedOp {
@@ -74,7 +74,7 @@ pub struct Format {
     pub exponent: u32,
     /// e4m3: no infinities, all ones is the only NaN, and the top exponent holds numbers.
     pub finite: bool,
-    /// Values out of range become the largest finite one (the fp8 types, spec §5.3).
+    /// Values out of range become the largest finite one (the fp8 types).
     pub saturating: bool,
 }
 

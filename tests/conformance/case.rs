@@ -75,40 +75,40 @@ pub fn kinds() -> Vec<Kind> {
 }
 
 /// Counts at which something changes; the large ones are drawn less often.
-fn count(dice: &mut SmallRng, n: usize, slot: usize) -> usize {
+fn count(rng: &mut SmallRng, n: usize, slot: usize) -> usize {
     let small = [0, 1, 2, 3, 5, 7, 16, 63, 64, 65, 257, 1000, 1023, 1025];
     let n = n.max(1);
     let large = [slot - 1, slot, slot + 1, slot / n, slot / n + 1, 3 * slot + 7, n * slot - 1, 9 * slot + 5];
-    match dice.random_range(0..16u32) {
-        0 => large[dice.random_range(0..large.len())],
-        1 | 2 => dice.random_range(0..5000),
-        _ => small[dice.random_range(0..small.len())],
+    match rng.random_range(0..16u32) {
+        0 => large[rng.random_range(0..large.len())],
+        1 | 2 => rng.random_range(0..5000),
+        _ => small[rng.random_range(0..small.len())],
     }
 }
 
 impl Case {
     /// A call of a kind that is random but for that.
-    pub fn random(dice: &mut SmallRng, (func, dtype, operator): Kind, n: usize) -> Case {
+    pub fn random(rng: &mut SmallRng, (func, dtype, operator): Kind, n: usize) -> Case {
         let line = 64 / dtype.size();
         let slot = crate::setup::slot() / dtype.size();
-        let off = |dice: &mut SmallRng| {
-            if dice.random() { dice.random_range(0..line) } else { usize::from(dice.random::<bool>()) }
+        let off = |rng: &mut SmallRng| {
+            if rng.random() { rng.random_range(0..line) } else { usize::from(rng.random::<bool>()) }
         };
-        let offsets = (off(dice), off(dice));
-        let selection = Form::Selection(SELECTIONS[dice.random_range(0..SELECTIONS.len())]);
-        let form = [Form::Plain, Form::Plain, Form::NullConfig, Form::Config, selection][dice.random_range(0..5usize)];
+        let offsets = (off(rng), off(rng));
+        let selection = Form::Selection(SELECTIONS[rng.random_range(0..SELECTIONS.len())]);
+        let form = [Form::Plain, Form::Plain, Form::NullConfig, Form::Config, selection][rng.random_range(0..5usize)];
         Case {
             func,
             dtype,
             operator,
-            count: count(dice, n, slot),
-            root: dice.random_range(0..n),
-            in_place: func == Func::Bcast || func.has_in_place() && dice.random(),
+            count: count(rng, n, slot),
+            root: rng.random_range(0..n),
+            in_place: func == Func::Bcast || func.has_in_place() && rng.random(),
             offsets,
-            phase: dice.random_range(0..1021),
+            phase: rng.random_range(0..1021),
             form,
-            nulls: dice.random(),
-            stream: dice.random_range(0..STREAMS),
+            nulls: rng.random(),
+            stream: rng.random_range(0..STREAMS),
         }
     }
 
@@ -231,7 +231,7 @@ impl Case {
     }
 
     /// Makes the call. An operator of our own is made for it and, for every other phase, destroyed at once, as is
-    /// allowed (spec §5.4).
+    /// allowed: calls that were made before keep it.
     pub fn issue(&self, call: &mut Prepared, member: &Member) -> Result<(), Failure> {
         let calls = &member.api.calls;
         let bits = self.content(member.nranks).scalar(member.rank);

@@ -7,8 +7,8 @@ use rand::seq::SliceRandom;
 use crate::built;
 use crate::case::{Case, kinds};
 use crate::common::launch;
-use crate::member::{Item, Member, Way};
-use crate::setup::{self, Setup, Transport, dice, long};
+use crate::member::{Item, Member, Submission};
+use crate::setup::{self, Setup, Transport, long, seeded_rng};
 
 /// Calls of each kind with everything run.
 const ROUNDS: usize = 4;
@@ -19,8 +19,8 @@ const SAMPLED_JOBS: usize = 2;
 
 /// The calls of a job.
 fn body(member: &mut Member) {
-    let mut plan = dice("collectives");
-    let mut own = dice(&format!("order of rank {}", member.rank));
+    let mut plan = seeded_rng("collectives");
+    let mut own = seeded_rng(&format!("order of rank {}", member.rank));
     let mut list: Vec<_> = kinds().repeat(if long() { ROUNDS } else { 2 });
     list.shuffle(&mut plan);
     if !long() {
@@ -30,12 +30,13 @@ fn body(member: &mut Member) {
     while !rest.is_empty() {
         let (now, later) = rest.split_at(rest.len().min(plan.random_range(1..10)));
         rest = later;
-        let way = [Way::Each, Way::Queued, Way::Group, Way::Nested][plan.random_range(0..4usize)];
+        let submission =
+            [Submission::Each, Submission::Queued, Submission::Group, Submission::Nested][plan.random_range(0..4usize)];
         let mut items: Vec<Item> = Vec::new();
         for kind in now {
             items.push(Item::Collective(Case::random(&mut plan, *kind, member.nranks)));
         }
-        member.run(&items, way, &mut own);
+        member.run(&items, submission, &mut own);
     }
 }
 
@@ -62,11 +63,11 @@ fn with_ranks(test: &str, n: usize) {
     }
     let mut list = matrix(n);
     if !long() {
-        let mut dice = dice(test);
-        list[1..].shuffle(&mut dice);
+        let mut rng = seeded_rng(test);
+        list[1..].shuffle(&mut rng);
         list.truncate(1 + SAMPLED_JOBS);
-        let at = dice.random_range(1..list.len());
-        list[at].channels = Some(dice.random_range(2..6));
+        let at = rng.random_range(1..list.len());
+        list[at].channels = Some(rng.random_range(2..6));
     }
     setup::part(list).iter().for_each(|setup| setup.run(test));
 }
@@ -114,8 +115,8 @@ const MANY_COUNT: usize = 3000;
 
 /// Some calls of every function.
 fn every_function(member: &mut Member) {
-    let mut plan = dice("many ranks");
-    let mut own = dice(&format!("order of rank {}", member.rank));
+    let mut plan = seeded_rng("many ranks");
+    let mut own = seeded_rng(&format!("order of rank {}", member.rank));
     for _ in 0..if long() { 20 } else { 1 } {
         let mut kinds = kinds();
         kinds.shuffle(&mut plan);
@@ -123,7 +124,7 @@ fn every_function(member: &mut Member) {
             let kind = kinds.iter().find(|(of, ..)| of == func).expect("a kind");
             let case = Case::random(&mut plan, *kind, member.nranks);
             let case = Case { count: case.count.clamp(100, MANY_COUNT), ..case };
-            member.run(&[Item::Collective(case)], Way::Each, &mut own);
+            member.run(&[Item::Collective(case)], Submission::Each, &mut own);
         }
     }
 }

@@ -1,16 +1,17 @@
-//! The configuration of a call (delta §2.4, §3.1 to §3.3), and a group's simulation (spec §4.6).
+//! The configuration of a call (`ncclCollConfig_t`), and a group's simulation.
 
 use std::ffi::CStr;
 
 use crate::built;
 use crate::case::Case;
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::collectives::{Call, CollConfig, SimInfo};
 use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::nccl::Failure;
 use crate::common::oracle::DataType;
-use crate::member::{INVALID_ARGUMENT, INVALID_USAGE, Item, Member, Prepared, Way};
-use crate::setup::{self, Setup, dice};
+use crate::member::{Item, Member, Prepared, Submission};
+use crate::setup::{self, Setup, seeded_rng};
 
 /// A call of 32-bit integers with a configuration.
 fn call_with(
@@ -25,8 +26,8 @@ fn call_with(
     unsafe { member.api.calls.call_with(call, buffers, member.comm, member.streams[0].0, config) }
 }
 
-/// A selection that is forced and cannot be honoured is an error, and a group remembers it; unforced it is a wish
-/// (delta §3.2).
+/// A selection that is forced and cannot be honoured is an error, and a group remembers it; unforced it is only
+/// preferred.
 #[test]
 fn selections() {
     if let Some(me) = launch::child() {
@@ -53,7 +54,7 @@ fn selections() {
                 );
                 call_with(member, func, 0, call.buffers, &config).expect("nothing to do comes first");
                 config.force = 0;
-                call_with(member, func, 10, call.buffers, &config).expect("a wish");
+                call_with(member, func, 10, call.buffers, &config).expect("a preference");
                 member.check(vec![call]);
             }
         });
@@ -61,8 +62,8 @@ fn selections() {
     Setup::plain(2).job("configs::selections").allow_any_warning().run().assert_ok();
 }
 
-/// A configuration that ends before its magic is refused by every collective, and no group remembers it (delta §2.4,
-/// §3.1); one that ends behind it says nothing else.
+/// A configuration that ends before its magic is refused by every collective, and no group remembers it;
+/// one that ends behind it says nothing else.
 #[test]
 fn sizes() {
     if let Some(me) = launch::child() {
@@ -154,8 +155,8 @@ fn simulations() {
             nccl.group_start().expect("group");
             info.magic = 1;
             assert_eq!(calls.simulate_end(&mut info).expect_err("no such structure").code, INVALID_ARGUMENT);
-            let mut own = dice("own");
-            member.run(&[Item::Collective(Case::of(Func::AllReduce, 100))], Way::Group, &mut own);
+            let mut own = seeded_rng("own");
+            member.run(&[Item::Collective(Case::of(Func::AllReduce, 100))], Submission::Group, &mut own);
         });
     }
     if built::has("ncclGroupSimulateEnd", built::SIMULATION) {

@@ -1,4 +1,4 @@
-//! Capture and replay of calls and groups (spec §7).
+//! Capture and replay of calls and groups.
 
 use std::thread;
 use std::time::Duration;
@@ -8,14 +8,15 @@ use rand::rngs::SmallRng;
 
 use crate::built;
 use crate::case::{Case, Kind, kinds};
+use crate::common::abi::INVALID_USAGE;
 use crate::common::collectives::{Call, CollConfig};
 use crate::common::contract::{Content, Func, Operator};
 use crate::common::graph::{CaptureMode, Exec, Graphs};
 use crate::common::launch;
 use crate::common::oracle::{DataType, RedOp};
-use crate::member::{Api, INVALID_USAGE, Item, Member, Prepared, STREAMS, Way, shuffle};
+use crate::member::{Api, Item, Member, Prepared, STREAMS, Submission, shuffle};
 use crate::messages::Message;
-use crate::setup::{self, Setup, Transport, dice, long};
+use crate::setup::{self, Setup, Transport, long, seeded_rng};
 
 /// Where ranks are threads, a capture must not mind what the other threads do.
 pub fn mode() -> CaptureMode {
@@ -32,13 +33,13 @@ pub struct Replay {
 impl Replay {
     /// Captures calls, all streams forked from the first and joined again where several are used. Nothing may run
     /// before the first launch.
-    pub fn capture(member: &mut Member, mut calls: Vec<Prepared>, way: Way) -> Replay {
+    pub fn capture(member: &mut Member, mut calls: Vec<Prepared>, submission: Submission) -> Replay {
         let graphs = member.api.graphs;
         let first = member.streams[0];
         let used: Vec<usize> = (1..STREAMS).filter(|at| calls.iter().any(|call| call.stream == *at)).collect();
         let graph = graphs.capture(first, mode(), || {
             used.iter().for_each(|at| graphs.follow(member.streams[*at], first));
-            member.issue_all(&mut calls, way);
+            member.issue_all(&mut calls, submission);
             used.iter().for_each(|at| graphs.follow(first, member.streams[*at]));
         });
         let exec = graphs.instantiate(graph);
@@ -48,7 +49,7 @@ impl Replay {
 
     /// A capture of random calls; messages only in groups.
     fn random(member: &mut Member, plan: &mut SmallRng, own: &mut SmallRng, streams: usize) -> Replay {
-        let way = [Way::Queued, Way::Group, Way::Nested][plan.random_range(0..3usize)];
+        let submission = [Submission::Queued, Submission::Group, Submission::Nested][plan.random_range(0..3usize)];
         let kinds = kinds();
         let mut items = Vec::new();
         for _ in 0..plan.random_range(1..6) {
@@ -56,17 +57,17 @@ impl Replay {
             let case = Case::random(plan, kind, member.nranks);
             items.push(Item::Collective(Case { stream: case.stream % streams, ..case }));
         }
-        if built::POINT_TO_POINT && way != Way::Queued {
+        if built::POINT_TO_POINT && submission != Submission::Queued {
             for _ in 0..plan.random_range(0..6) {
                 let message = Message::random(plan, member.nranks, 10_000);
                 items.push(Item::Message(Message { stream: message.stream % streams, ..message }));
             }
         }
         let mut calls: Vec<Prepared> = items.iter().flat_map(|item| member.prepare(item)).collect();
-        if way != Way::Queued {
+        if submission != Submission::Queued {
             shuffle(&mut calls, own);
         }
-        Replay::capture(member, calls, way)
+        Replay::capture(member, calls, submission)
     }
 
     /// New contents, a launch, a comparison.
@@ -107,13 +108,13 @@ pub fn everywhere(n: usize) -> [Setup; 3] {
 fn every_kind() {
     let setups = [&[Setup::plain(1)], &everywhere(2)[..], &everywhere(5)[..1]].concat();
     under("graphs::every_kind", &setups, |member| {
-        let mut plan = dice("kinds");
+        let mut plan = seeded_rng("kinds");
         let step = if long() { 1 } else { member.nranks };
         let list: Vec<Kind> = kinds().into_iter().skip(member.nranks % step).step_by(step).collect();
         for kind in list {
             let case = Case { stream: 0, ..Case::random(&mut plan, kind, member.nranks) };
             let calls = vec![case.prepare(member)];
-            let mut replay = Replay::capture(member, calls, Way::Queued);
+            let mut replay = Replay::capture(member, calls, Submission::Queued);
             (1..4).for_each(|round| replay.run(member, case.phase + 7 * round, round % STREAMS));
             member.release(replay.end());
         }
@@ -124,7 +125,7 @@ fn every_kind() {
 #[test]
 fn groups_and_several_streams() {
     under("graphs::groups_and_several_streams", &[everywhere(2), everywhere(3)].concat(), |member| {
-        let (mut plan, mut own) = (dice("groups"), dice(&format!("rank {}", member.rank)));
+        let (mut plan, mut own) = (seeded_rng("groups"), seeded_rng(&format!("rank {}", member.rank)));
         for round in 0..if long() { 60 } else { 8 } {
             let mut replay = Replay::random(member, &mut plan, &mut own, 1 + round % STREAMS);
             (0..3).for_each(|phase| replay.run(member, 11 * phase + round, 0));
@@ -137,21 +138,21 @@ fn groups_and_several_streams() {
 #[test]
 fn a_thousand_replays_and_direct_calls() {
     under("graphs::a_thousand_replays_and_direct_calls", &[everywhere(2), everywhere(4)].concat()[..5], |member| {
-        let (mut plan, mut own) = (dice("thousand"), dice(&format!("rank {}", member.rank)));
+        let (mut plan, mut own) = (seeded_rng("thousand"), seeded_rng(&format!("rank {}", member.rank)));
         let small = |at: usize, stream| Case {
             stream,
             phase: at,
             ..Case::of(built::FUNCS[at % built::FUNCS.len()], 100 + at % 7)
         };
         let calls: Vec<Prepared> = (0..3).map(|at| small(at, 0).prepare(member)).collect();
-        let mut replay = Replay::capture(member, calls, Way::Group);
+        let mut replay = Replay::capture(member, calls, Submission::Group);
         let direct: Vec<Item> = (0..3).map(|at| Item::Collective(small(at + 3, at))).collect();
         let mut direct: Vec<Prepared> = direct.iter().flat_map(|item| member.prepare(item)).collect();
         for round in 0..1000 {
             if round % 50 == 0 {
                 replay.run(member, round, 0);
                 direct.iter_mut().for_each(|call| member.refill(call, round));
-                member.issue_all(&mut direct, Way::Queued);
+                member.issue_all(&mut direct, Submission::Queued);
                 member.wait();
                 member.compare(&direct);
             } else {
@@ -174,7 +175,7 @@ fn a_thousand_replays_and_direct_calls() {
 #[test]
 fn several_graphs() {
     under("graphs::several_graphs", &everywhere(3), |member| {
-        let (mut plan, mut own) = (dice("several"), dice(&format!("rank {}", member.rank)));
+        let (mut plan, mut own) = (seeded_rng("several"), seeded_rng(&format!("rank {}", member.rank)));
         let mut replays: Vec<Replay> = (0..5).map(|_| Replay::random(member, &mut plan, &mut own, STREAMS)).collect();
         for round in 0..if long() { 500 } else { 40 } {
             let at = plan.random_range(0..replays.len());
@@ -192,13 +193,13 @@ fn several_graphs() {
     });
 }
 
-/// A communicator's end waits for its graphs, which another thread may destroy (spec §6.6).
+/// A communicator's end waits for its graphs, which another thread may destroy.
 #[test]
 fn destroying_a_communicator_waits_for_its_graphs() {
     if let Some(me) = launch::child() {
         let mut member = Member::of_process(Api::load(), &me, "id");
         let calls = vec![Case::of(Func::AllReduce, 100).prepare(&mut member)];
-        let mut replay = Replay::capture(&mut member, calls, Way::Queued);
+        let mut replay = Replay::capture(&mut member, calls, Submission::Queued);
         replay.run(&mut member, 3, 0);
         let (nccl, comm) = (member.api.nccl, member.comm);
         let destroyer = thread::spawn(move || nccl.destroy(comm));
@@ -236,8 +237,8 @@ fn mixtures_are_refused() {
             api.graphs.end_code(members[0].streams[0]);
             // Nothing was carried out, and the next call is in step.
             for member in &mut members {
-                let mut own = dice("own");
-                member.run(&[Item::Collective(Case::of(Func::AllReduce, 500))], Way::Group, &mut own);
+                let mut own = seeded_rng("own");
+                member.run(&[Item::Collective(Case::of(Func::AllReduce, 500))], Submission::Group, &mut own);
             }
         }
         return members.into_iter().for_each(Member::end);

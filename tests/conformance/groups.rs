@@ -1,4 +1,4 @@
-//! Groups of collectives (spec §4): nesting, many calls, several communicators and streams, errors, mixtures with
+//! Groups of collectives: nesting, many calls, several communicators and streams, errors, mixtures with
 //! messages, threads that come in any order.
 
 use std::thread;
@@ -10,32 +10,33 @@ use rand::seq::SliceRandom;
 
 use crate::built;
 use crate::case::{Case, kinds};
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::collectives::Call;
 use crate::common::launch;
 use crate::common::nccl::Comm;
-use crate::member::{Api, INVALID_ARGUMENT, INVALID_USAGE, Item, Member, POISON, Prepared, Way};
+use crate::member::{Api, Item, Member, POISON, Prepared, Submission};
 use crate::messages::Message;
-use crate::setup::{self, Setup, Transport, dice, long};
+use crate::setup::{self, Setup, Transport, long, seeded_rng};
 
 /// Random calls of random kinds.
-fn random_cases(dice: &mut SmallRng, n: usize, calls: usize) -> Vec<Item> {
+fn random_cases(rng: &mut SmallRng, n: usize, calls: usize) -> Vec<Item> {
     let kinds = kinds();
-    let kind = |dice: &mut SmallRng| kinds[dice.random_range(0..kinds.len())];
-    let case = |dice: &mut SmallRng| {
-        let kind = kind(dice);
-        Item::Collective(Case::random(dice, kind, n))
+    let kind = |rng: &mut SmallRng| kinds[rng.random_range(0..kinds.len())];
+    let case = |rng: &mut SmallRng| {
+        let kind = kind(rng);
+        Item::Collective(Case::random(rng, kind, n))
     };
-    (0..calls).map(|_| case(dice)).collect()
+    (0..calls).map(|_| case(rng)).collect()
 }
 
 #[test]
 fn a_hundred_kinds_in_a_group() {
     if let Some(me) = launch::child() {
         return setup::each_rank(&me, |member| {
-            let mut dice = dice("hundred");
-            for way in [Way::Group, Way::Nested] {
-                let items = random_cases(&mut dice, member.nranks, 100);
-                member.run(&items, way, &mut dice.clone());
+            let mut rng = seeded_rng("hundred");
+            for submission in [Submission::Group, Submission::Nested] {
+                let items = random_cases(&mut rng, member.nranks, 100);
+                member.run(&items, submission, &mut rng.clone());
             }
         });
     }
@@ -52,11 +53,11 @@ fn a_hundred_kinds_in_a_group() {
 fn a_thousand_small_calls_in_a_group() {
     if let Some(me) = launch::child() {
         return setup::each_rank(&me, |member| {
-            let mut dice = dice("thousand");
+            let mut rng = seeded_rng("thousand");
             let funcs = built::FUNCS;
             let case = |at: usize| Case { phase: at, stream: at % 3, ..Case::of(funcs[at % funcs.len()], at % 50) };
             let items: Vec<Item> = (0..1000).map(|at| Item::Collective(case(at))).collect();
-            member.run(&items, Way::Group, &mut dice);
+            member.run(&items, Submission::Group, &mut rng);
         });
     }
     for n in [2, 3] {
@@ -68,12 +69,12 @@ fn a_thousand_small_calls_in_a_group() {
 fn nested_deeply_and_empty() {
     if let Some(me) = launch::child() {
         return setup::each_rank(&me, |member| {
-            let (nccl, mut dice) = (member.api.nccl, dice("nested"));
+            let (nccl, mut rng) = (member.api.nccl, seeded_rng("nested"));
             for depth in [1, 2, 50] {
-                let items = random_cases(&mut dice, member.nranks, 5);
+                let items = random_cases(&mut rng, member.nranks, 5);
                 (0..depth).for_each(|_| nccl.group_start().expect("group"));
                 let mut calls: Vec<Prepared> = items.iter().flat_map(|item| member.prepare(item)).collect();
-                member.issue_all(&mut calls, Way::Nested);
+                member.issue_all(&mut calls, Submission::Nested);
                 (0..depth).for_each(|_| nccl.group_end().expect("group"));
                 member.check(calls);
                 (0..depth).for_each(|_| nccl.group_start().expect("group"));
@@ -91,7 +92,7 @@ fn communicators(test: &str, any_order: bool) {
     if let Some(me) = launch::child() {
         let api = Api::load();
         let mut members: Vec<Member> = (0..3).map(|k| Member::of_process(api, &me, &format!("id{k}"))).collect();
-        let (mut plan, mut own) = (dice("communicators"), dice(&format!("rank {}", me.rank)));
+        let (mut plan, mut own) = (seeded_rng("communicators"), seeded_rng(&format!("rank {}", me.rank)));
         for _ in 0..if long() { 100 } else { 8 } {
             let items: Vec<Vec<Item>> = (0..3).map(|_| random_cases(&mut plan, me.nranks, 4)).collect();
             let mut calls: Vec<Vec<Prepared>> = members
@@ -126,7 +127,7 @@ fn several_communicators_in_any_order() {
     communicators("groups::several_communicators_in_any_order", true);
 }
 
-/// Calls in a group on several streams are a barrier between them (spec §4.5): what one stream did before is there
+/// Calls in a group on several streams are a barrier between them: what one stream did before is there
 /// for the other's call, and after the group both wait.
 #[test]
 fn a_group_is_a_barrier_between_its_streams() {
@@ -142,7 +143,7 @@ fn a_group_is_a_barrier_between_its_streams() {
                 // The second call's input is written late, on the first call's stream.
                 graphs.fill(input, 0, bytes, member.streams[0]);
                 graphs.copy(input, staged, bytes, member.streams[0]);
-                member.issue_all(&mut calls, Way::Group);
+                member.issue_all(&mut calls, Submission::Group);
                 // What it gives is read on the first call's stream, too.
                 let copy = member.scratch(&vec![POISON; bytes]);
                 graphs.copy(copy, output, bytes, member.streams[0]);
@@ -160,7 +161,7 @@ fn a_group_is_a_barrier_between_its_streams() {
 }
 
 /// The first error is not the last word of a group: the last one is, all calls are dropped, and the next group is a
-/// clean one (spec §4.2).
+/// clean one.
 #[test]
 fn errors_drop_the_group() {
     if let Some(me) = launch::child() {
@@ -204,13 +205,13 @@ fn errors_drop_the_group() {
 fn collectives_and_messages() {
     if let Some(me) = launch::child() {
         return setup::each_rank(&me, |member| {
-            let (mut plan, mut own) = (dice("mixed"), dice(&format!("rank {}", member.rank)));
+            let (mut plan, mut own) = (seeded_rng("mixed"), seeded_rng(&format!("rank {}", member.rank)));
             for _ in 0..if long() { 100 } else { 10 } {
                 let calls = plan.random_range(1..8);
                 let mut items = random_cases(&mut plan, member.nranks, calls);
                 let messages = plan.random_range(0..12);
                 items.extend((0..messages).map(|_| Item::Message(Message::random(&mut plan, member.nranks, 20_000))));
-                member.run(&items, Way::Group, &mut own);
+                member.run(&items, Submission::Group, &mut own);
             }
         });
     }
@@ -226,12 +227,12 @@ fn collectives_and_messages() {
 fn in_any_order_of_arrival() {
     if let Some(me) = launch::child() {
         return setup::each_rank(&me, |member| {
-            let (mut plan, mut own) = (dice("plan"), dice(&format!("rank {}", member.rank)));
+            let (mut plan, mut own) = (seeded_rng("plan"), seeded_rng(&format!("rank {}", member.rank)));
             for round in 0..if long() { 200 } else { 20 } {
                 let items = random_cases(&mut plan, member.nranks, 5);
                 let mut calls: Vec<Prepared> = items.iter().flat_map(|item| member.prepare(item)).collect();
                 thread::sleep(Duration::from_micros(own.random_range(0..3000)));
-                member.issue_all(&mut calls, if round % 2 == 0 { Way::Queued } else { Way::Group });
+                member.issue_all(&mut calls, if round % 2 == 0 { Submission::Queued } else { Submission::Group });
                 member.check(calls);
             }
         });

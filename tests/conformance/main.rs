@@ -18,7 +18,7 @@ mod built;
 mod case;
 mod collectives;
 mod configs;
-mod graph_lives;
+mod graph_lifetimes;
 mod graphs;
 mod groups;
 mod huge;

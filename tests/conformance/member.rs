@@ -18,11 +18,6 @@ use crate::common::nccl::{Comm, Failure, Nccl, UniqueId};
 use crate::common::oracle::{DataType, Pattern};
 use crate::messages::Message;
 
-/// `ncclResult_t`.
-pub const SUCCESS: i32 = 0;
-pub const INVALID_ARGUMENT: i32 = 4;
-pub const INVALID_USAGE: i32 = 5;
-
 /// Bytes around every buffer that must not change.
 const GUARD: usize = 256;
 const GUARD_BYTE: u8 = 0xa5;
@@ -67,7 +62,7 @@ impl Api {
         comm
     }
 
-    /// The way of processes to meet: rank 0 publishes an id under a name that is used once.
+    /// How processes meet: rank 0 publishes an id under a name that is used once.
     pub fn meet(&self, me: &Place, name: &str) -> UniqueId {
         if me.rank == 0 {
             me.publish(name, &self.nccl.unique_id().expect("an id").0);
@@ -194,7 +189,7 @@ type Tiles = HashMap<(Content, Option<usize>), Rc<Pattern>>;
 
 /// How a list of calls is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Submission {
     /// Each is waited for.
     Each,
     /// One after another, one wait at the end.
@@ -332,25 +327,25 @@ impl Member {
             .unwrap_or_else(|failure| panic!("rank {}: {}: {failure}", self.rank, call.title));
     }
 
-    /// Makes calls in a way, waits, and checks. Messages must be in groups.
-    pub fn run(&mut self, items: &[Item], way: Way, dice: &mut SmallRng) {
+    /// Makes calls, waits, and checks. Messages must be in groups.
+    pub fn run(&mut self, items: &[Item], submission: Submission, rng: &mut SmallRng) {
         let mut calls: Vec<Prepared> = items.iter().flat_map(|item| self.prepare(item)).collect();
-        if matches!(way, Way::Group | Way::Nested) {
-            shuffle(&mut calls, dice);
+        if matches!(submission, Submission::Group | Submission::Nested) {
+            shuffle(&mut calls, rng);
         }
-        self.issue_all(&mut calls, way);
+        self.issue_all(&mut calls, submission);
         self.check(calls);
     }
 
-    /// Makes calls in a way.
-    pub fn issue_all(&self, calls: &mut [Prepared], way: Way) {
+    /// Makes calls without waiting for the last.
+    pub fn issue_all(&self, calls: &mut [Prepared], submission: Submission) {
         let nccl = &self.api.nccl;
-        let grouped = matches!(way, Way::Group | Way::Nested);
+        let grouped = matches!(submission, Submission::Group | Submission::Nested);
         if grouped {
             nccl.group_start().expect("group");
         }
         for (at, call) in calls.iter_mut().enumerate() {
-            let inner = way == Way::Nested && at % 3 == 0;
+            let inner = submission == Submission::Nested && at % 3 == 0;
             if inner {
                 nccl.group_start().expect("an inner group");
             }
@@ -358,7 +353,7 @@ impl Member {
             if inner {
                 nccl.group_end().expect("an inner group");
             }
-            if way == Way::Each {
+            if submission == Submission::Each {
                 self.wait();
             }
         }
@@ -428,8 +423,8 @@ impl Member {
 }
 
 /// Another order that a group may have: collectives stay in order among themselves, and so do the messages to a
-/// peer, and those from it (spec §4.7).
-pub fn shuffle(calls: &mut Vec<Prepared>, dice: &mut SmallRng) {
+/// peer, and those from it.
+pub fn shuffle(calls: &mut Vec<Prepared>, rng: &mut SmallRng) {
     let mut queues: BTreeMap<(u8, i32), Vec<Prepared>> = BTreeMap::new();
     for call in calls.drain(..).rev() {
         let key = match call.action {
@@ -440,7 +435,7 @@ pub fn shuffle(calls: &mut Vec<Prepared>, dice: &mut SmallRng) {
         queues.entry(key).or_default().push(call);
     }
     while !queues.is_empty() {
-        let at = dice.random_range(0..queues.len());
+        let at = rng.random_range(0..queues.len());
         let key = *queues.keys().nth(at).expect("there are as many");
         let queue = queues.get_mut(&key).expect("it was listed");
         calls.extend(queue.pop());

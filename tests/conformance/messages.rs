@@ -23,22 +23,22 @@ pub struct Message {
 
 impl Message {
     /// A message between two of `n` ranks, to itself among them; `most` is the largest count.
-    pub fn random(dice: &mut SmallRng, n: usize, most: usize) -> Message {
-        let dtype = DataType::all().nth(dice.random_range(0..12)).expect("there are twelve");
-        let offset = |dice: &mut SmallRng| dice.random_range(0..64 / dtype.size());
-        let count = match dice.random_range(0..4u32) {
-            0 => dice.random_range(0..4),
-            1 => dice.random_range(0..=most),
-            _ => dice.random_range(0..=most.min(600)),
+    pub fn random(rng: &mut SmallRng, n: usize, most: usize) -> Message {
+        let dtype = DataType::all().nth(rng.random_range(0..12)).expect("there are twelve");
+        let offset = |rng: &mut SmallRng| rng.random_range(0..64 / dtype.size());
+        let count = match rng.random_range(0..4u32) {
+            0 => rng.random_range(0..4),
+            1 => rng.random_range(0..=most),
+            _ => rng.random_range(0..=most.min(600)),
         };
         Message {
-            from: dice.random_range(0..n),
-            to: dice.random_range(0..n),
+            from: rng.random_range(0..n),
+            to: rng.random_range(0..n),
             count,
             dtype,
-            phase: dice.random_range(0..1021),
-            offsets: (offset(dice), offset(dice)),
-            stream: dice.random_range(0..STREAMS),
+            phase: rng.random_range(0..1021),
+            offsets: (offset(rng), offset(rng)),
+            stream: rng.random_range(0..STREAMS),
         }
     }
 

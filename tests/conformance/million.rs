@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::case::Case;
-use crate::common::census::Census;
 use crate::common::contract::Func;
 use crate::common::launch;
+use crate::common::resources::Resources;
 use crate::member::{Member, Prepared};
 use crate::setup::{self, Setup, long};
 
@@ -35,7 +35,7 @@ fn a_million_small_calls() {
         return setup::each_rank(&me, |member| {
             let mut call = Case::of(Func::AllReduce, 2).prepare(member);
             repeat(member, &mut call, WARMUP);
-            let before = Census::now();
+            let before = Resources::now();
             let calls = if long() { CALLS.0 } else { CALLS.1 };
             repeat(member, &mut call, calls);
             before.assert_same();

@@ -1,15 +1,17 @@
-//! Calls that do not match: every rank hears of it, by name, instead of hanging (DESIGN, Links: the signature).
+//! Calls that do not match: every rank hears of it, by name, instead of hanging. The sender writes a hash
+//! of each call beside its data, and the receiver compares.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::built;
 use crate::case::{Case, Form};
+use crate::common::abi::{INVALID_USAGE, SUCCESS};
 use crate::common::contract::{Func, Operator};
 use crate::common::launch;
 use crate::common::oracle::{DataType, RedOp};
-use crate::member::{INVALID_USAGE, Item, Member, Prepared, SUCCESS, Way};
-use crate::setup::{self, Setup, Transport, dice};
+use crate::member::{Item, Member, Prepared, Submission};
+use crate::setup::{self, Setup, Transport, seeded_rng};
 
 /// Most time until all ranks know: generous, since a machine can be busy.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -121,8 +123,8 @@ fn failed_state(member: &Member) -> i32 {
 
 /// One rank of a row: a call that matches, those that do not, and what all must hear of it.
 fn body(member: &mut Member, row: &Row, odd: usize) {
-    let mut own = dice("own");
-    member.run(&[Item::Collective(Case::of(Func::AllReduce, 10))], Way::Queued, &mut own);
+    let mut own = seeded_rng("own");
+    member.run(&[Item::Collective(Case::of(Func::AllReduce, 10))], Submission::Queued, &mut own);
     let cases = if member.rank == odd { (row.odd)() } else { (row.common)() };
     let mut calls: Vec<Prepared> = cases.iter().map(|case| case.prepare(member)).collect();
     for call in &mut calls {
@@ -181,7 +183,7 @@ fn every_rank_hears_of_it() {
 fn other_words_match() {
     if let Some(me) = launch::child() {
         return setup::each_rank(&me, |member| {
-            let mut own = dice("own");
+            let mut own = seeded_rng("own");
             let odd = member.rank % 2 == 1;
             let forms = [Form::Plain, Form::NullConfig, Form::Config];
             let mut items = Vec::new();
@@ -195,8 +197,8 @@ fn other_words_match() {
                     items.push(Item::Collective(Case { phase: at, ..Case::plain(kind, 90) }));
                 }
             }
-            for way in [Way::Queued, Way::Group] {
-                member.run(&items, way, &mut own);
+            for submission in [Submission::Queued, Submission::Group] {
+                member.run(&items, submission, &mut own);
             }
         });
     }

@@ -1,16 +1,17 @@
-//! Operators that users make (spec §3.5, §5.4): what is refused, what may change, what lives how long.
+//! Operators that users make: what is refused, what may change, what lives how long.
 
 use std::collections::HashSet;
 
 use crate::built;
 use crate::case::Case;
+use crate::common::abi::INVALID_ARGUMENT;
 use crate::common::collectives::Call;
 use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::nccl::Comm;
 use crate::common::oracle::DataType;
-use crate::member::{Api, INVALID_ARGUMENT, Item, Member, Way};
-use crate::setup::{Setup, dice};
+use crate::member::{Api, Item, Member, Submission};
+use crate::setup::{Setup, seeded_rng};
 
 /// Operators alive at a time.
 const MANY: usize = 1000;
@@ -56,8 +57,8 @@ fn wrong_operators_are_refused() {
             refusal(&members[0], buffer, call(op, DataType::Int32), "unknown to this communicator"),
             INVALID_ARGUMENT
         );
-        let mut own = dice("own");
-        members[0].run(&[Item::Collective(Case::of(Func::AllReduce, 100))], Way::Each, &mut own);
+        let mut own = seeded_rng("own");
+        members[0].run(&[Item::Collective(Case::of(Func::AllReduce, 100))], Submission::Each, &mut own);
         return members.into_iter().for_each(Member::end);
     }
     if there() {

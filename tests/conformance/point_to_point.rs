@@ -1,15 +1,16 @@
-//! Send and Recv (spec §3.7, §4.7, §4.8): many, few, empty, large, unequal, to oneself.
+//! Send and Recv: many, few, empty, large, unequal, to oneself.
 
 use rand::RngExt;
 
 use crate::built;
+use crate::common::abi::{INVALID_ARGUMENT, INVALID_USAGE};
 use crate::common::collectives::Call;
 use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::oracle::DataType;
-use crate::member::{INVALID_ARGUMENT, INVALID_USAGE, Item, Member, Way, shuffle};
+use crate::member::{Item, Member, Submission, shuffle};
 use crate::messages::Message;
-use crate::setup::{self, Setup, Transport, dice, long};
+use crate::setup::{self, Setup, Transport, long, seeded_rng};
 
 /// Sends, and receives, of each rank in the largest group.
 const MANY: usize = 5000;
@@ -34,8 +35,8 @@ fn everywhere(n: usize) -> [Setup; 3] {
 
 fn group(member: &mut Member, messages: &[Message]) {
     let items: Vec<Item> = messages.iter().map(|message| Item::Message(*message)).collect();
-    let mut own = dice(&format!("order of rank {}", member.rank));
-    member.run(&items, Way::Group, &mut own);
+    let mut own = seeded_rng(&format!("order of rank {}", member.rank));
+    member.run(&items, Submission::Group, &mut own);
 }
 
 /// Random groups: any type, size and peer, oneself among them; each rank in an order of its own.
@@ -45,10 +46,10 @@ fn random_groups() {
     let setups: Vec<Setup> =
         setups.into_iter().enumerate().filter(|(at, _)| long() || at % 2 == 0).map(|(_, s)| s).collect();
     under("point_to_point::random_groups", &setups, |member| {
-        let mut dice = dice("groups");
+        let mut rng = seeded_rng("groups");
         for _ in 0..if long() { 100 } else { 12 } {
-            let n = dice.random_range(1..40);
-            let messages: Vec<Message> = (0..n).map(|_| Message::random(&mut dice, member.nranks, 30_000)).collect();
+            let n = rng.random_range(1..40);
+            let messages: Vec<Message> = (0..n).map(|_| Message::random(&mut rng, member.nranks, 30_000)).collect();
             group(member, &messages);
         }
     });
@@ -59,13 +60,13 @@ fn random_groups() {
 fn ten_thousand_in_a_group() {
     let setups = [2, 3, 4].map(Setup::plain);
     under("point_to_point::ten_thousand_in_a_group", &setups, |member| {
-        let (n, mut dice) = (member.nranks, dice("many"));
+        let (n, mut rng) = (member.nranks, seeded_rng("many"));
         let many = if long() || n == 2 { MANY } else { MANY / 2 };
         let mut messages = Vec::new();
         for round in 0..many {
             // Everybody sends to the one at the same distance, so that all have as many.
-            let distance = dice.random_range(1..n);
-            let count = dice.random_range(0..100);
+            let distance = rng.random_range(1..n);
+            let count = rng.random_range(0..100);
             messages.extend((0..n).map(|from| Message::bytes((from, (from + distance) % n), count, round * n + from)));
         }
         group(member, &messages);
@@ -128,16 +129,16 @@ fn large_exchanges_with_unequal_sizes() {
 #[test]
 fn calls_outside_of_groups() {
     under("point_to_point::calls_outside_of_groups", &everywhere(2), |member| {
-        let mut own = dice("own");
+        let mut own = seeded_rng("own");
         for round in 0..20 {
             let size = [1, 0, 5000, 3 * setup::slot()][round % 4];
             let (from, to) = (round / 2 % 2, 1 - round / 2 % 2);
-            member.run(&[Item::Message(Message::bytes((from, to), size, round))], Way::Queued, &mut own);
+            member.run(&[Item::Message(Message::bytes((from, to), size, round))], Submission::Queued, &mut own);
         }
     });
 }
 
-/// To oneself: with its other half in the group it is a copy (spec §4.8).
+/// To oneself: with its other half in the group it is a copy.
 #[test]
 fn messages_to_oneself() {
     let setups = [Setup::plain(1), Setup::plain(2), Setup { transport: Transport::Threads, ..Setup::plain(3) }];
@@ -204,7 +205,7 @@ fn half_a_message_to_oneself() {
     }
 }
 
-/// Ranks that do not exist, types that do not exist: found at the call, remembered by the group (spec §4.2).
+/// Ranks that do not exist, types that do not exist: found at the call, remembered by the group.
 #[test]
 fn wrong_arguments() {
     if let Some(me) = launch::child() {
@@ -244,14 +245,14 @@ fn wrong_arguments() {
 fn in_any_order_of_arrival() {
     let setups = [3, 8].map(|n| Setup { transport: Transport::Threads, ..Setup::plain(n) });
     under("point_to_point::in_any_order_of_arrival", &setups, |member| {
-        let mut plan = dice("plan");
-        let mut own = dice(&format!("rank {}", member.rank));
+        let mut plan = seeded_rng("plan");
+        let mut own = seeded_rng(&format!("rank {}", member.rank));
         for _ in 0..if long() { 200 } else { 20 } {
             let messages: Vec<Message> = (0..15).map(|_| Message::random(&mut plan, member.nranks, 2000)).collect();
             let mut calls: Vec<_> = messages.iter().flat_map(|message| message.prepare(member)).collect();
             shuffle(&mut calls, &mut own);
             std::thread::sleep(std::time::Duration::from_micros(own.random_range(0..3000)));
-            member.issue_all(&mut calls, Way::Nested);
+            member.issue_all(&mut calls, Submission::Nested);
             member.check(calls);
         }
     });

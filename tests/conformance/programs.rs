@@ -6,9 +6,9 @@ use rand::rngs::SmallRng;
 use crate::built;
 use crate::case::{Case, kinds};
 use crate::common::launch;
-use crate::member::{Item, Member, Way};
+use crate::member::{Item, Member, Submission};
 use crate::messages::Message;
-use crate::setup::{self, Setup, Transport, dice, long};
+use crate::setup::{self, Setup, Transport, long, seeded_rng};
 
 /// Programs in all: with everything run, and otherwise.
 const PROGRAMS: (usize, usize) = (1000, 50);
@@ -18,15 +18,16 @@ const PER_JOB: usize = 10;
 const STEPS: std::ops::Range<usize> = 3..12;
 
 /// One group, or calls in a row.
-fn step(plan: &mut SmallRng, n: usize) -> (Vec<Item>, Way) {
+fn step(plan: &mut SmallRng, n: usize) -> (Vec<Item>, Submission) {
     let kinds = kinds();
-    let way = [Way::Each, Way::Queued, Way::Group, Way::Group, Way::Nested][plan.random_range(0..5usize)];
+    let submission = [Submission::Each, Submission::Queued, Submission::Group, Submission::Group, Submission::Nested]
+        [plan.random_range(0..5usize)];
     let mut items = Vec::new();
     for _ in 0..plan.random_range(0..6) {
         let kind = kinds[plan.random_range(0..kinds.len())];
         items.push(Item::Collective(Case::random(plan, kind, n)));
     }
-    if built::POINT_TO_POINT && matches!(way, Way::Group | Way::Nested) {
+    if built::POINT_TO_POINT && matches!(submission, Submission::Group | Submission::Nested) {
         // A few pairs many times, or many pairs.
         let repeat = plan.random_range(1..5);
         for _ in 0..plan.random_range(0..6) {
@@ -34,17 +35,17 @@ fn step(plan: &mut SmallRng, n: usize) -> (Vec<Item>, Way) {
             items.extend((0..repeat).map(|at| Item::Message(Message { phase: message.phase + at, ..message })));
         }
     }
-    (items, way)
+    (items, submission)
 }
 
 fn body(member: &mut Member) {
-    let mut own = dice(&format!("rank {}", member.rank));
+    let mut own = seeded_rng(&format!("rank {}", member.rank));
     for program in 0..PER_JOB {
-        let mut plan = dice(&format!("program {program}"));
+        let mut plan = seeded_rng(&format!("program {program}"));
         for _ in 0..plan.random_range(STEPS) {
             member.set_registered(own.random_range(0..3u32) > 0);
-            let (items, way) = step(&mut plan, member.nranks);
-            member.run(&items, way, &mut own);
+            let (items, submission) = step(&mut plan, member.nranks);
+            member.run(&items, submission, &mut own);
         }
     }
 }

@@ -6,12 +6,13 @@ use rand::rngs::SmallRng;
 
 use crate::built;
 use crate::case::{Case, kinds};
-use crate::common::census::Census;
+use crate::common::abi::INVALID_USAGE;
 use crate::common::contract::Func;
 use crate::common::launch;
 use crate::common::oracle::{DataType, RedOp};
-use crate::member::{INVALID_USAGE, Item, Member, Way};
-use crate::setup::{self, Setup, Transport, dice, long};
+use crate::common::resources::Resources;
+use crate::member::{Item, Member, Submission};
+use crate::setup::{self, Setup, Transport, long, seeded_rng};
 
 /// Bytes of the larger buffer of a call that may go without slots, and of some that are too small.
 const BYTES: std::ops::Range<usize> = 100 << 10..400 << 10;
@@ -45,8 +46,8 @@ fn large(plan: &mut SmallRng, func: Func, n: usize) -> Case {
 }
 
 fn every_function_body(member: &mut Member) {
-    let mut plan = dice("registered");
-    let mut own = dice(&format!("order of rank {}", member.rank));
+    let mut plan = seeded_rng("registered");
+    let mut own = seeded_rng(&format!("order of rank {}", member.rank));
     let n = member.nranks;
     for who in [Who::Nobody, Who::All, Who::AllBut(n - 1), Who::AllBut(0), Who::All, Who::Nobody] {
         register(member, who);
@@ -54,9 +55,9 @@ fn every_function_body(member: &mut Member) {
             let items: Vec<Item> =
                 built::FUNCS.iter().map(|func| Item::Collective(large(&mut plan, *func, n))).collect();
             for part in items.chunks(3) {
-                let ways = [Way::Each, Way::Queued, Way::Group];
+                let all = [Submission::Each, Submission::Queued, Submission::Group];
                 // Outside of groups, what is new is mapped from one call to the next.
-                member.run(part, ways[(round + plan.random_range(0..3usize)) % 3], &mut own);
+                member.run(part, all[(round + plan.random_range(0..3usize)) % 3], &mut own);
             }
         }
     }
@@ -162,7 +163,7 @@ fn memory_comes_and_goes() {
             let turns = if long() { 2000 } else { 40 };
             (0..8).for_each(|turn| come_and_go(member, turn));
             settle(member, kept);
-            let before = Census::now();
+            let before = Resources::now();
             (0..turns).for_each(|turn| come_and_go(member, turn));
             settle(member, kept);
             // With threads, others come and go at the same time.
@@ -186,7 +187,7 @@ fn peers_map_what_is_registered() {
             let bytes = 1 << 20;
             let (cuda, nccl) = (&member.api.cuda, &member.api.nccl);
             let (buffer, plain) = (cuda.alloc(bytes).expect("memory"), cuda.alloc(bytes).expect("memory"));
-            let maps = || Census::now().shared_maps.values().sum::<usize>();
+            let maps = || Resources::now().shared_maps.values().sum::<usize>();
             settle(member, plain);
             let before = maps();
             let handle = nccl.register(member.comm, buffer, bytes).expect("register");

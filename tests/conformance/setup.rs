@@ -169,7 +169,7 @@ pub fn part<T>(list: Vec<T>) -> Vec<T> {
 }
 
 /// The random numbers of a test: every rank draws the same. `OXCCL_SEED` picks others.
-pub fn dice(of: &str) -> SmallRng {
+pub fn seeded_rng(of: &str) -> SmallRng {
     let seed = env::var("OXCCL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1u64);
     let of = format!("{of} {}", label());
     println!("seed {seed} ({of})");

@@ -1,11 +1,12 @@
 /* What calls return when the context of a communicator is gone, or its device.
  *
  *   gone WAY CALL BLOCKING
- *     WAY: r cudaDeviceReset, d cuCtxDestroy of a context of its own, l the device is lost, k the same while an AllReduce
- *          waits for rank 1, u the driver has shut down: everything happens in an exit handler
+ *     WAY: r cudaDeviceReset, d cuCtxDestroy of a context of its own, l the device is lost, k the same while an
+ *          AllReduce waits for rank 1, u the driver has shut down: everything happens in an exit handler
  *
- * Two processes, of which rank 0 meets with that after an AllReduce. It prints what the call returned and the state, then ends
- * the communicator by destroy and abort, and where there is a device still, makes another one. Rank 1 only aborts. */
+ * Two processes, of which rank 0 meets with that after an AllReduce. It prints what the call returned and the state,
+ * then ends the communicator by destroy and abort, and where there is a device still, makes another one. Rank 1 only
+ * aborts. */
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <nccl.h>

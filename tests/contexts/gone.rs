@@ -1,10 +1,12 @@
-//! Communicators whose context is gone, or whose device: it was reset, destroyed, lost, or the driver has shut down. Every call
-//! returns, with an error that says so; the process does not crash, and where there is a device, can make another one.
+//! Communicators whose context is gone, or whose device: it was reset, destroyed, lost, or the driver has shut down.
+//! Every call returns, with an error that says so; the process does not crash, and where there is a device, can make
+//! another one.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 
+use crate::common::abi::{INVALID_ARGUMENT, UNHANDLED_CUDA_ERROR};
 use crate::common::c_program::Program;
 use crate::common::launch::{Job, Outcome};
 use crate::common::need;
@@ -15,9 +17,6 @@ const CALLS: &str = "AEVDFGRPSKUZMCOI";
 const NO_ERROR: usize = 3;
 /// Asked for nothing but the state.
 const ASK: char = 'G';
-/// `ncclUnhandledCudaError`, `ncclInvalidArgument`.
-const CUDA_ERROR: i32 = 1;
-const ARGUMENT: i32 = 4;
 /// Calls of a short run, of all that there are.
 const SAMPLE: usize = 8;
 
@@ -34,11 +33,15 @@ fn check(outcome: &Outcome, call: char, words: &str) {
     let [code, asked, state] = numbers(outcome, "call ")[..] else { panic!("{outcome}") };
     let ends = matches!(call, 'A' | 'D');
     let silent = call == ASK || CALLS[..NO_ERROR].contains(call);
-    assert!(code == CUDA_ERROR || silent && code == 0, "{call}\n{outcome}");
-    assert_eq!((asked, state), if ends { (ARGUMENT, 0) } else { (0, CUDA_ERROR) }, "{call}\n{outcome}");
+    assert!(code == UNHANDLED_CUDA_ERROR || silent && code == 0, "{call}\n{outcome}");
+    assert_eq!(
+        (asked, state),
+        if ends { (INVALID_ARGUMENT, 0) } else { (0, UNHANDLED_CUDA_ERROR) },
+        "{call}\n{outcome}"
+    );
     assert!(ends || outcome.ranks[0].stdout.contains(words), "{call}\n{outcome}");
     // It is freed by the first of them, and no handle any more.
-    let expected = if ends { [ARGUMENT, ARGUMENT] } else { [CUDA_ERROR, ARGUMENT] };
+    let expected = if ends { [INVALID_ARGUMENT, INVALID_ARGUMENT] } else { [UNHANDLED_CUDA_ERROR, INVALID_ARGUMENT] };
     assert_eq!(numbers(outcome, "destroy "), expected, "{call}\n{outcome}");
     assert_eq!(numbers(outcome, "rank 1 "), [1, 0], "{call}\n{outcome}");
 }

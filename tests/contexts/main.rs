@@ -1,6 +1,6 @@
-//! The caller's streams and contexts: every kind of stream in every kind of context, whoever launches; calls that only the
-//! thread that made them can enqueue; and communicators whose context is gone. The programs are in C, with the default action
-//! of every signal.
+//! The caller's streams and contexts: every kind of stream in every kind of context, whoever launches; calls that only
+//! the thread that made them can enqueue; and communicators whose context is gone. The programs are in C, with the
+//! default action of every signal.
 //!
 //! ```text
 //! cargo test --test contexts                     a seeded sample

@@ -1,8 +1,8 @@
-/* The first call on a thread's own default stream, of a communicator that does not block, while its peer cannot answer: nobody
- * but that thread can enqueue it.
+/* The first call on a thread's own default stream, of a communicator that does not block, while its peer cannot
+ * answer: nobody but that thread can enqueue it.
  *
- *   own_thread CASE     CASE: p another thread polls, e the thread ends, c its capture ends too early, a another thread aborts,
- *                             g a group with a split, f the process forks */
+ *   own_thread CASE     CASE: p another thread polls, e the thread ends, c its capture ends too early, a another thread
+ *                             aborts, g a group with a split, f the process forks */
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <nccl.h>

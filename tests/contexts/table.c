@@ -1,12 +1,15 @@
-/* Calls on every kind of stream, in every kind of context, and what comes of them: right values, or an error with words.
+/* Calls on every kind of stream, in every kind of context, and what comes of them: right values, or an error with
+ * words.
  *
  *   table CONTEXT [STREAMS [DEVICES]]     CONTEXT: p the primary one, c one of cuCtxCreate, g a green one
- *                                         STREAMS: 0 1 2 the default streams, o one of the context, x one of another context
+ *                                         STREAMS: 0 1 2 the default streams, o one of the context, x one of another
+ *                                         context
  *                                         DEVICES: 1 or 2
  *
- * Two ranks are threads of this process, each with a context of its own. For communicators that block and that do not, and for one user thread or two that
- * take turns on a communicator, each with streams of its own, steps are done in several orders, since the first one connects.
- * Built with -DPER_THREAD, copies and waits mean the per-thread default stream by 0, as in a program that was built for it. */
+ * Two ranks are threads of this process, each with a context of its own. For communicators that block and that do not,
+ * and for one user thread or two that take turns on a communicator, each with streams of its own, steps are done in
+ * several orders, since the first one connects. Built with -DPER_THREAD, copies and waits mean the per-thread default
+ * stream by 0, as in a program that was built for it. */
 #include <cuda.h>
 #include <nccl.h>
 #include <pthread.h>
@@ -39,8 +42,8 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 
 enum { RANKS = 2, THREADS = 2, COUNT = 256, BYTES = COUNT * sizeof(float), LAUNCHES = 3, LARGE = 1 << 20 };
 enum kind { CALL, GROUP, MESSAGE, CAPTURE, CHILD, SPLIT_AND_CALL, SPLIT_AND_CALL_OTHER, INIT_AND_CALL, OWN_MEMORY };
-static const char *const NAMES[] = {"call", "group", "message", "capture", "child", "split+call", "split+call on another",
-                                    "init+call", "ncclMemAlloc"};
+static const char *const NAMES[] = {
+    "call", "group", "message", "capture", "child", "split+call", "split+call on another", "init+call", "ncclMemAlloc"};
 /* A first step connects in another way. */
 static const char *const ORDERS[] = {"001235678", "101", "202", "330", "7", "60", "80"};
 
@@ -78,8 +81,8 @@ static void cuda(CUresult code, const char *call, int line) {
 static void fail(struct user *user, enum kind kind, const char *what, int code) {
   struct rank *rank = user->rank;
   printf("FAILED rank %d context %c stream %c blocking %d threads %d user %d order %s, %s: %s (%d) %s\n", rank->rank,
-         rank->context_kind, rank->stream_kind, rank->blocking, rank->threads, user->number, rank->order, NAMES[kind], what, code,
-         code ? ncclGetLastError(rank->comm) : "");
+         rank->context_kind, rank->stream_kind, rank->blocking, rank->threads, user->number, rank->order, NAMES[kind],
+         what, code, code ? ncclGetLastError(rank->comm) : "");
   __sync_fetch_and_add(&failures, 1);
 }
 
@@ -226,7 +229,8 @@ static ncclResult_t own_memory(struct user *user) {
   for (int i = 0; i < LAUNCHES && code == ncclSuccess; i++) {
     user->data = (CUdeviceptr)large + LARGE - BYTES;
     give(user, user->data, own(user));
-    code = ncclAllReduce(large, large, LARGE / sizeof(float), ncclFloat, ncclSum, user->rank->comm, (cudaStream_t)user->stream);
+    code = ncclAllReduce(large, large, LARGE / sizeof(float), ncclFloat, ncclSum, user->rank->comm,
+                         (cudaStream_t)user->stream);
     code = settle(user->rank->comm, code);
     if (code == ncclSuccess) expect(user, OWN_MEMORY, user->data, 2, sum(user));
   }
@@ -291,7 +295,9 @@ static int is_missing(struct rank *rank) {
   return rank->stream_kind == '2' && rank->context_kind == 'g';
 }
 
-static int is_refused(struct rank *rank) { return rank->stream_kind == 'x' || (rank->stream_kind == '2' && is_missing(rank)); }
+static int is_refused(struct rank *rank) {
+  return rank->stream_kind == 'x' || (rank->stream_kind == '2' && is_missing(rank));
+}
 
 /* A stream of another context: the error names both contexts, and nothing is done. */
 static void check_refusal(struct user *user, enum kind kind, ncclResult_t code) {

@@ -70,7 +70,9 @@ note=
 if step "kernels, blocks of one launch" 150 "$bin/gpu_check"; then
   grep -v '^blocks of' "$logs/out"
   tail -n 1 "$logs/out"
-  result "  registers, at most" "" "$(awk '/^oxccl_/ { if ($2 > most) most = $2; if ($3 > stack) stack = $3 } END { print most + 0 ", stack " stack + 0 }' "$logs/out")"
+  result "  registers, at most" "" "$(awk '
+    /^oxccl_/ { if ($2 > most) most = $2; if ($3 > stack) stack = $3 }
+    END { print most + 0 ", stack " stack + 0 }' "$logs/out")"
   result "  cases" "" "$(tail -n 1 "$logs/out")"
 fi
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -124,6 +126,8 @@ if step "1 rank, this library" 60 "$bin/perf" $speed; then
 fi
 
 echo
-echo "== the GPU check on: $([ -n "$soft" ] && echo "the software device" || nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)"
+device=$([ -n "$soft" ] && echo "the software device" ||
+  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+echo "== the GPU check on: $device"
 cat "$results"
 exit $failed

@@ -2,9 +2,9 @@
 # The GPU check. Makes a bundle of programs and libraries that runs on a machine with one NVIDIA GPU, CUDA 12 or 13,
 # glibc 2.28 or later and nothing of ours, and runs it here where there is a GPU.
 #
-#   tests/gpu/run.sh [FILE]         release build; nvcc is found as build.rs finds it, OXCCL_GENCODE says for which GPUs.
-#                                   FILE is the bundle, default target/gpu-check.tar.gz, under 60 MB. On the other machine:
-#                                   tar xzf gpu-check.tar.gz && gpu-check/check.sh
+#   tests/gpu/run.sh [FILE]         release build; nvcc is found as build.rs finds it, OXCCL_GENCODE says for which
+#                                   GPUs. FILE is the bundle, default target/gpu-check.tar.gz, under 60 MB. On the
+#                                   other machine: tar xzf gpu-check.tar.gz && gpu-check/check.sh
 #   tests/gpu/run.sh --all [FILE]   the same for all architectures and PTX; installs nvcc below target/tools if need be
 #   tests/gpu/run.sh --soft         the same checks on the software device, with the debug build; under a minute
 set -euo pipefail

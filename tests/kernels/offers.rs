@@ -23,9 +23,9 @@ use crate::{SLOT_BYTES, get};
 
 const TYPE: DataType = DataType::Int32;
 
-/// What stands in the way of agreement.
+/// What keeps ranks from agreeing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Obstacle {
     /// Nothing.
     Free,
     /// A rank has not registered its buffers.
@@ -78,7 +78,7 @@ struct Call {
     number: usize,
     count: u64,
     serial: u32,
-    way: Way,
+    obstacle: Obstacle,
     users: Vec<User>,
     /// Of each rank: what it has mapped.
     tables: Vec<Vec<u64>>,
@@ -92,9 +92,23 @@ impl Call {
         let users = (0..n).map(|rank| User::new(kind, rank, n, count, TYPE, in_place)).collect();
         let (a, b) = (random.random_range(0..n), random.random_range(1..n));
         let b = (a + b) % n;
-        let ways = [Way::Free, Way::Free, Way::Missing(a), Way::Unmapped(a, b), Way::Stale(a, b), Way::NoTable(a)];
-        let mut call =
-            Call { kind, number, count, serial, way: ways[random.random_range(0..6)], users, tables: Vec::new() };
+        let obstacles = [
+            Obstacle::Free,
+            Obstacle::Free,
+            Obstacle::Missing(a),
+            Obstacle::Unmapped(a, b),
+            Obstacle::Stale(a, b),
+            Obstacle::NoTable(a),
+        ];
+        let mut call = Call {
+            kind,
+            number,
+            count,
+            serial,
+            obstacle: obstacles[random.random_range(0..6)],
+            users,
+            tables: Vec::new(),
+        };
         call.tables = (0..n).map(|rank| call.table(rank, n)).collect();
         call
     }
@@ -113,21 +127,23 @@ impl Call {
     fn offers(&self, rank: u32) -> [u64; 2] {
         let uses = zero_copy::offers(self.kind.func, self.kind.root, rank);
         let (input, output) = self.buffers(rank);
-        [(uses.input, input, false), (uses.output, output, true)].map(|(used, address, is_output)| match self.way {
-            _ if !used => UNUSED,
-            Way::Missing(missing) if missing == rank => MISSING,
-            _ => self.tag(rank, is_output).offer(address % PLACE_UNIT),
+        [(uses.input, input, false), (uses.output, output, true)].map(|(used, address, is_output)| {
+            match self.obstacle {
+                _ if !used => UNUSED,
+                Obstacle::Missing(missing) if missing == rank => MISSING,
+                _ => self.tag(rank, is_output).offer(address % PLACE_UNIT),
+            }
         })
     }
 
     /// What a rank has mapped of the others' memory.
     fn table(&self, rank: u32, n: u32) -> Vec<u64> {
         let mut table = vec![0; n as usize * REGISTRATIONS];
-        for peer in (0..n).filter(|peer| *peer != rank && self.way != Way::Unmapped(rank, *peer)) {
+        for peer in (0..n).filter(|peer| *peer != rank && self.obstacle != Obstacle::Unmapped(rank, *peer)) {
             let (input, output) = self.buffers(peer);
             for (address, is_output) in [(input, false), (output, true)] {
                 let mut tag = self.tag(peer, is_output);
-                if self.way == Way::Stale(rank, peer) {
+                if self.obstacle == Obstacle::Stale(rank, peer) {
                     tag = Tag::new(tag.number(), self.serial + 1);
                 }
                 let place = tag.place(address / PLACE_UNIT * PLACE_UNIT);
@@ -137,17 +153,17 @@ impl Call {
         table
     }
 
-    /// Whether anybody stands in the way: who cannot give or reach what nobody uses does not.
+    /// Whether nobody keeps the others from agreeing: who cannot give or reach what nobody uses does not.
     fn is_free(&self) -> bool {
         let gives = |rank| {
             let uses = zero_copy::offers(self.kind.func, self.kind.root, rank);
             uses.input || uses.output
         };
-        match self.way {
-            Way::Free => true,
-            Way::Missing(rank) => !gives(rank),
-            Way::Unmapped(_, peer) | Way::Stale(_, peer) => !gives(peer),
-            Way::NoTable(rank) => !(0..self.users.len() as u32).any(|peer| peer != rank && gives(peer)),
+        match self.obstacle {
+            Obstacle::Free => true,
+            Obstacle::Missing(rank) => !gives(rank),
+            Obstacle::Unmapped(_, peer) | Obstacle::Stale(_, peer) => !gives(peer),
+            Obstacle::NoTable(rank) => !(0..self.users.len() as u32).any(|peer| peer != rank && gives(peer)),
         }
     }
 
@@ -187,7 +203,7 @@ impl Call {
         let (items, channels) = self.items(world, rank);
         let mut launch = world.launch_items(images[rank as usize % images.len()], rank, TYPE, items, channels);
         launch.args().peers =
-            if self.way == Way::NoTable(rank) { 0 } else { self.tables[rank as usize].as_ptr() as u64 };
+            if self.obstacle == Obstacle::NoTable(rank) { 0 } else { self.tables[rank as usize].as_ptr() as u64 };
         launch
     }
 
@@ -203,7 +219,7 @@ impl Call {
                 assert_eq!(
                     got, want,
                     "element {i}, rank {rank} of {n}: {:?}, {}, {:?}",
-                    self.kind, self.count, self.way
+                    self.kind, self.count, self.obstacle
                 );
             }
         }
@@ -233,7 +249,7 @@ fn ranks_agree() {
                     [0; 8],
                     "rank {rank} of {n}: {:?}, {:?}, {}",
                     call.kind,
-                    call.way,
+                    call.obstacle,
                     call.count
                 );
             }
@@ -251,15 +267,15 @@ fn ranks_that_are_refused_ask_seldom() {
         let mut asked = Vec::new();
         for turn in 0..100u32 {
             // Not free, so that the items by slots are sound; but what is mapped is right from the 60th call on.
-            let mut call = all_reduce(n, Way::Missing(1), 5);
+            let mut call = all_reduce(n, Obstacle::Missing(1), 5);
             let launches: Vec<_> = (0..n)
                 .map(|rank| {
                     let (mut items, channels) = call.items(&world, rank);
                     if turn >= 60 {
-                        call.way = Way::Free;
+                        call.obstacle = Obstacle::Free;
                         let (input, output) = call.buffers(rank);
                         (items[0].offers, items[0].input, items[0].output) = (call.offers(rank), input, output);
-                        call.way = Way::Missing(1);
+                        call.obstacle = Obstacle::Missing(1);
                     }
                     let mut launch = world.launch_items(world::images()[0], rank, TYPE, items, channels);
                     launch.args().peers = call.tables[rank as usize].as_ptr() as u64;
@@ -293,7 +309,7 @@ fn ranks_agree_in_long_lists() {
         let mut random = SmallRng::seed_from_u64(u64::from(n) + 10);
         let mut calls: Vec<Call> = (0..60).map(|serial| Call::new(&mut random, &kinds, n, serial)).collect();
         calls.retain(|call| !call.is_free());
-        calls.push(all_reduce(n, Way::Free, 60));
+        calls.push(all_reduce(n, Obstacle::Free, 60));
         let launch = |rank: u32| {
             let items: Vec<Work> = calls.iter().flat_map(|call| call.items(&world, rank).0).collect();
             let mut launch = world.launch_items(world::images()[0], rank, TYPE, items, 1);
@@ -306,11 +322,11 @@ fn ranks_agree_in_long_lists() {
     }
 }
 
-fn all_reduce(n: u32, way: Way, serial: u32) -> Call {
+fn all_reduce(n: u32, obstacle: Obstacle, serial: u32) -> Call {
     let kind = Kind { func: Func::AllReduce, algo: zero_copy::algo(Func::AllReduce), root: 0 };
     let users = (0..n).map(|rank| User::new(kind, rank, n, 3000, TYPE, true)).collect();
     let number = kinds(n).iter().position(|known| *known == kind).expect("a kind");
-    let mut call = Call { kind, number, count: 3000, serial, way, users, tables: Vec::new() };
+    let mut call = Call { kind, number, count: 3000, serial, obstacle, users, tables: Vec::new() };
     call.tables = (0..n).map(|rank| call.table(rank, n)).collect();
     call
 }
@@ -320,7 +336,7 @@ fn all_reduce(n: u32, way: Way, serial: u32) -> Call {
 fn signs_are_compared_first() {
     for n in [2, 4] {
         let world = world(config(n, 1, 1), &kinds(n));
-        let (call, other) = (all_reduce(n, Way::Free, 5), all_reduce(n, Way::Free, 6));
+        let (call, other) = (all_reduce(n, Obstacle::Free, 5), all_reduce(n, Obstacle::Free, 6));
         let launches: Vec<_> = (0..n).map(|rank| if rank == 1 { &other } else { &call }.launch(&world, rank)).collect();
         let before: Vec<Vec<u8>> = call.users.iter().map(|user| user.memory[0].bytes().to_vec()).collect();
         world.run(&launches);
@@ -339,7 +355,7 @@ fn signs_are_compared_first() {
 fn ranks_that_wait_for_offers_leave() {
     for (n, threads) in [(2, 1), (3, 3)] {
         let world = world(config(n, threads, 1), &kinds(n));
-        let call = all_reduce(n, Way::Free, 5);
+        let call = all_reduce(n, Obstacle::Free, 5);
         let launches: Vec<_> = (1..n).map(|rank| call.launch(&world, rank)).collect();
         std::thread::scope(|scope| {
             for launch in &launches {
@@ -357,7 +373,7 @@ fn ranks_that_wait_for_offers_leave() {
 fn items_that_cannot_be_offered_are_refused() {
     let n = 2;
     let world = world(config(n, 1, 1), &kinds(n));
-    let call = all_reduce(n, Way::Free, 5);
+    let call = all_reduce(n, Obstacle::Free, 5);
     let launch = |rank: u32| {
         let (mut items, channels) = call.items(&world, rank);
         items.iter_mut().for_each(|work| work.piece = 64);

@@ -1,4 +1,4 @@
-//! What a ring AllReduce must give, bit for bit, from the specification alone (nccl-abi §5): exact
+//! What a ring AllReduce must give, bit for bit, from NCCL's rules of arithmetic alone: exact
 //! arithmetic in f64 and i128, and small floats rounded by searching the table of all their values.
 
 use std::sync::LazyLock;

@@ -242,7 +242,8 @@ template<Type T> void identities() {
 int main() {
   layoutIsOneToOne();
   identities<I8>(), identities<U8>(), identities<I32>(), identities<U32>(), identities<I64>(), identities<U64>();
-  identities<F16>(), identities<BF16>(), identities<F32>(), identities<F64>(), identities<F8E4M3>(), identities<F8E5M2>();
+  identities<F16>(), identities<BF16>(), identities<F32>(), identities<F64>(), identities<F8E4M3>(),
+      identities<F8E5M2>();
   for (u64 count : {1, 15, 100, 240, 960})
     for (u64 offset : {0, 1}) {
       reduction<I8, signed char>(count, offset, 1, 3);

@@ -3,7 +3,7 @@
 use crate::rules::{self, Exception, Finding, Purity};
 use crate::rust::scan;
 use crate::tree::{File, mark_tests};
-use crate::{ORDERS, cpp};
+use crate::{ORDERS, cpp, text};
 
 /// The lines that have findings.
 fn lines(findings: &[Finding]) -> Vec<usize> {
@@ -80,7 +80,8 @@ fn each_crate_has_an_order_of_its_own() {
 #[test]
 fn fields_are_counted() {
     let text = "struct None;\nstruct Two { a: Map<(u8, u8), fn(u8) -> u8>, b: [u8; 2] }\n\
-        pub struct Three<T, U>(T, pub Vec<U>, u8,) where T: X<U>;\n#[derive(X)]\n#[repr(C, align(8))]\npub(crate) struct C { a: u8 }\n\
+        pub struct Three<T, U>(T, pub Vec<U>, u8,) where T: X<U>;\n\
+        #[derive(X)]\n#[repr(C, align(8))]\npub(crate) struct C { a: u8 }\n\
         #[cfg(test)] mod tests { struct T(u8); }";
     let found = scan("src/x.rs", text).structs;
     let counted: Vec<_> =
@@ -176,8 +177,10 @@ fn functions_are_measured() {
 #[test]
 fn c_and_cpp_functions_are_measured() {
     let text = "#define TWO(x) \\\n  do { x; } while (0)\nextern \"C\" {\nint a(void) { return '{'; }\n}\n\
-        namespace n {\nstruct alignas(64) S {\n  int x = 3; // }\n  S() : x(1) {\n  }\n  int get() const { return x; }\n};\n\
-        template <class T>\nauto b(T t) -> int {\n  if (t) {\n    return 1'000;\n  }\n  const char *s = \"}\";\n  return 0;\n}\n}\n\
+        namespace n {\nstruct alignas(64) S {\n  int x = 3; // }\n  S() : x(1) {\n  }\n\
+          int get() const { return x; }\n};\n\
+        template <class T>\nauto b(T t) -> int {\n  if (t) {\n    return 1'000;\n  }\n\
+          const char *s = \"}\";\n  return 0;\n}\n}\n\
         static const int table[] = {1, 2};\nenum E { A, B };\n__device__ static void c(\n    int x)\n{\n}\n";
     let file = File { path: "kernels/x.cu".into(), text: text.into() };
     let found: Vec<(String, usize, usize)> =
@@ -202,6 +205,59 @@ fn machine_paths_are_found() {
     let text = format!("a = \"{folder}\"\nb = src/home/x\nhttp://host/work\n$HOME/work/x\n{folder}");
     let file = File { path: "scripts/x.sh".into(), text };
     assert_eq!(lines(&rules::machine_paths(&file)), [1, 5]);
+}
+
+fn long_lines(path: &str, text: &str) -> Vec<usize> {
+    lines(&text::long_lines(&File { path: path.into(), text: text.into() }))
+}
+
+#[test]
+fn long_lines_are_found() {
+    let (fits, long) = ("ä".repeat(text::MAX_WIDTH), "ä".repeat(text::MAX_WIDTH + 1));
+    for path in ["tests/x.rs", "kernels/x.cuh", "scripts/x.sh", "docs/x.md"] {
+        assert_eq!(long_lines(path, &format!("{fits}\n{long}\n\n{fits}\n{long}")), [2, 5], "{path}");
+    }
+    // Comments, in which a quotation is no string; strings that end before the excess.
+    let words = "word ".repeat(30);
+    assert_eq!(long_lines("src/x.rs", &format!("/// He said \"{words}\"")), [1]);
+    assert_eq!(long_lines("src/x.rs", &format!("let x = '\"'; let y = '\\''; // \"{words}\"")), [1]);
+    assert_eq!(long_lines("scripts/x.sh", &format!("echo '//' # \"{words}\"")), [1]);
+    assert_eq!(long_lines("src/x.rs", &format!("f(\"short\", {words})")), [1]);
+    assert_eq!(long_lines("docs/x.md", &format!("\"{words}\"")), [1]);
+    // An address that is not what makes the line long.
+    assert_eq!(long_lines("docs/x.md", &format!("https://a.b {words}")), [1]);
+}
+
+#[test]
+fn lines_that_cannot_be_broken_pass() {
+    let words = "word ".repeat(30);
+    assert!(long_lines("docs/x.md", &format!("| a | {words} |")).is_empty());
+    assert!(long_lines("src/x.rs", &format!("// See https://a.b/{}", "x".repeat(120))).is_empty());
+    assert!(long_lines("src/x.rs", &format!("fn f<'a>() {{ g('\"', \"\\\"{words}\", 1) }}")).is_empty());
+    assert!(long_lines("scripts/x.sh", &format!("echo '\"{words}'")).is_empty());
+}
+
+#[test]
+fn citations_are_found() {
+    let found = |text: &str| !text::citations(&File { path: "tests/x.rs".into(), text: text.into() }).is_empty();
+    for text in [
+        "//! Groups (spec \u{a7}4).",
+        "# as nccl-abi says",
+        "/// In spec 9.4, by hand.",
+        "// Sizes of delta 2.2.",
+        "// By NVIDIA's layout (internals A.1).",
+        "//! Expected members come from the spec's rules.",
+        "/// As in DESIGN.md.",
+        "see docs/user-cases",
+        "/// User case B5: two at once.",
+    ] {
+        assert!(found(text), "{text}");
+    }
+    for text in
+        ["let spec = 9.4;", "f(spec, 3)", "// A delta of 2 bytes.", "// It has internals.", "//! ARCHITECTURE.md"]
+    {
+        assert!(!found(text), "{text}");
+    }
 }
 
 #[test]

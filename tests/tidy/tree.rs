@@ -36,6 +36,11 @@ impl File {
     pub fn is_code(&self) -> bool {
         self.is_cpp() || self.is_rust() || self.has_extension(&["sh", "py"]) || self.path == ".ci/run"
     }
+
+    /// Code, or text for people.
+    pub fn is_prose(&self) -> bool {
+        self.is_code() || self.has_extension(&["md", "toml"]) || self.path.ends_with("/Dockerfile")
+    }
 }
 
 /// The text files below some folders (or the named files themselves), in the order of their paths.

@@ -16,8 +16,8 @@ use nccl::sys::HostFacts;
 use nccl::topology::{Channel, Graph, Order};
 use nccl::transport::{self, ConnectionGroup, LinkAddresses, Links, PeerFacts, TransportId};
 
-use crate::common::census::Census;
 use crate::common::launch::{self, Job, Place};
+use crate::common::resources::Resources;
 
 /// An allgather by way of files, for threads and processes alike.
 struct Gather<'a> {
@@ -125,8 +125,8 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
 /// The links of a rank by name.
 type Connected = BTreeMap<LinkId, LinkAddresses>;
 
-/// Tries the transports and connects some connection groups of a rank; hands the result, and how peers are reached, to `then` while
-/// the rank can still exchange.
+/// Tries the transports and connects some connection groups of a rank; hands the result, and how peers are reached, to
+/// `then` while the rank can still exchange.
 fn connected(
     case: &Case,
     place: &Place,
@@ -224,7 +224,7 @@ fn check(case: &Case, rank: u32, gather: &mut Gather<'_>, connected: &Connected)
 /// Runs the ranks of this process, and looks that nothing is left of them.
 fn ranks(case: &Case, place: &Place, body: impl Fn(u32) + Sync) {
     let first = place.rank as u32 * case.per_process;
-    let before = Census::now();
+    let before = Resources::now();
     thread::scope(|scope| {
         for rank in first..first + case.per_process {
             let body = &body;
@@ -233,28 +233,28 @@ fn ranks(case: &Case, place: &Place, body: impl Fn(u32) + Sync) {
     });
     // Threads of the software device come when there is work, and those of ranks may still be on their way out.
     let left: Vec<String> =
-        Census::now().grown(&before).into_iter().filter(|line| !line.contains(" more threads: ")).collect();
+        Resources::now().grown(&before).into_iter().filter(|line| !line.contains(" more threads: ")).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
 }
 
 /// Everything is connected and works, by these transports.
-fn works(case: &Case, place: &Place, ways: &[&str]) {
+fn works(case: &Case, place: &Place, summaries: &[&str]) {
     // What the software device starts with its first use stays for the life of the process.
     let held: Vec<_> = (0..8).map(|device| Context::retain(device).expect("a device")).collect();
     held.iter().for_each(|context| drop(DeviceMemory::zeroed(context, 64).expect("memory")));
     ranks(case, place, |rank| {
         connected(case, place, rank, groups, |gather, result, summary| {
             let links = result.unwrap_or_else(|failed| panic!("rank {rank}: {failed}"));
-            assert!(ways.iter().any(|way| summary.contains(way)), "rank {rank}: {summary}");
+            assert!(summaries.iter().any(|expected| summary.contains(expected)), "rank {rank}: {summary}");
             check(case, rank, gather, &links);
             gather.all(&[]);
         });
     });
 }
 
-fn run(name: &str, processes: usize, case: &Case, ways: &[&str]) {
+fn run(name: &str, processes: usize, case: &Case, summaries: &[&str]) {
     match launch::child() {
-        Some(me) => works(case, &me, ways),
+        Some(me) => works(case, &me, summaries),
         None => Job::this_test(name, processes).run().assert_ok(),
     }
 }
@@ -291,14 +291,14 @@ fn ranks_of_one_device_open_the_same_memory() {
 
 /// Three transports in one communicator: rank 1 cannot share device memory.
 #[test]
-fn all_ways_at_once() {
+fn all_transports_at_once() {
     let case = Case { per_process: 2, no_peer_memory: |rank| rank == 1, ..Case::of(6) };
-    let ways = [
+    let summaries = [
         "(4 by P2P/IPC, 1 by SHM/direct)",
         "(5 by SHM/direct)",
         "(1 by P2P/direct pointer, 3 by P2P/IPC, 1 by SHM/direct)",
     ];
-    run("links::all_ways_at_once", 3, &case, &ways);
+    run("links::all_transports_at_once", 3, &case, &summaries);
 }
 
 /// Only one rank wants anything: the others give their part, although nobody there has asked for it.

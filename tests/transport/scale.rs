@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::common::census::Census;
 use crate::common::cuda::Cuda;
 use crate::common::launch::{self, Job};
 use crate::common::nccl::{Comm, Nccl, UniqueId};
+use crate::common::resources::Resources;
 
 /// Ranks of one process.
 const MANY: usize = 64;
@@ -48,9 +48,9 @@ fn many_threads() {
     let limit = Rlimit { current: Some(FILES), maximum: Some(FILES) };
     setrlimit(Resource::Nofile, limit).expect("a lower limit");
     for nranks in [2, 8, MANY] {
-        let (start, before) = (Instant::now(), Census::now());
+        let (start, before) = (Instant::now(), Resources::now());
         threads(nranks, || {
-            let (took, now) = (start.elapsed(), Census::now());
+            let (took, now) = (start.elapsed(), Resources::now());
             let (fds, maps) =
                 (total(&now.fds) - total(&before.fds), total(&now.shared_maps) - total(&before.shared_maps));
             let mib = now.rss_kib.saturating_sub(before.rss_kib) >> 10;

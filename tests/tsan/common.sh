@@ -13,7 +13,8 @@ setarch -R true 2>/dev/null && fixed="setarch -R"
 # probe: ends the script with status 77 where the sanitizers do not work
 probe() {
   printf 'int main() { return 0; }\n' > "$work/probe.cc"
-  if ! "$cxx" $sanitizers -o "$work/probe" "$work/probe.cc" 2>"$work/probe.log" || ! $fixed "$work/probe" 2>>"$work/probe.log"; then
+  if ! "$cxx" $sanitizers -o "$work/probe" "$work/probe.cc" 2>"$work/probe.log" ||
+    ! $fixed "$work/probe" 2>>"$work/probe.log"; then
     echo "skipped: $cxx has no working $sanitizers: $(tail -n 1 "$work/probe.log")"
     exit 77
   fi

@@ -145,8 +145,10 @@ int main(int argc, char** argv) {
   u64 wrong = 0;
   for (int i = 5; i < argc; i++) {
     const u64 count = strtoull(argv[i], nullptr, 0);
-    wrong += allReduce<float>(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), ring, threads, count, broken == "output");
-    wrong += allReduce<u8>(kernel(oxccl_host_image(), "oxccl_" + proto + "_u8"), ring, threads, count, broken == "output");
+    wrong += allReduce<float>(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), ring, threads, count,
+                              broken == "output");
+    wrong +=
+        allReduce<u8>(kernel(oxccl_host_image(), "oxccl_" + proto + "_u8"), ring, threads, count, broken == "output");
   }
   const bool aborts = abortWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);
   const bool leaves = mismatchWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# ThreadSanitizer over the host image: ranks as threads, both protocols, 1 and 4 threads a block, 2 and 3 ranks; results,
-# being told to leave, and calls that do not match.
+# ThreadSanitizer over the host image: ranks as threads, both protocols, 1 and 4 threads a block, 2 and 3 ranks;
+# results, being told to leave, and calls that do not match.
 # Then the negative controls: with a relaxed release, without the block's barrier, and with lines that
 # are written as plain memory, it must find races.
 # Usage: run.sh [FOLDER FOR BUILDS]. Exit status 0: as it should be; 1: not; 77: no ThreadSanitizer here.

@@ -79,8 +79,9 @@ struct Ring {
       RingRank& rank = ranks[r];
       const u32 before = (r + n - 1) % n;
       rank.ends = (LinkEnd*)(lines(2 * sizeof(LinkEnd) + 64) + (misaligned ? 4 : 0));
-      const LinkEnd ends[2] = {   // the last fields: peer, begin, left
-          {data[before], &counters[2 * before], &counters[2 * before + 1], nullptr, start, start, slot_bytes, before, 0, 0},
+      Counter* const incoming = &counters[2 * before];
+      const LinkEnd ends[2] = {  // the last fields: peer, begin, left
+          {data[before], incoming, incoming + 1, nullptr, start, start, slot_bytes, before, 0, 0},
           {data[r], &counters[2 * r], &counters[2 * r + 1], nullptr, start, start, slot_bytes, (r + 1) % n, 0, 0}};
       memcpy((void*)rank.ends, ends, sizeof ends);
       rank.nsteps = ringSteps(n, r, rank.steps);
@@ -149,8 +150,9 @@ struct Pair {
     for (u32 r = 0; r < 2; r++) {
       Rank& rank = ranks[r];
       rank.ends = (LinkEnd*)lines(2 * sizeof(LinkEnd));
-      const LinkEnd ends[2] = {{slots[r], &counters[2 * r], &counters[2 * r + 1], nullptr, 0, 0, slot_bytes, 1 - r, 0, 0},
-                               {slots[1 - r], &counters[2 - 2 * r], &counters[3 - 2 * r], nullptr, 0, 0, slot_bytes, 1 - r, 0, 0}};
+      const LinkEnd ends[2] = {
+          {slots[r], &counters[2 * r], &counters[2 * r + 1], nullptr, 0, 0, slot_bytes, 1 - r, 0, 0},
+          {slots[1 - r], &counters[2 - 2 * r], &counters[3 - 2 * r], nullptr, 0, 0, slot_bytes, 1 - r, 0, 0}};
       memcpy((void*)rank.ends, ends, sizeof ends);
       Step* s = rank.direct;
       for (u8 flag : {STEP_OFFER, STEP_VERDICT})

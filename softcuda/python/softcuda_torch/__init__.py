@@ -21,13 +21,16 @@ KEPT = {
 # One kernel for all devices, which would choose one of a GPU's libraries.
 CHOOSERS = ["convolution", "convolution_overrideable"]
 
-# Libraries of GPUs that PyTorch would choose for convolutions, normalisation, recurrent layers and attention: how to ask
-# whether they may be used, and how to tell it.
+# Libraries of GPUs that PyTorch would choose for convolutions, normalisation, recurrent layers and attention: how to
+# ask whether they may be used, and how to tell it.
 SWITCHES = {
     "cudnn": (lambda: torch.backends.cudnn.enabled, lambda on: setattr(torch.backends.cudnn, "enabled", on)),
     "cudnn attention": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
     "flash attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
-    "efficient attention": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
+    "efficient attention": (
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+        torch.backends.cuda.enable_mem_efficient_sdp,
+    ),
 }
 
 # Operators whose CUDA kernels do more than the CPU's.
@@ -56,7 +59,9 @@ def install():
     if installed():
         return
     if not is_softcuda():
-        raise RuntimeError("softcuda_torch: libcuda.so.1 in this process is not softcuda's; put its folder first in LD_LIBRARY_PATH")
+        raise RuntimeError(
+            "softcuda_torch: libcuda.so.1 in this process is not softcuda's; put its folder first in LD_LIBRARY_PATH"
+        )
     library = torch.library.Library("aten", "IMPL")
     for op, kernel in table():
         library.impl(op, kernel, "CUDA")

@@ -1,4 +1,5 @@
-"""Runs a program as it is, with CPU kernels for its operators on `cuda` tensors: python -m softcuda_torch PROGRAM [ARGUMENT...]"""
+"""Runs a program as it is, with CPU kernels for its operators on `cuda` tensors: python -m softcuda_torch PROGRAM
+[ARGUMENT...]"""
 import runpy
 import sys
 

@@ -1,6 +1,7 @@
 """Operators that PyTorch has for GPUs only, put together of others: SyncBatchNorm's, and the cells of LSTM and GRU.
 
-They get and give what PyTorch's Python and its derivatives hand them; statistics are taken in float32 where values are halves.
+They get and give what PyTorch's Python and its derivatives hand them; statistics are taken in float32 where values are
+halves.
 """
 import torch
 

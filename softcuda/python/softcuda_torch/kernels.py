@@ -1,7 +1,8 @@
 """Kernels for operators of PyTorch on the software device: each waits for the stream, then runs the CPU's kernel.
 
 What is queued in the current stream comes first, so the stream is synchronised; the operator then runs at once, on CPU
-tensors over the same memory. Later work of any stream therefore sees its result, and it has no part in the stream's queue.
+tensors over the same memory. Later work of any stream therefore sees its result, and it has no part in the stream's
+queue.
 """
 import contextlib
 
@@ -30,7 +31,9 @@ def devices_of(name, tensors):
         devices.add(host[0].device)
     if len(devices) > 1:
         listed = ", ".join(sorted(map(str, devices)))
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {listed} (aten::{name})")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {listed} (aten::{name})"
+        )
     return devices.pop() if devices else None
 
 
@@ -168,6 +171,8 @@ def unavailable(op):
     """A kernel for an operator that only GPUs have."""
 
     def kernel(*_args, **_kwargs):
-        raise NotImplementedError(f"softcuda_torch: {op._schema.name} exists for GPUs only; there is no CPU kernel to run in its place")
+        raise NotImplementedError(
+            f"softcuda_torch: {op._schema.name} exists for GPUs only; there is no CPU kernel to run in its place"
+        )
 
     return kernel

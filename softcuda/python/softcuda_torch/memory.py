@@ -9,7 +9,9 @@ def alias(tensor):
     if tensor.device.type != "cuda":
         return tensor
     if tensor.layout != torch.strided:
-        raise NotImplementedError(f"softcuda_torch: tensors of layout {tensor.layout} have no memory that the CPU can take")
+        raise NotImplementedError(
+            f"softcuda_torch: tensors of layout {tensor.layout} have no memory that the CPU can take"
+        )
     storage = tensor.untyped_storage()
     address, size = storage.data_ptr(), storage.nbytes()
     if address == 0 or size == 0:

@@ -1,8 +1,8 @@
 """Random numbers: the device's generators decide, the CPU's make the numbers.
 
-Each call takes a fresh CPU generator, whose seed comes from the device generator's seed and offset, and moves the offset on.
-So torch.manual_seed, torch.cuda.get_rng_state and forked generators work as on a GPU, and the same seed gives the same
-numbers, if not those that a GPU would give.
+Each call takes a fresh CPU generator, whose seed comes from the device generator's seed and offset, and moves the
+offset on. So torch.manual_seed, torch.cuda.get_rng_state and forked generators work as on a GPU, and the same seed
+gives the same numbers, if not those that a GPU would give.
 """
 import contextlib
 import threading

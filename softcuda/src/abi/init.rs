@@ -41,9 +41,9 @@ extern "C" fn softcudaLoseDevice(device: c_int, code: c_int) -> CuResult {
 }
 
 /// What a program has done wrong that asks for NVIDIA's tables.
-const FOREIGN_RUNTIME: &str = "a CUDA runtime that is not softcuda's is in use (it calls cuGetExportTable) and cannot run here: NVIDIA's \
-     libcudart, or a library that has it inside, like NVIDIA's libnccl.so.2; put softcuda's libcudart.so and the library that \
-     replaces the other one into LD_PRELOAD";
+const FOREIGN_RUNTIME: &str = "a CUDA runtime that is not softcuda's is in use (it calls cuGetExportTable) \
+     and cannot run here: NVIDIA's libcudart, or a library that has it inside, like NVIDIA's libnccl.so.2; put \
+     softcuda's libcudart.so and the library that replaces the other one into LD_PRELOAD";
 
 /// NVIDIA's undocumented tables: there are none. Only NVIDIA's runtime asks for them, and gives up without.
 #[unsafe(no_mangle)]

@@ -24,9 +24,9 @@ extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> CuResult {
     })
 }
 
-/// CUDA's implicit synchronisation: work that was submitted before device memory or page-locked memory is allocated, and
-/// work submitted after it, do not run at the same time. A GPU may wait here, so a program that launches what earlier
-/// work waits for only after an allocation is one that can hang.
+/// CUDA's implicit synchronisation: work that was submitted before device memory or page-locked memory is allocated,
+/// and work submitted after it, do not run at the same time. A GPU may wait here, so a program that launches what
+/// earlier work waits for only after an allocation is one that can hang.
 fn wait_for_earlier_work(driver: &'static Driver, context: &Context) -> Outcome {
     if driver.config.alloc_waits { driver.synchronize_device(context.device()) } else { Ok(()) }
 }

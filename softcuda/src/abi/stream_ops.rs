@@ -105,7 +105,8 @@ struct BatchOp {
 const _: () = assert!(size_of::<BatchOp>() == 48);
 
 impl BatchOp {
-    /// What it does in a stream; flushes and barriers have nothing to do here, since every operation waits for the last.
+    /// What it does in a stream; flushes and barriers have nothing to do here, since every operation waits for the
+    /// last.
     fn operation(&self) -> Outcome<Option<Op>> {
         let low = u64::from(self.value as u32);
         match self.kind {

@@ -57,7 +57,8 @@ fn location(driver: &Driver, raw: RawLocation) -> Outcome<Location> {
 }
 
 impl RawProperties {
-    /// What can be had. A wish for compression is no demand; the others would be broken promises.
+    /// What can be had. Compression is only asked for, so that it may be left out; the other
+    /// properties would be missed.
     fn check(&self, driver: &Driver) -> Outcome<Properties> {
         let location = location(driver, self.location)?;
         if self.kind != PINNED || self.handle_types & !HANDLE_TYPES != 0 || self.compression > 1 {

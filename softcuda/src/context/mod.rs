@@ -274,8 +274,8 @@ impl Context {
         });
     }
 
-    /// Ends its life: nobody can use it from now on; waits for its work, then takes its streams, events, modules, memory
-    /// and others' access to that away. Error: somebody else has done it.
+    /// Ends its life: nobody can use it from now on; waits for its work, then takes its streams, events, modules,
+    /// memory and others' access to that away. Error: somebody else has done it.
     fn end(&'static self, driver: &'static State) -> Outcome {
         driver.check(self.device())?;
         if !self.active.swap(false, Ordering::SeqCst) {

@@ -11,8 +11,9 @@ struct Retained {
     flags: u32,
 }
 
-/// A device's primary context: made at the first retain, its handle stays for good. It lives from a retain to a reset, or
-/// to the release that nobody is left after; a retain after that gives it a new life, with another id and nothing in it.
+/// A device's primary context: made at the first retain, its handle stays for good. It lives from a retain to a reset,
+/// or to the release that nobody is left after; a retain after that gives it a new life, with another id and nothing in
+/// it.
 #[derive(Default)]
 pub struct Primary {
     state: Mutex<Retained>,

@@ -70,8 +70,8 @@ pub fn is_legacy(handle: u64) -> bool {
     handle == LEGACY_HANDLE || handle == 0 && !OWN_DEFAULT.get()
 }
 
-/// The stream that a client means: a handle, or one of the default streams of its current context. Error: none, or one of
-/// a device that is lost.
+/// The stream that a client means: a handle, or one of the default streams of its current context. Error: none, or one
+/// of a device that is lost.
 #[inline]
 pub fn stream(driver: &'static State, handle: u64) -> Outcome<&'static Stream> {
     match handle {

@@ -72,7 +72,8 @@ fn limits(attribute: i32) -> Option<i32> {
     })
 }
 
-/// Attributes that say yes; all others (multicast, fabric handles, memory pools of other processes, clusters, …) say no.
+/// Attributes that say yes; all others (multicast, fabric handles, memory pools of other processes, clusters, …) say
+/// no.
 fn abilities(attribute: i32) -> Option<i32> {
     let yes = matches!(
         attribute,

@@ -154,7 +154,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// Eight launches of one block in each of these groups, of which no more than so many run at once.
-    fn crowd(sms: &Arc<Sms>, groups: &[(usize, u32)]) {
+    fn oversubscribe(sms: &Arc<Sms>, groups: &[(usize, u32)]) {
         let running: Arc<Vec<AtomicU32>> = Arc::new(groups.iter().map(|_| AtomicU32::new(0)).collect());
         let launches = (0..8 * groups.len()).map(|n| {
             let (sms, running, (group, most)) = (sms.clone(), running.clone(), groups[n % groups.len()]);
@@ -174,11 +174,11 @@ mod tests {
     #[test]
     fn no_more_than_there_are() {
         let sms = Arc::new(Sms::new(4));
-        crowd(&sms, &[(ALL, 4)]);
+        oversubscribe(&sms, &[(ALL, 4)]);
         let (one, three) = (sms.group(&[(0, 1)]), sms.group(&[(1, 2), (3, 1)]));
         assert_eq!((one, three), (sms.group(&[(0, 1)]), sms.group(&[(1, 2), (3, 1)])));
         assert_eq!([sms.count_of(ALL), sms.count_of(one), sms.count_of(three)], [4, 1, 3]);
-        crowd(&sms, &[(one, 1), (three, 3), (ALL, 4)]);
+        oversubscribe(&sms, &[(one, 1), (three, 3), (ALL, 4)]);
     }
 
     #[test]

@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(MemoryHandle::decode(&[7; 64], Purpose::Memory), Err(CudaError::INVALID_HANDLE));
         assert!(handle.is_own());
         assert!(handle.map().is_ok());
-        let stranger = MemoryHandle { tag: new_tag(), ..handle };
-        assert_eq!(stranger.map().err(), Some(CudaError::MAP_FAILED));
+        let foreign = MemoryHandle { tag: new_tag(), ..handle };
+        assert_eq!(foreign.map().err(), Some(CudaError::MAP_FAILED));
         drop(mapping);
         assert_eq!(handle.map().err(), Some(CudaError::MAP_FAILED));
     }

@@ -39,7 +39,8 @@ own_default! {
     memcpy_async = softcudart_cudaMemcpyAsync(to: Address, from: Address, bytes: usize, kind: c_int, stream: Handle);
     #[unsafe(export_name = "softcudart_cudaMemcpy2DAsync_ptsz")]
     memcpy_2d_async = softcudart_cudaMemcpy2DAsync(
-        to: Address, to_pitch: usize, from: Address, from_pitch: usize, width: usize, height: usize, kind: c_int, stream: Handle
+        to: Address, to_pitch: usize, from: Address, from_pitch: usize, width: usize, height: usize, kind: c_int,
+        stream: Handle
     );
     #[unsafe(export_name = "softcudart_cudaMemsetAsync_ptsz")]
     memset_async = softcudart_cudaMemsetAsync(to: Address, value: c_int, bytes: usize, stream: Handle);
@@ -50,7 +51,9 @@ own_default! {
     #[unsafe(export_name = "softcudart_cudaMallocAsync_ptsz")]
     malloc_async = softcudart_cudaMallocAsync(to: *const c_void, bytes: usize, stream: Handle);
     #[unsafe(export_name = "softcudart_cudaMallocFromPoolAsync_ptsz")]
-    malloc_from_pool_async = softcudart_cudaMallocFromPoolAsync(to: *const c_void, bytes: usize, pool: Handle, stream: Handle);
+    malloc_from_pool_async = softcudart_cudaMallocFromPoolAsync(
+        to: *const c_void, bytes: usize, pool: Handle, stream: Handle
+    );
     #[unsafe(export_name = "softcudart_cudaFreeAsync_ptsz")]
     free_async = softcudart_cudaFreeAsync(pointer: Address, stream: Handle);
     #[unsafe(export_name = "softcudart_cudaStreamGetPriority_ptsz")]
@@ -92,13 +95,17 @@ own_default! {
         function: Address, grid: Dim3, block: Dim3, arguments: *const c_void, shared: usize, stream: Handle
     );
     #[unsafe(export_name = "softcudart_cudaLaunchKernelExC_ptsz")]
-    launch_kernel_ex = softcudart_cudaLaunchKernelExC(config: *const c_void, function: Address, arguments: *const c_void);
+    launch_kernel_ex = softcudart_cudaLaunchKernelExC(
+        config: *const c_void, function: Address, arguments: *const c_void
+    );
     #[unsafe(export_name = "softcudart_cudaGraphLaunch_ptsz")]
     graph_launch = softcudart_cudaGraphLaunch(graph: Handle, stream: Handle);
     #[unsafe(export_name = "softcudart_cudaGraphUpload_ptsz")]
     graph_upload = softcudart_cudaGraphUpload(graph: Handle, stream: Handle);
     #[unsafe(export_name = "softcudart_cudaGraphInstantiateWithParams_ptsz")]
-    graph_instantiate = softcudart_cudaGraphInstantiateWithParams(to: *const c_void, graph: Handle, parameters: *const c_void);
+    graph_instantiate = softcudart_cudaGraphInstantiateWithParams(
+        to: *const c_void, graph: Handle, parameters: *const c_void
+    );
     #[unsafe(export_name = "softcudart_cudaStreamBeginCapture_ptsz")]
     begin_capture = softcudart_cudaStreamBeginCapture(stream: Handle, mode: c_int);
     #[unsafe(export_name = "softcudart_cudaStreamBeginCaptureToGraph_ptsz")]

@@ -1,8 +1,8 @@
 //! Hardware queues: as on a GPU, the streams of a device share a few of them (`CUDA_DEVICE_MAX_CONNECTIONS`).
 //!
 //! Operations leave a queue in the order of their submission, whatever stream they belong to: an operation starts only
-//! when the one before it in the queue has started, and one that waits at the head (for its stream's earlier work, or for
-//! an event) keeps back streams that have nothing to do with it. What has started keeps nobody back.
+//! when the one before it in the queue has started, and one that waits at the head (for its stream's earlier work, or
+//! for an event) keeps back streams that have nothing to do with it. What has started keeps nobody back.
 
 use super::{Op, Stream, Target};
 use crate::config::MAX_CONNECTIONS;

@@ -250,8 +250,8 @@ pub fn synchronize(target: Target) {
     target.stream.bury();
 }
 
-/// Waits for all that a stream was given; for the legacy stream, all blocking streams of its context as well. Error: the
-/// device is lost.
+/// Waits for all that a stream was given; for the legacy stream, all blocking streams of its context as well. Error:
+/// the device is lost.
 pub fn synchronize_stream(stream: &'static Stream) -> Outcome {
     if stream.role() == Role::Legacy {
         super::ends(stream).into_iter().for_each(synchronize);

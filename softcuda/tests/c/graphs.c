@@ -21,8 +21,9 @@ static void wait_for(const softcudaBlock *block, void *const *params) {
   while (atomic_load(*(_Atomic uint32_t *const *)params[0]) != *(const uint32_t *)params[1]) sleep_ms(0);
 }
 static const uint32_t sizes_add[] = {8, 8}, sizes_word[] = {8, 4};
-static const softcudaFunction functions[] = {
-    {"add", add, 0, 1, 2, 0, sizes_add}, {"set", set, 0, 1, 2, 0, sizes_word}, {"wait_for", wait_for, 0, 1, 2, 0, sizes_word}};
+static const softcudaFunction functions[] = {{"add", add, 0, 1, 2, 0, sizes_add},
+                                             {"set", set, 0, 1, 2, 0, sizes_word},
+                                             {"wait_for", wait_for, 0, 1, 2, 0, sizes_word}};
 static const softcudaImage image = {SOFTCUDA_IMAGE_MAGIC, SOFTCUDA_IMAGE_VERSION, 3, 0, functions};
 
 static CUfunction add_function, set_function, wait_function;

@@ -10,11 +10,11 @@ enum { SMS = 132, SIZE = 16 };
 
 typedef struct {
   atomic_int now, most, all, go;
-} crowd_words;
+} count_running_words;
 
 /* Counts how many run at once; each stays until it is told to go, or for a moment. */
-static void crowd(const softcudaBlock *block, void *const *params) {
-  crowd_words *words = *(crowd_words **)params[0];
+static void count_running(const softcudaBlock *block, void *const *params) {
+  count_running_words *words = *(count_running_words **)params[0];
   int now = atomic_fetch_add(&words->now, 1) + 1, most = atomic_load(&words->most);
   (void)block;
   while (now > most && !atomic_compare_exchange_weak(&words->most, &most, now)) continue;
@@ -25,13 +25,13 @@ static void crowd(const softcudaBlock *block, void *const *params) {
 }
 
 static const uint32_t sizes[] = {8};
-static const softcudaFunction functions[] = {{"crowd", crowd, 0, 1, 1, 0, sizes}};
+static const softcudaFunction functions[] = {{"count_running", count_running, 0, 1, 1, 0, sizes}};
 static const softcudaImage image = {SOFTCUDA_IMAGE_MAGIC, SOFTCUDA_IMAGE_VERSION, 1, 0, functions};
 
 static CUcontext primary;
 static CUfunction function;
 
-static CUresult launch(CUfunction f, CUstream stream, unsigned int blocks, crowd_words *words) {
+static CUresult launch(CUfunction f, CUstream stream, unsigned int blocks, count_running_words *words) {
   void *params[] = {&words};
   return cuLaunchKernel(f, blocks, 1, 1, 1, 1, 1, 0, stream, params, NULL);
 }
@@ -74,7 +74,8 @@ static void resources(void) {
   OK(cuDevSmResourceSplitByCount(groups + 7, &count, &all, &other, 0, 66));
   CHECK(count == 1 && groups[7].sm.smCount == 72 && other.sm.smCount == 60);
   count = 1;
-  OK(cuDevSmResourceSplitByCount(groups + 7, &count, &all, &other, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, SMS));
+  OK(cuDevSmResourceSplitByCount(groups + 7, &count, &all, &other, CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING,
+                                 SMS));
   CHECK(count == 1 && groups[7].sm.smCount == SMS && other.type == CU_DEV_RESOURCE_TYPE_INVALID);
 
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuDevSmResourceSplitByCount(NULL, &count, &all, NULL, 0, SMS + 1));
@@ -153,7 +154,8 @@ static void creation(void) {
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuGreenCtxCreate(&green, desc, 1, CU_GREEN_CTX_DEFAULT_STREAM));
   EXPECT(CUDA_ERROR_INVALID_DEVICE, cuGreenCtxCreate(&green, desc, 99, CU_GREEN_CTX_DEFAULT_STREAM));
   EXPECT(CUDA_ERROR_INVALID_VALUE, cuGreenCtxCreate(NULL, desc, 0, CU_GREEN_CTX_DEFAULT_STREAM));
-  EXPECT(CUDA_ERROR_INVALID_VALUE, cuGreenCtxCreate(&green, (CUdevResourceDesc)primary, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  EXPECT(CUDA_ERROR_INVALID_VALUE,
+         cuGreenCtxCreate(&green, (CUdevResourceDesc)primary, 0, CU_GREEN_CTX_DEFAULT_STREAM));
   CHECK(!is_active(1));
   green = make(groups, 1);
   other = make(groups + 1, 1);
@@ -200,7 +202,7 @@ static void sharing(CUgreenCtx green, CUgreenCtx other) {
   CUfunction own;
   CUevent event;
   CUstream stream = stream_of(green), apart = stream_of(other), plain;
-  crowd_words *words;
+  count_running_words *words;
   OK(cuStreamCreate(&plain, CU_STREAM_NON_BLOCKING));
   OK(cuCtxPushCurrent(context));
   OK(cuMemAlloc(&memory, 64));
@@ -212,7 +214,7 @@ static void sharing(CUgreenCtx green, CUgreenCtx other) {
   OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, (CUdeviceptr)words));
   CHECK(owner == primary);
   OK(softcudaModuleLoadImage(&module, &image));
-  OK(cuModuleGetFunction(&own, module, "crowd"));
+  OK(cuModuleGetFunction(&own, module, "count_running"));
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   CUstream streams[] = {stream, apart, plain, NULL};
   for (int i = 0; i < 4; i++) {
@@ -275,7 +277,7 @@ static void streams(CUgreenCtx green) {
   OK(cuStreamGetGreenCtx(outside, &of));
   CHECK(of == NULL);
   /* its default stream is a barrier in it, and in nothing else */
-  crowd_words stuck = {0};
+  count_running_words stuck = {0};
   OK(launch(function, NULL, 1, &stuck));
   CUevent event;
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
@@ -283,7 +285,7 @@ static void streams(CUgreenCtx green) {
   OK(cuEventRecord(event, stream));
   OK(cuStreamSynchronize(own));
   OK(cuCtxPopCurrent(NULL));
-  crowd_words free_words = {.go = 1};
+  count_running_words free_words = {.go = 1};
   OK(launch(function, NULL, 1, &free_words));
   OK(cuStreamSynchronize(NULL));
   OK(cuStreamSynchronize(outside));
@@ -300,7 +302,7 @@ static void streams(CUgreenCtx green) {
 /* No more blocks at once than the part has SMs; another part goes on meanwhile. */
 static void limits(CUgreenCtx green, CUgreenCtx other) {
   CUstream stream = stream_of(green), apart = stream_of(other);
-  crowd_words words = {.go = 1}, held = {0}, free_words = {.go = 1};
+  count_running_words words = {.go = 1}, held = {0}, free_words = {.go = 1};
   OK(launch(function, stream, 3 * SIZE, &words));
   OK(cuStreamSynchronize(stream));
   CHECK(atomic_load(&words.all) == 3 * SIZE && atomic_load(&words.most) <= SIZE);
@@ -313,7 +315,7 @@ static void limits(CUgreenCtx green, CUgreenCtx other) {
   atomic_store(&held.go, 1);
   OK(cuStreamSynchronize(stream));
   CHECK(atomic_load(&held.all) == 2 * SIZE && atomic_load(&held.most) == SIZE);
-  crowd_words *p = &words;
+  count_running_words *p = &words;
   void *params[] = {&p};
   EXPECT(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
          cuLaunchCooperativeKernel(function, SIZE + 1, 1, 1, 1, 1, 1, 0, stream, params));
@@ -328,7 +330,7 @@ static void events(CUgreenCtx green, CUgreenCtx other) {
   CUstream streams[] = {stream_of(green), stream_of(green)}, apart = stream_of(other);
   CUevent event, foreign;
   CUcontext context;
-  crowd_words words[2] = {{0}, {0}}, after = {.go = 1};
+  count_running_words words[2] = {{0}, {0}}, after = {.go = 1};
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   OK(cuGreenCtxRecordEvent(green, event)); /* nothing is there to be done */
   OK(cuEventSynchronize(event));
@@ -374,7 +376,7 @@ static void graphs(CUgreenCtx green) {
   CUstream stream = stream_of(green), outside;
   CUgraph graph, spoilt;
   CUgraphExec exec;
-  crowd_words words = {.go = 1};
+  count_running_words words = {.go = 1};
   OK(cuStreamCreate(&outside, CU_STREAM_NON_BLOCKING));
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   OK(launch(function, stream, 3 * SIZE, &words));
@@ -408,7 +410,7 @@ static void destruction(CUdevResource *group) {
   CUdeviceptr memory;
   CUevent event;
   pthread_t thread;
-  crowd_words words = {.go = 1};
+  count_running_words words = {.go = 1};
   OK(cuCtxPushCurrent(context));
   OK(cuMemAlloc(&memory, 64));
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
@@ -477,7 +479,7 @@ int main(void) {
   OK(cuDevicePrimaryCtxRetain(&primary, 0));
   OK(cuCtxSetCurrent(primary));
   OK(softcudaModuleLoadImage(&module, &image));
-  OK(cuModuleGetFunction(&function, module, "crowd"));
+  OK(cuModuleGetFunction(&function, module, "count_running"));
   resources();
   creation();
   split(groups, 3);

@@ -1,5 +1,5 @@
-/* The end of a context: by reset, by the last release, by destruction. Nothing of it may work afterwards, or come back in
- * its next life. */
+/* The end of a context: by reset, by the last release, by destruction. Nothing of it may work afterwards, or come back
+ * in its next life. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -242,8 +242,14 @@ static void reset_by_driver(void) {
   await(3);
   primary_state(0, 0);
   dead(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  gone(&(everything){.stream = before.stream, .event = before.event, .module = before.module, .function = before.function,
-                     .exec = before.exec, .device = before.device, .pooled = before.pooled, .pinned = before.pinned});
+  gone(&(everything){.stream = before.stream,
+                     .event = before.event,
+                     .module = before.module,
+                     .function = before.function,
+                     .exec = before.exec,
+                     .device = before.device,
+                     .pooled = before.pooled,
+                     .pinned = before.pinned});
   unmapped(before.pinned);
   /* The reset has not released it: one release, and no more. */
   OK(cuDevicePrimaryCtxRetain(&again, 0));

@@ -135,7 +135,8 @@ static void by_hand(void) {
   OK(cudaGraphCreate(&graph, 0));
   struct cudaMemsetParams sp = {.dst = words, .elementSize = 4, .value = 0, .width = 64, .height = 1};
   OK(cudaGraphAddMemsetNode(&fill, graph, NULL, 0, &sp));
-  struct cudaKernelNodeParams kp = {.func = (void *)kernel, .gridDim = {1, 1, 1}, .blockDim = {1, 1, 1}, .kernelParams = args};
+  struct cudaKernelNodeParams kp = {
+      .func = (void *)kernel, .gridDim = {1, 1, 1}, .blockDim = {1, 1, 1}, .kernelParams = args};
   OK(cudaGraphAddKernelNode(&kernel_node, graph, &fill, 1, &kp));
   struct cudaMemcpy3DParms cp = {.srcPtr = {words, 8, 8, 2}, .dstPtr = {words + 8, 16, 8, 2}, .extent = {8, 2, 1},
       .kind = cudaMemcpyDeviceToDevice};

@@ -106,7 +106,9 @@ table! {
     module_unload: "cuModuleUnload", fn(u64);
     module_function: "cuModuleGetFunction", fn(*mut u64, u64, *const c_char);
     function_attribute: "cuFuncGetAttribute", fn(*mut c_int, c_int, u64);
-    launch: "cuLaunchKernel", fn(u64, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, u64, *const *const c_void, *const *const c_void);
+    launch: "cuLaunchKernel", fn(
+        u64, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, u64, *const *const c_void, *const *const c_void
+    );
     proc_address: "cuGetProcAddress_v2", fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int);
     export_table: "cuGetExportTable", fn(*mut *const c_void, *const c_void);
 }

@@ -88,7 +88,7 @@ extern "C" fn compute(_: *const Block, arguments: *const *const c_void) {
 
 /// Counts the threads that run at once, and the most there were; each stays for a while.
 /// `words[0]` now, `[1]` most, `[2]` all.
-extern "C" fn crowd(_: *const Block, arguments: *const *const c_void) {
+extern "C" fn count_running(_: *const Block, arguments: *const *const c_void) {
     // SAFETY: the test passes pointers to memory that lives until it has synchronised.
     unsafe {
         let words: *const AtomicU32 = argument(arguments, 0);
@@ -151,7 +151,7 @@ static FUNCTIONS: [Function; 8] = [
     function(c"add", add, 1, SIZES[2]),
     function(c"wait_for", wait_for, 1, SIZES[3]),
     function(c"set", set, 1, SIZES[3]),
-    function(c"crowd", crowd, 64, SIZES[1]),
+    function(c"count_running", count_running, 64, SIZES[1]),
     function(c"meet", meet, 64, SIZES[1]),
     function(c"sum_large", sum_large, 1, &LARGE),
     function(c"compute", compute, 1, SIZES[1]),

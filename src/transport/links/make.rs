@@ -1,7 +1,7 @@
 //! Making this rank's ends of links, and taking in what peers say of theirs.
 //!
-//! Making and mapping device memory may wait for what runs on the device, which may wait for a peer: the event loop does it
-//! itself only where nothing runs there, and else has a thread do that.
+//! Making and mapping device memory may wait for what runs on the device, which may wait for a peer: the event loop
+//! does it itself only where nothing runs there, and else has a thread do that.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::sys::spawn;
 use crate::transport::handshake::Notice;
 use crate::transport::{ConnectInfo, ConnectionGroup, Connectivity, Endpoint, Site, Transport};
 
-/// How long whoever makes device memory waits for a moment at which nothing runs: memory is thriftier then. And how often
-/// it looks.
+/// How long whoever makes device memory waits for a moment at which nothing runs: memory is thriftier then. And how
+/// often it looks.
 const QUIET_LIMIT: Duration = Duration::from_millis(20);
 const QUIET_NAP: Duration = Duration::from_micros(100);
 
@@ -100,7 +100,8 @@ impl Links {
         Ok(endpoint)
     }
 
-    /// Makes something by a transport, if possible at a moment at which nothing runs on the device; says whether it is one.
+    /// Makes something by a transport, if possible at a moment at which nothing runs on the device; says whether it is
+    /// one.
     fn when_quiet<T>(&self, transport: &dyn Transport, make: impl Fn(bool) -> Result<T, Error>) -> Result<T, Error> {
         if !transport.is_device_memory() {
             return make(true);

@@ -1,8 +1,8 @@
 //! The links of one rank of a communicator: made group by group, when somebody first needs them.
 //!
-//! A call asks for the connection groups that it needs and waits for the peers' parts; the event loops answer, whether or
-//! not the users of those ranks have called anything. What a peer says is taken in as soon as it comes, and not by the call
-//! that needs it: a rank that has done its share of a call may end, or die, before its peers make theirs.
+//! A call asks for the connection groups that it needs and waits for the peers' parts; the event loops answer, whether
+//! or not the users of those ranks have called anything. What a peer says is taken in as soon as it comes, and not by
+//! the call that needs it: a rank that has done its share of a call may end, or die, before its peers make theirs.
 //!
 //! * `make` makes this rank's ends, and takes in what peers say of theirs;
 //! * `message` is what ranks tell each other about links, and what comes of it;
@@ -139,8 +139,8 @@ impl Links {
         self.engine.activate();
     }
 
-    /// No more messages: peers that write are told that there is nobody. What is connected stays so until the drop. Waits
-    /// until what kernels have sent is on its way, unless this was cancelled.
+    /// No more messages: peers that write are told that there is nobody. What is connected stays so until the drop.
+    /// Waits until what kernels have sent is on its way, unless this was cancelled.
     pub fn close(&self) {
         self.engine.flush(&self.cancel);
         let registration = self.registration.lock().take();

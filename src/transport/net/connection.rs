@@ -150,8 +150,8 @@ impl LinkMemory {
 }
 
 impl Connection {
-    /// A connection over a socket that does not wait. Of each link: whether this rank sends on it, and its memory; in the
-    /// same order at both ends.
+    /// A connection over a socket that does not wait. Of each link: whether this rank sends on it, and its memory; in
+    /// the same order at both ends.
     pub fn new(
         peer: u32,
         socket: OwnedFd,

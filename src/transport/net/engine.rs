@@ -28,8 +28,8 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 /// After how long it says so.
 const FLUSH_NOTICE: Duration = Duration::from_secs(10);
 
-/// The connections of a communicator. While kernels may post something it looks at their counters turn after turn, or, after
-/// a while in which nothing was posted, at naps; while none runs, only what peers send gives it a turn.
+/// The connections of a communicator. While kernels may post something it looks at their counters turn after turn, or,
+/// after a while in which nothing was posted, at naps; while none runs, only what peers send gives it a turn.
 pub(in crate::transport) struct Engine {
     rank: u32,
     own: Weak<Engine>,
@@ -111,8 +111,8 @@ impl Engine {
         }
     }
 
-    /// Waits until everything that kernels have posted is on its way, unless this is cancelled, or a peer has no room for
-    /// it for a long time. Kernels have ended.
+    /// Waits until everything that kernels have posted is on its way, unless this is cancelled, or a peer has no room
+    /// for it for a long time. Kernels have ended.
     pub fn flush(&self, cancel: &Cancel) {
         if !self.used.load(Ordering::Acquire) || self.forks != sys::forks() {
             return;

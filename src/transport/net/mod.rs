@@ -1,13 +1,13 @@
 //! Links without common memory: slots and counters at both ends, in host memory, and a *mover* between them.
 //!
-//! A kernel that sends fills slots of its own rank and posts them, with their sizes beside the counter; the rank's event
-//! loop (`engine`) sends what is posted over a stream to the peer's (`connection`), which puts it into slots there and posts
-//! it to the kernel that receives. What is consumed there comes back as credit, so that no more is sent than there is room
-//! for. The mover knows no calls: a connection forwards what is posted. So launches of graphs, which the host does not
-//! see, need nothing of it.
+//! A kernel that sends fills slots of its own rank and posts them, with their sizes beside the counter; the rank's
+//! event loop (`engine`) sends what is posted over a stream to the peer's (`connection`), which puts it into slots
+//! there and posts it to the kernel that receives. What is consumed there comes back as credit, so that no more is sent
+//! than there is room for. The mover knows no calls: a connection forwards what is posted. So launches of graphs, which
+//! the host does not see, need nothing of it.
 //!
-//! [`Loopback`] connects ranks of one host by a pair of sockets. It is used where `OXCCL_TRANSPORTS` asks for it: to see
-//! what a network would see, without one.
+//! [`Loopback`] connects ranks of one host by a pair of sockets. It is used where `OXCCL_TRANSPORTS` asks for it: to
+//! see what a network would see, without one.
 
 mod connection;
 mod engine;

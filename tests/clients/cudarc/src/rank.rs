@@ -52,7 +52,7 @@ impl<'a> Rank<'a> {
         self.comm.world_size()
     }
 
-    /// The rank before this one in a circle, and the one after it.
+    /// The rank before this one in a ring, and the one after it.
     fn neighbours(&self) -> (usize, usize) {
         let (rank, ranks) = (self.comm.rank(), self.ranks());
         ((rank + ranks - 1) % ranks, (rank + 1) % ranks)

@@ -9,7 +9,8 @@ fn client(arguments: &[&str]) -> Job {
     Job::program(env!("CARGO_BIN_EXE_cudarc-client"), 1).args(arguments)
 }
 
-/// At least so many values were checked, none is wrong, and the last line says so. (Lines of the library are among them.)
+/// At least so many values were checked, none is wrong, and the last line says so. (Lines of the library are among
+/// them.)
 fn assert_passes(outcome: &Outcome, at_least: usize) {
     outcome.assert_ok();
     let text = &outcome.ranks[0].stdout;
