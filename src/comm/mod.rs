@@ -1,4 +1,4 @@
-//! A communicator's life: creation, queries, the end. [`lifecycle`] has it as two tables.
+//! A communicator's life: creation, queries, the end. `lifecycle` has it as two tables.
 
 mod arena;
 mod background;
