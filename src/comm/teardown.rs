@@ -228,6 +228,14 @@ impl Comm {
         !matches!(order, Some(None))
     }
 
+    /// Whether only the list of ended communicators has it. The helper thread must not be the last to have its links: it
+    /// would wait for the device, and kernels there for it.
+    fn is_unused(self: &Arc<Comm>) -> bool {
+        let links = self.parts.get().and_then(|parts| parts.links.as_ref());
+        // The links first: they are closed, so that the helper comes by nothing any more once it has let them go.
+        links.is_none_or(|links| Arc::strong_count(links) == 1) && Arc::strong_count(self) == 1 && !self.is_inherited()
+    }
+
     fn end(self: &Arc<Comm>, what: &str) {
         self.derivations.stop_deriving();
         if let Some(recorder) = self.parts.get().and_then(|parts| parts.recorder.as_ref()) {
@@ -271,8 +279,7 @@ pub fn free_ended() {
         return;
     }
     // Without a handle nobody can come by it anew.
-    let unused = |comm: &Arc<Comm>| Arc::strong_count(comm) == 1 && !comm.is_inherited();
-    let (unused, mut keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(unused);
+    let (unused, mut keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(Comm::is_unused);
     let devices: BTreeSet<i32> = unused.iter().flat_map(|comm| comm.devices_of_memory()).collect();
     // From here on nothing is launched there until the memory is free.
     let gates: BTreeMap<i32, _> =
