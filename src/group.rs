@@ -1,4 +1,4 @@
-//! What `ncclGroupStart` and `ncclGroupEnd` collect, and in which order it is carried out (spec §4).
+//! What `ncclGroupStart` and `ncclGroupEnd` collect, and in which order it is carried out.
 //!
 //! The state is the thread's. A call outside a group is a group of one. At the end of the outermost
 //! group the jobs (creation and the like) run first, then the collectives are launched. An error of
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::bootstrap::{Presence, UniqueId};
-use crate::comm::family::{Derivation, Plan, Publish};
+use crate::comm::derive::{Derivation, DerivePlan, Publish};
 use crate::comm::jobs::{self, Job, Task};
-use crate::comm::{self, Comm, Config, InitRequest, Outcome};
+use crate::comm::{self, CallKind, Comm, Config, InitRequest, Outcome};
 use crate::device::Context;
 use crate::error::Error;
 use crate::launch;
@@ -85,7 +85,7 @@ pub fn end() -> Result<Outcome, Error> {
 }
 
 /// Closes a group without carrying it out. The outermost end gives the expected time of the last collective in
-/// microseconds, where there is one (spec §4.6).
+/// microseconds, where there is one.
 ///
 /// # Errors
 /// As [`end`].
@@ -112,7 +112,7 @@ fn carry_out(group: Group) -> Result<Outcome, Error> {
     let error = error.or_else(|| mixed(&jobs));
     if let Some(error) = error {
         jobs.into_iter().for_each(|job| job.drop_for(&error));
-        // Who polls a communicator must see that its calls were dropped (spec §4.2).
+        // Who polls a communicator must see that its calls were dropped.
         calls.iter().for_each(|(comm, _)| comm.fail_call(&error));
         return Err(error);
     }
@@ -136,7 +136,7 @@ fn in_background(jobs: Vec<Job>, calls: Vec<(Arc<Comm>, Call)>) -> Result<Outcom
     })
 }
 
-/// Jobs that are waited for and jobs that are polled for do not go together (spec §4.1), unless the group
+/// Jobs that are waited for and jobs that are polled for do not go together, unless the group
 /// ends communicators: then all are waited for.
 fn mixed(jobs: &[Job]) -> Option<Error> {
     let blocking = |wanted| jobs.iter().any(|job| job.is_blocking() == wanted);
@@ -229,7 +229,7 @@ pub fn finalize(comm: Arc<Comm>) -> Result<Outcome, Error> {
     if comm.is_inherited() {
         return Ok(Outcome::Done);
     }
-    comm.check_unfinalized()?;
+    comm.permits(CallKind::Finalize)?;
     let blocking = comm.is_blocking();
     submit_job(Job::new(comm, Task::Finalize, blocking))
 }
@@ -277,7 +277,7 @@ pub fn abort(comm: Arc<Comm>) -> Result<Outcome, Error> {
 ///
 /// # Errors
 /// What the ranks give; a rank that fails before it takes part tells the others.
-pub fn derive(parent: Arc<Comm>, plan: Plan, config: Config, publish: Publish) -> Result<Outcome, Error> {
+pub fn derive(parent: Arc<Comm>, plan: DerivePlan, config: Config, publish: Publish) -> Result<Outcome, Error> {
     let blocking = parent.is_blocking();
     let derivation = Derivation::new(parent.clone(), plan.clone(), config, publish);
     let derivation = derivation.inspect_err(|error| parent.refuse(&plan, error))?;
@@ -289,7 +289,7 @@ pub fn derive(parent: Arc<Comm>, plan: Plan, config: Config, publish: Publish) -
 ///
 /// # Errors
 /// As [`derive()`].
-pub fn grow(parent: &Arc<Comm>, plan: Plan, config: Config, publish: Publish) -> Result<Outcome, Error> {
+pub fn grow(parent: &Arc<Comm>, plan: DerivePlan, config: Config, publish: Publish) -> Result<Outcome, Error> {
     let blocking = config.blocking;
     let made = Derivation::new(parent.clone(), plan.clone(), config, publish)
         .and_then(|mut derivation| derivation.make_child().map(|child| (derivation, child)));

@@ -16,6 +16,8 @@ pub mod launch;
 // A communicator's life.
 #[allow(unsafe_code)]
 pub mod comm;
+// Memory that calls of a communicator use: registered, and of work items.
+pub mod memory;
 // Who is alive, late or out of step.
 pub mod health;
 // How memory that peers share is made, exported and mapped.

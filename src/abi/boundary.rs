@@ -1,7 +1,7 @@
 //! What every entry point does: catch panics, turn results into codes, check handles and pointers.
 
 use super::types::{CommHandle, ResultCode, Team};
-use crate::comm::{self, Comm, Outcome};
+use crate::comm::{self, CallKind, Comm, Outcome};
 use crate::error::{Code, Error};
 use crate::log::{self, Place};
 use crate::{group, params};
@@ -152,7 +152,7 @@ pub(super) fn comm_of(name: &str, handle: CommHandle) -> Result<Arc<Comm>, Error
 /// The same, and the communicator can be used now.
 pub(super) fn ready(name: &str, handle: CommHandle) -> Result<Arc<Comm>, Error> {
     let comm = comm_of(name, handle)?;
-    comm.check_ready()?;
+    comm.check(CallKind::Use)?;
     Ok(comm)
 }
 

@@ -7,7 +7,7 @@ use super::boundary::{comm_of, guard, invalid, noted};
 use super::read;
 use super::types::{CollConfig, CommHandle, DataTypeCode, RedOpCode, ResultCode, StreamHandle};
 use super::weak_aliases;
-use crate::comm::{Comm, Outcome};
+use crate::comm::{CallKind, Comm, Outcome};
 use crate::error::Error;
 use crate::group;
 use crate::plan::call::{DataType, Func};
@@ -72,8 +72,7 @@ impl Call {
     /// The checks of spec §3.6 in their order, then the call.
     fn on(self, comm: &Arc<Comm>, config: Option<crate::comm::config::CollConfig>) -> Result<Outcome, Error> {
         let name = self.func.name();
-        comm.check_running(name)?;
-        comm.check_state()?;
+        comm.check_again(CallKind::Data(name))?;
         check_root(name, self.root, comm.nranks())?;
         let datatype = DataType::from_c(self.datatype);
         let datatype = datatype.ok_or_else(|| invalid(format!("{name} : invalid type {}", self.datatype)))?;

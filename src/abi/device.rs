@@ -10,8 +10,8 @@ use super::types::{
     LlA2aHandle, LsaBarrierHandle, Properties, ResourceRequirements, ResultCode, Team,
 };
 use super::weak_aliases;
-use crate::comm::Comm;
 use crate::comm::config::{MAGIC, VERSION};
+use crate::comm::{CallKind, Comm};
 use crate::error::Error;
 use std::ffi::{c_int, c_uint};
 
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn pncclCommQueryProperties(comm: CommHandle, properties: 
     guard("ncclCommQueryProperties", |name| -> Result<(), Error> {
         let comm = comm_of(name, comm)?;
         not_null(name, "props", properties)?;
-        comm.check_ready()?;
+        comm.check(CallKind::Use)?;
         // SAFETY: not NULL, so it has the head of the struct by the C contract.
         let version = unsafe { check_head(name, properties.cast::<Head>()) }?;
         // SAFETY: not NULL, and as long as the struct of this version by the C contract.

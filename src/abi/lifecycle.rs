@@ -9,8 +9,8 @@ use super::read;
 use super::types::{CommHandle, Config, ResultCode, UniqueId};
 use super::weak_aliases;
 use crate::bootstrap;
-use crate::comm::family::{Plan, Publish};
-use crate::comm::{self, InitRequest, Outcome};
+use crate::comm::derive::{DerivePlan, Publish};
+use crate::comm::{self, CallKind, InitRequest, Outcome};
 use crate::error::Error;
 use crate::group;
 use crate::{log, params};
@@ -190,7 +190,7 @@ unsafe fn publish_to(to: *mut CommHandle) -> Publish {
 /// `newcomm` is NULL or valid for writing, `config` NULL or an `ncclConfig_t`.
 unsafe fn admit_child(
     parent: &comm::Comm,
-    plan: &Plan,
+    plan: &DerivePlan,
     newcomm: *mut CommHandle,
     config: *const Config,
 ) -> Result<comm::Config, Error> {
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn pncclCommSplit(
         ::log::trace!(target: "CALL", "{name}({comm:p},{color},{key},{newcomm:p})");
         noted((|| {
             let parent = comm_of(name, comm)?;
-            let plan = Plan::Split { color: Some(color).filter(|color| *color != NO_COLOR), key };
+            let plan = DerivePlan::Split { color: Some(color).filter(|color| *color != NO_COLOR), key };
             // SAFETY: NULL or valid by the C contract.
             let config = unsafe { admit_child(&parent, &plan, newcomm, config) };
             let config = config.inspect_err(|error| parent.refuse_call(&plan, error))?;
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn pncclCommShrink(
                 // SAFETY: NULL or valid for writing by the C contract.
                 let _ = unsafe { store(name, "newcomm", newcomm, std::ptr::null_mut()) };
             })?;
-            let plan = Plan::Shrink { ranks, abort: flags & SHRINK_ABORT != 0 };
+            let plan = DerivePlan::Shrink { ranks, abort: flags & SHRINK_ABORT != 0 };
             // SAFETY: NULL or valid by the C contract.
             let config = unsafe { admit_child(&parent, &plan, newcomm, config) };
             let config = config.inspect_err(|error| parent.refuse_call(&plan, error))?;
@@ -363,7 +363,7 @@ unsafe fn grow_old(
     config: *const Config,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommGrow";
-    let plan = Plan::Grow { nranks, id };
+    let plan = DerivePlan::Grow { nranks, id };
     let admit = || {
         // SAFETY: NULL or valid for writing by the C contract.
         unsafe { store(NAME, "newcomm", newcomm, std::ptr::null_mut()) }?;
@@ -389,7 +389,7 @@ fn check_grown(comm: &comm::Comm, nranks: c_int, rank: c_int) -> Result<(), Erro
     if rank != -1 {
         return Err(invalid(format!("ncclCommGrow : rank {rank} was given by a rank that exists; it must be -1")));
     }
-    comm.check_ready()
+    comm.check(CallKind::Use)
 }
 
 /// Flushes a communicator before it is destroyed.
@@ -400,10 +400,10 @@ pub unsafe extern "C" fn pncclCommFinalize(comm: CommHandle) -> ResultCode {
             return Ok(Outcome::Done);
         }
         noted(comm_of(name, comm).and_then(|comm| {
-            comm.check_unfinalized()?;
+            comm.permits(CallKind::Finalize)?;
             // In a forked child there is nothing of its own to wait for.
             if !comm.is_inherited() {
-                comm.check_ready()?;
+                comm.check(CallKind::Use)?;
             }
             group::finalize(comm)
         }))

@@ -7,6 +7,7 @@ use super::boundary::{comm_of, guard, invalid, noted};
 use super::collective::check_root;
 use super::types::{CommHandle, DataTypeCode, ResultCode, StreamHandle, WaitSignalDesc, WindowHandle};
 use super::weak_aliases;
+use crate::comm::CallKind;
 use crate::error::Error;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -18,8 +19,7 @@ weak_aliases! {
 fn refuse(name: &'static str, comm: CommHandle, peer: c_int) -> Result<(), Error> {
     let comm = comm_of(name, comm)?;
     let result = (|| {
-        comm.check_running(name)?;
-        comm.check_ready()?;
+        comm.check(CallKind::Data(name))?;
         check_root(name, peer, comm.nranks())?;
         Err(invalid(format!("{name} : host RMA is not supported on this communicator")))
     })();

@@ -6,7 +6,7 @@
 use super::boundary::{comm_of, guard, invalid, not_null, ready, store};
 use super::types::{CommHandle, DataTypeCode, MemStat, RedOpCode, ResultCode, ScalarResidence};
 use super::weak_aliases;
-use crate::comm::{self, Comm, MemoryStat};
+use crate::comm::{self, CallKind, Comm, MemoryStat};
 use crate::error::Error;
 use crate::plan::call::DataType;
 use crate::plan::operator::Scalar;
@@ -27,7 +27,7 @@ unsafe fn ask(
 ) -> Result<(), Error> {
     let comm = comm_of(name, comm)?;
     not_null(name, argument, to)?;
-    comm.check_ready()?;
+    comm.check(CallKind::Use)?;
     // SAFETY: NULL or valid for writing, by the C contract.
     unsafe { store(name, argument, to, what(&comm)) }
 }

@@ -9,6 +9,7 @@
 use super::boundary::{comm_of, guard, invalid, not_null, ready, store};
 use super::types::{CommHandle, MultimemHandle, ResultCode, Team, WindowHandle};
 use super::weak_aliases;
+use crate::comm::CallKind;
 use crate::error::Error;
 use std::ffi::{c_int, c_void};
 
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn pncclCommWindowRegister(
         if buffer.is_null() || size == 0 {
             return Err(invalid(format!("{name} : invalid buffer {buffer:p} of size {size}")));
         }
-        comm.check_ready()?;
+        comm.check(CallKind::Use)?;
         if flags & SYMMETRIC != 0 && flags & GIN_ONLY != 0 {
             let text = "NCCL_WIN_COLL_SYMMETRIC cannot be combined with window capability-restriction flags";
             return Err(invalid(format!("{text} (flags {flags:#x})")));

@@ -1,10 +1,11 @@
-//! Work that goes on while its caller polls (non-blocking communicators, spec §6.2).
+//! Work that goes on while its caller polls: that of communicators which do not block.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Comm, State};
+use super::Comm;
+use super::lifecycle::CommEvent;
 use crate::error::Error;
 use crate::sys;
 use crate::sys::sync::{Condvar, Mutex};
@@ -72,13 +73,10 @@ pub(super) fn start(
 }
 
 impl Comm {
-    /// Marks the communicator as busy with what a thread does.
+    /// The communicator is in progress with what a thread does.
     fn enter_background(&self, background: &Arc<Background>) {
         *self.background.lock() = Some(background.clone());
-        let mut state = self.state.lock();
-        if *state == State::Ready {
-            *state = State::Busy;
-        }
+        self.happen(CommEvent::Begun);
     }
 
     /// Waits until no thread works for the communicator; false: one still did at the deadline.

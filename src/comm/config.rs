@@ -1,5 +1,5 @@
 //! The configuration of a communicator and of a single call: what the user's structs say, checked, gated by
-//! the version they were compiled with and overruled by the environment (spec §2.6, delta §2.2, §2.4).
+//! the version they were compiled with and overruled by the environment.
 
 mod fields;
 #[cfg(test)]
@@ -65,7 +65,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Environment over configuration (spec §2.6, §8.5).
+    /// Environment over configuration.
     fn overrule(&mut self, environment: &Snapshot) {
         let number = |key: Key| environment.set_int(key).and_then(|n| i32::try_from(n).ok());
         let int = |to: &mut i32, key: Key| *to = number(key).unwrap_or(*to);
@@ -97,7 +97,7 @@ impl Config {
         switch(&mut self.rma_eager_init, params::RMA_EAGER_INIT);
     }
 
-    /// What does not fit together is made to (spec §2.6, traps).
+    /// What does not fit together is made to.
     fn reconcile(&mut self) {
         self.max_ctas = self.max_ctas.min(MAX_CHANNELS);
         self.min_ctas = self.min_ctas.min(MAX_CHANNELS);
@@ -118,7 +118,7 @@ impl Config {
 
 /// The fields of `ncclCollConfig_t` as the user set them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // the fields have the names and meaning of ncclCollConfig_t (delta §2.4)
+#[allow(missing_docs)] // the fields have the names and meaning of ncclCollConfig_t
 pub struct CollRequest {
     pub magic: u32,
     pub min_ctas: i32,

@@ -1,6 +1,7 @@
 //! A communicator whose context is gone, by a reset of the device for instance, or whose device is lost.
 
-use super::{Comm, State};
+use super::Comm;
+use super::lifecycle::{CommEvent, CommPhase};
 use crate::error::Error;
 use crate::log::Place;
 use crate::plan::layout::kernel_error;
@@ -8,17 +9,17 @@ use crate::plan::layout::kernel_error;
 impl Comm {
     /// A communicator whose context is gone has failed: nothing that lay there may be used.
     pub(super) fn notice_lost_context(&self) {
-        if let Err(error) = self.context.check_alive() {
-            self.fail_with_context(error);
+        if let Err(error) = self.device.context.check_alive() {
+            self.fail_with_context(&error);
         }
     }
 
     /// The same where a device does not do what it was given any more.
     pub(super) fn notice_lost_device(&self) {
-        if *self.state.lock() == State::Ready
+        if self.state().phase() == CommPhase::Ready
             && let Err(error) = self.check_device()
         {
-            self.fail_with_context(error);
+            self.fail_with_context(&error);
         }
     }
 
@@ -30,8 +31,8 @@ impl Comm {
         self.ask_idle().map(drop)
     }
 
-    fn fail_with_context(&self, error: Error) {
-        let place = Place { file: "comm/context.rs", line: line!(), function: self.function };
-        self.fail_unasked(&place, error, (kernel_error::ABORTED, 0, 0));
+    fn fail_with_context(&self, error: &Error) {
+        let place = Place { file: "comm/context.rs", line: line!(), function: self.identity.function };
+        self.find(CommEvent::Lost(error), place, (kernel_error::ABORTED, 0, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! CUDA graphs that calls of a communicator were captured into (spec §7).
+//! CUDA graphs that calls of a communicator were captured into.
 //!
 //! A graph can be launched for as long as it lives, so that what its kernels use must live as long: the communicator
 //! itself and the memory of work items. The driver says when a graph is gone, from where nothing can be freed; what it
@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Comm;
-use super::items::Lent;
 use crate::device::{Capture, Event, Kept};
 use crate::error::Error;
+use crate::memory::Lent;
+
+/// The `graphUsageMode` for several graphs of a communicator, and for calls besides.
+pub(super) const MIXED_GRAPHS: i32 = 2;
 
 /// After how long somebody who waits for graphs says so, and how often again.
 const NOTICE: Duration = Duration::from_secs(10);
@@ -127,11 +130,11 @@ impl Comm {
         if let Some(known) = self.graphs.0.lock().get(&capture.id()) {
             return Ok(known.clone());
         }
-        let _entered = self.context.enter()?;
+        let _entered = self.device.context.enter()?;
         let made = Arc::new(Captured {
             comm: self.clone(),
             capture: capture.id(),
-            end: Event::create(&self.context)?,
+            end: Event::create(&self.device.context)?,
             launched: AtomicBool::new(false),
             items: Mutex::new(Vec::new()),
         });
@@ -157,7 +160,7 @@ impl Comm {
         tell_waiters();
     }
 
-    /// Waits until every graph that has calls of this communicator is gone (spec §6.6), or until an abort.
+    /// Waits until every graph that has calls of this communicator is gone, or until an abort.
     pub(super) fn wait_for_graphs(&self, function: &'static str) {
         let start = Instant::now();
         let mut notice = start + NOTICE;
@@ -165,7 +168,7 @@ impl Comm {
             let since = GONE.lock().news;
             settle();
             let alive = self.graphs.0.lock().len();
-            if alive == 0 || self.is_aborted() {
+            if alive == 0 || self.state().is_aborted() {
                 return;
             }
             if Instant::now() >= notice {
@@ -173,7 +176,8 @@ impl Comm {
                 let seconds = start.elapsed().as_secs();
                 let comm = self.handle();
                 log::warn!(
-                    "{function}: comm {comm:#x} has waited {seconds} s for {alive} CUDA graphs to be destroyed that captured its calls"
+                    "{function}: comm {comm:#x} has waited {seconds} s for {alive} CUDA graphs to be destroyed that \
+                     captured its calls"
                 );
             }
             wait_for_news(since);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::family::{Derivation, Publish};
-use super::{Comm, background, free_ended};
+use super::derive::{Derivation, Publish};
+use super::{CallKind, Comm, background, free_ended};
 use crate::bootstrap::{self, Cancel, Presence, UniqueId};
 use crate::error::Error;
 use crate::log::Place;
@@ -59,7 +59,7 @@ impl Job {
         self.blocking
     }
 
-    /// Whether the job ends its communicator; that makes the whole group blocking (spec §4.1).
+    /// Whether the job ends its communicator; that makes the whole group blocking.
     pub fn is_end(&self) -> bool {
         matches!(self.task, Task::Destroy | Task::Abort)
     }
@@ -106,7 +106,7 @@ impl Job {
     fn decline(self) -> Result<(), Error> {
         let result = match self.task {
             Task::Finalize | Task::Destroy | Task::Abort => Ok(()),
-            _ => self.comm.check_ready(),
+            _ => self.comm.check(CallKind::Use),
         };
         std::mem::forget(self);
         result

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{Comm, arena};
+use super::{CallKind, Comm, arena};
 use crate::error::Error;
 use crate::plan::layout::{LINK_MOVED, LinkEnd, kernel_error};
 use crate::plan::wiring::LinkNeed;
@@ -27,7 +27,7 @@ impl Comm {
         let parts = self.parts()?;
         let (schedules, links) = (&parts.schedules, self.links()?);
         let connected = |group| schedules.is_connected(group);
-        let look = || self.check_usable(busy);
+        let look = || self.check_again(CallKind::step(busy));
         let result = links.connect(groups, connected, &look, |group, ends| schedules.connect(group, &link_ends(ends)));
         // A peer that is gone may have gone for a reason that is known here.
         let result = result.map_err(|error| look().err().unwrap_or(error));
@@ -63,7 +63,7 @@ impl Comm {
     fn peer_has_left(&self, rank: u32) {
         let Some(parts) = self.parts.get() else { return };
         log::info!(target: "COLL", "rank {rank} says that it has met an error");
-        let serial = self.collectives_so_far().saturating_sub(1) as u32;
+        let serial = self.counters.collectives().saturating_sub(1) as u32;
         if self.kernel_failure().is_none() {
             parts.flag.report(kernel_error::PEER_LEFT, rank, serial);
         }
@@ -92,6 +92,6 @@ fn link_ends(links: &[(LinkNeed, LinkAddresses)]) -> Vec<LinkEnd> {
 /// Live communicators of a device in this process.
 pub(super) fn comms_on(device: i32) -> usize {
     let mut count = 0;
-    arena::each(|comm| count += usize::from(comm.device == device));
+    arena::each(|comm| count += usize::from(comm.device.number == device));
     count
 }

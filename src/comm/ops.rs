@@ -1,4 +1,4 @@
-//! Operators that users create (`ncclRedOpCreatePreMulSum`, spec §5.4).
+//! Operators that users create (`ncclRedOpCreatePreMulSum`).
 
 use std::collections::HashMap;
 
@@ -72,7 +72,8 @@ impl Operators {
                 "{name} : reduction operation {number} unknown to this communicator"
             ))),
             Some((made_for, _)) if *made_for != datatype => Err(Error::InvalidArgument(format!(
-                "Data type supplied to user-created ncclRedOp_t does not match type given to reduction operation ({name}: {} and {})",
+                "Data type supplied to user-created ncclRedOp_t does not match type given to reduction operation \
+                 ({name}: {} and {})",
                 made_for.name(),
                 datatype.name()
             ))),

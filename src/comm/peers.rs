@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::plan::layout::Proto;
 use crate::sys;
 use crate::transport::{self, PeerFacts};
-use crate::tuning::{Agreed, Preferences, SimpleInstead};
+use crate::tuning::{Agreed, SimpleInstead};
 
 /// A random number of this process, by which ranks know that they are threads of one process.
 pub(super) fn process_number() -> u64 {
@@ -38,7 +38,7 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
     let mut agreed = Agreed {
         oversubscription: peers.iter().map(|peer| oversubscription(peers, peer)).max().unwrap_or(1),
         maps_buffers: peers.iter().all(|peer| peer.registers) && all_pairs(peers, transport::maps_buffers),
-        ..Agreed::of(peers.iter().map(preferences))
+        ..Agreed::of(peers.iter().map(|peer| &peer.tuning))
     };
     if agreed.may_use(Proto::Ll128) && !all_pairs(peers, transport::keeps_lines_whole) {
         warn_of_simple(agreed.without_whole_lines());
@@ -47,15 +47,6 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
         warn_of_simple(agreed.without_lines());
     }
     agreed
-}
-
-fn preferences(peer: &PeerFacts) -> Preferences<'_> {
-    Preferences {
-        channels: peer.channels,
-        slot_bytes: peer.slot_bytes,
-        halvings: peer.halvings,
-        candidates: &peer.candidates,
-    }
 }
 
 /// Takes away what needs peer memory, which has turned out not to work.
@@ -87,7 +78,7 @@ mod tests {
     use super::*;
     use crate::sys::HostFacts;
     use crate::transport::TransportId;
-    use crate::tuning::FUNCTIONS;
+    use crate::tuning::{FUNCTIONS, Preferences};
 
     const SIMPLE: u8 = 1 << Proto::Simple as u8;
     const LL: u8 = 1 << Proto::Ll as u8;
@@ -115,13 +106,13 @@ mod tests {
             mailbox: [rank as u8; 16],
             transports: vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm],
             links: u64::from(rank),
-            p2p_disabled: false,
-            shm_disabled: false,
             registers: true,
-            channels: 2 + rank,
-            slot_bytes: 8192 >> rank,
-            halvings: rank,
-            candidates: vec![(!0, protos); FUNCTIONS.len()],
+            tuning: Preferences {
+                channels: 2 + rank,
+                slot_bytes: 8192 >> rank,
+                halvings: rank,
+                candidates: vec![(!0, protos); FUNCTIONS.len()],
+            },
             cpus: 2 - rank,
         };
         (0..2).map(one).collect()
@@ -137,9 +128,9 @@ mod tests {
             );
         }
         let mut mixed = peers(LL);
-        mixed[1].candidates = vec![(!0, SIMPLE); FUNCTIONS.len()];
+        mixed[1].tuning.candidates = vec![(!0, SIMPLE); FUNCTIONS.len()];
         assert_eq!(agree(&mixed).filters.protocols(), SIMPLE);
-        mixed[1].candidates = Vec::new();
+        mixed[1].tuning.candidates = Vec::new();
         assert_eq!(agree(&mixed).filters.protocols(), SIMPLE);
     }
 
@@ -152,7 +143,7 @@ mod tests {
         };
         assert!(agreed(|peer| peer.linked.clear()));
         assert!(!agreed(|peer| peer.registers = false));
-        assert!(!agreed(|peer| peer.p2p_disabled = true));
+        assert!(!agreed(|peer| peer.transports = vec![TransportId::Shm]));
         assert!(!agreed(|peer| peer.host.boot_id = "c".into()));
     }
 
@@ -166,7 +157,7 @@ mod tests {
         assert_eq!(agreed(LL128, |_| {}), LL128);
         // Over PCIe, in shared memory, and on two hosts.
         assert_eq!(agreed(LL128, |peer| peer.linked = vec![peer.uuid]), SIMPLE);
-        assert_eq!(agreed(LL128, |peer| peer.p2p_disabled = true), SIMPLE);
+        assert_eq!(agreed(LL128, |peer| peer.transports = vec![TransportId::Shm]), SIMPLE);
         assert_eq!(agreed(LL128 | LL, |peer| peer.host.boot_id = "c".into()), LL);
         // Two ranks on one device.
         assert_eq!(agreed(LL128, |peer| (peer.uuid, peer.linked) = ([0; 16], vec![[0; 16]])), LL128);

@@ -24,8 +24,6 @@ const AGREE: [Key; 7] = [
 pub(super) struct Settings {
     pub net: NetConfig,
     pub host_id: Option<String>,
-    pub p2p_disabled: bool,
-    pub shm_disabled: bool,
     pub registers: bool,
     pub multi_rank_device: bool,
     /// What `NCCL_BUFFSIZE` says.
@@ -59,8 +57,6 @@ impl Settings {
         Ok(Settings {
             net: net_config(&params)?,
             host_id: params.text(params::HOSTID).map(str::to_string),
-            p2p_disabled: params.flag(params::P2P_DISABLE),
-            shm_disabled: params.flag(params::SHM_DISABLE),
             registers: params.flag(params::LOCAL_REGISTER),
             multi_rank_device: params.flag(params::MULTI_RANK_GPU_ENABLE),
             filters: Filters::parse(text(params::ALGO), text(params::PROTO))?,

@@ -1,14 +1,13 @@
-//! Memory that a communicator gives up for a while (`ncclCommSuspend`, spec §3.4), and how much it has
+//! Memory that a communicator gives up for a while (`ncclCommSuspend`), and how much it has
 //! (`ncclCommMemStats`).
 
-use std::sync::atomic::Ordering;
-
-use super::Comm;
+use super::lifecycle::{CallKind, CommEvent};
+use super::{Comm, Parts};
 use crate::device::Use;
 use crate::error::Error;
 use crate::params;
 
-/// What `ncclCommMemStats` is asked for; the numbers are those of `ncclCommMemStat_t` (spec §3.3).
+/// What `ncclCommMemStats` is asked for; the numbers are those of `ncclCommMemStat_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryStat {
     /// Bytes that a suspension would free.
@@ -45,10 +44,10 @@ impl Comm {
     /// Bytes, on the device and shared on the host, that this rank has allocated for the communicator.
     pub fn memory(&self, stat: MemoryStat) -> u64 {
         match stat {
-            MemoryStat::Suspend => self.ledger.bytes(Use::Links),
-            MemoryStat::Suspended => u64::from(self.suspended.load(Ordering::Acquire)),
-            MemoryStat::Persist => self.ledger.bytes(Use::Persist),
-            MemoryStat::Total => self.ledger.bytes(Use::Links) + self.ledger.bytes(Use::Persist),
+            MemoryStat::Suspend => self.device.ledger.bytes(Use::Links),
+            MemoryStat::Suspended => u64::from(self.state().is_suspended()),
+            MemoryStat::Persist => self.device.ledger.bytes(Use::Persist),
+            MemoryStat::Total => self.device.ledger.bytes(Use::Links) + self.device.ledger.bytes(Use::Persist),
         }
     }
 
@@ -58,22 +57,8 @@ impl Comm {
         format!(
             "comm {:#x} rank {} holds {persist} bytes of memory, and {links} bytes of links",
             self.handle(),
-            self.rank
+            self.identity.rank
         )
-    }
-
-    /// Refuses a data call while the communicator is suspended.
-    ///
-    /// # Errors
-    /// [`Error::InvalidUsage`].
-    pub fn check_awake(&self) -> Result<(), Error> {
-        match self.suspended.load(Ordering::Acquire) {
-            false => Ok(()),
-            true => Err(Error::InvalidUsage(
-                "the communicator is suspended (ncclCommSuspend); it can be used again after ncclCommResume"
-                    .to_string(),
-            )),
-        }
     }
 
     /// Gives the memory of all links up, and the mappings of registered memory, when all ranks have called this and
@@ -83,21 +68,20 @@ impl Comm {
     /// [`Error::InvalidUsage`] where the communicator is suspended already; what the launched operations give; what
     /// ends the wait for other ranks, and then the communicator has failed.
     pub fn suspend(&self) -> Result<(), Error> {
-        if self.suspended.swap(true, Ordering::AcqRel) {
-            return Err(Error::InvalidUsage("ncclCommSuspend: the communicator is suspended already".to_string()));
-        }
+        self.claim(CallKind::Suspend, CommEvent::Suspended)?;
         self.wait_for_launches()?;
         let parts = self.parts.get();
         if let Some((parts, links)) = parts.and_then(|parts| Some((parts, parts.links.as_ref()?))) {
             // From here on no kernel of any rank uses a link.
-            self.meet()?;
+            self.meet(parts)?;
             super::settle_graphs();
-            *self.to_reconnect.lock() = if self.has_graphs() { parts.schedules.connected_groups() } else { Vec::new() };
+            *parts.to_reconnect.lock() =
+                if self.has_graphs() { parts.schedules.connected_groups() } else { Vec::new() };
             parts.schedules.disconnect();
             links.unmap();
             parts.registrations.iter().for_each(|registrations| registrations.unmap());
             // From here on nobody has anything of this rank mapped.
-            self.meet()?;
+            self.meet(parts)?;
             links.forget();
         }
         log::info!(target: "INIT", "suspended: {}", self.memory_line());
@@ -111,23 +95,20 @@ impl Comm {
     /// [`Error::InvalidUsage`] where the communicator is not suspended; what ends the wait for other ranks, and then
     /// the communicator has failed.
     pub fn resume(&self) -> Result<(), Error> {
-        if !self.suspended.load(Ordering::Acquire) {
-            return Err(Error::InvalidUsage("ncclCommResume: the communicator is not suspended".to_string()));
-        }
-        if self.parts.get().is_some_and(|parts| parts.links.is_some()) {
-            self.meet()?;
-            let groups = std::mem::take(&mut *self.to_reconnect.lock());
+        self.permits(CallKind::Resume)?;
+        if let Some(parts) = self.parts.get().filter(|parts| parts.links.is_some()) {
+            self.meet(parts)?;
+            let groups = std::mem::take(&mut *parts.to_reconnect.lock());
             if !groups.is_empty() {
                 self.connect(&groups, true)?;
             }
         }
-        self.suspended.store(false, Ordering::Release);
+        self.happen(CommEvent::Resumed);
         Ok(())
     }
 
     /// Waits until all ranks have come here.
-    fn meet(&self) -> Result<(), Error> {
-        let parts = self.parts()?;
+    fn meet(&self, parts: &Parts) -> Result<(), Error> {
         let mut bootstrap = parts.bootstrap.lock();
         let bootstrap = bootstrap.as_mut().ok_or(Error::Aborted)?;
         bootstrap.barrier().inspect_err(|error| self.fail(error))

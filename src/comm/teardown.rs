@@ -1,12 +1,12 @@
 //! The end of a communicator: finalize, destroy, abort.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::init::MIXED_GRAPHS;
-use super::{Comm, State, arena};
+use super::graphs::MIXED_GRAPHS;
+use super::lifecycle::{CallKind, CommEvent};
+use super::{Comm, arena};
 use crate::device::gate;
 use crate::error::Error;
 use crate::health::FlightRecorder;
@@ -24,7 +24,7 @@ const ABORT_NAP: Duration = Duration::from_micros(200);
 static ENDED: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
 
 impl Comm {
-    /// Waits until every launched operation has ended and every graph is gone that has some (spec §6.6).
+    /// Waits until every launched operation has ended and every graph is gone that has some.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for the second call, and what the launched operations give.
@@ -32,26 +32,12 @@ impl Comm {
         if self.is_inherited() {
             return Ok(());
         }
-        self.check_unfinalized()?;
-        self.context.check_alive()?;
-        self.finalized.store(true, Ordering::Release);
+        self.permits(CallKind::Finalize)?;
+        self.device.context.check_alive()?;
+        self.claim(CallKind::Finalize, CommEvent::Finalized)?;
         self.wait_for_graphs("ncclCommFinalize");
         self.wait_for_launches()?;
         Ok(())
-    }
-
-    /// Refuses a second `ncclCommFinalize`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] where there was one.
-    pub fn check_unfinalized(&self) -> Result<(), Error> {
-        if self.is_revoked() {
-            return Err(Error::InvalidArgument("ncclCommFinalize: the communicator was revoked".to_string()));
-        }
-        if !self.finalized.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        Err(Error::InvalidArgument("ncclCommFinalize: the communicator is finalized already".to_string()))
     }
 
     /// Waits for the work and for graphs, and takes the handle back; [`free_ended`] frees it.
@@ -64,7 +50,7 @@ impl Comm {
         if self.is_inherited() {
             return Ok(());
         }
-        let ready = self.check_ready();
+        let ready = self.check(CallKind::Use);
         if let Err(lost) = self.check_device() {
             // What lay there is lost with it, and nothing runs.
             self.stop();
@@ -76,7 +62,7 @@ impl Comm {
         self.wait_for_graphs("ncclCommDestroy");
         let result = self.wait_for_launches();
         // Who raised the abort is about to take the handle back; were it gone, the abort would fail.
-        if self.is_aborted() {
+        if self.state().is_aborted() {
             return Err(Error::InvalidArgument("ncclCommDestroy: comm has been aborted meanwhile".to_string()));
         }
         if arena::remove(self.handle()).is_none() {
@@ -96,10 +82,7 @@ impl Comm {
             return;
         }
         log::info!(target: "DESTROY", "{}", self.line().abort_start());
-        self.aborted.store(true, Ordering::Release);
-        self.stop();
-        self.leave_graphs();
-        self.stop_family();
+        self.happen(CommEvent::Aborted);
     }
 
     /// Ends waits and kernels.
@@ -109,11 +92,6 @@ impl Comm {
         if let Some(parts) = self.parts.get() {
             parts.flag.raise();
         }
-    }
-
-    /// Whether its user has aborted it.
-    pub(super) fn is_aborted(&self) -> bool {
-        self.aborted.load(Ordering::Acquire)
     }
 
     /// Ends a communicator whatever its peers do; [`free_ended`] frees it.
@@ -134,10 +112,15 @@ impl Comm {
         if !(refused && self.leave_kernels(deadline)) {
             let comm = self.handle();
             log::warn!(
-                "comm {comm:#x}: a kernel did not leave within {ABORT_LIMIT:?} of the abort; its memory is freed when it has"
+                "comm {comm:#x}: a kernel did not leave within {ABORT_LIMIT:?} of the abort; its memory is freed when \
+                 it has"
             );
         } else if !left {
-            log::info!(target: "INIT,DESTROY", "comm {:#x}: what was under way goes on for a while after the abort", self.handle());
+            let comm = self.handle();
+            log::info!(
+                target: "INIT,DESTROY",
+                "comm {comm:#x}: what was under way goes on for a while after the abort"
+            );
         }
         self.end("Abort");
         Ok(())
@@ -162,7 +145,7 @@ impl Comm {
     /// Whether no communicator on this one's device has a launch under way.
     pub fn device_is_quiet(&self) -> bool {
         let mut quiet = true;
-        arena::each(|comm| quiet &= comm.device != self.device || comm.is_quiet());
+        arena::each(|comm| quiet &= comm.device.number != self.device.number || comm.is_quiet());
         quiet
     }
 
@@ -185,7 +168,7 @@ impl Comm {
         if self.is_inherited() {
             return Ok(true);
         }
-        let _entered = self.context.enter()?;
+        let _entered = self.device.context.enter()?;
         let Some(parts) = self.parts.get() else { return Ok(true) };
         // Held means that something is being launched; the driver may keep that waiting for room.
         parts.order.try_lock().map_or(Ok(false), |order| order.is_idle())
@@ -195,16 +178,16 @@ impl Comm {
     /// last that has used it lets it go.
     fn devices_of_memory(&self) -> impl Iterator<Item = i32> {
         let peers = self.parts.get().map_or(&[][..], |parts| &parts.peers);
-        let mine = peers.get(self.rank as usize).map(|mine| (mine.process, &mine.host));
+        let mine = peers.get(self.identity.rank as usize).map(|mine| (mine.process, &mine.host));
         let here = move |peer: &&PeerFacts| Some((peer.process, &peer.host)) == mine;
-        std::iter::once(self.device).chain(peers.iter().filter(here).map(|peer| peer.device))
+        std::iter::once(self.device.number).chain(peers.iter().filter(here).map(|peer| peer.device))
     }
 
     pub(super) fn wait_for_launches(&self) -> Result<(), Error> {
         let Some(parts) = self.parts.get() else { return Ok(()) };
         // Not under the lock: others look meanwhile, and an abort must get by.
         let Some(end) = parts.order.lock().end() else { return Ok(()) };
-        let _entered = self.context.enter()?;
+        let _entered = self.device.context.enter()?;
         end.wait()?;
         self.kernel_failure().map_or(Ok(()), Err)
     }
@@ -241,8 +224,16 @@ impl Comm {
     /// somebody was still launching. The driver keeps a launch waiting while its stream is full.
     fn refuse_launches(&self, deadline: Instant) -> bool {
         let order = self.parts.get().map(|parts| parts.order.try_lock_until(deadline));
-        *self.state.lock() = State::Ended;
+        self.happen(CommEvent::Ended);
         !matches!(order, Some(None))
+    }
+
+    /// Whether only the list of ended communicators has it. The helper thread must not be the last to have its links: it
+    /// would wait for the device, and kernels there for it.
+    fn is_unused(self: &Arc<Comm>) -> bool {
+        let links = self.parts.get().and_then(|parts| parts.links.as_ref());
+        // The links first: they are closed, so that the helper comes by nothing any more once it has let them go.
+        links.is_none_or(|links| Arc::strong_count(links) == 1) && Arc::strong_count(self) == 1 && !self.is_inherited()
     }
 
     fn end(self: &Arc<Comm>, what: &str) {
@@ -288,15 +279,14 @@ pub fn free_ended() {
         return;
     }
     // Without a handle nobody can come by it anew.
-    let unused = |comm: &Arc<Comm>| Arc::strong_count(comm) == 1 && !comm.is_inherited();
-    let (unused, mut keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(unused);
+    let (unused, mut keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(Comm::is_unused);
     let devices: BTreeSet<i32> = unused.iter().flat_map(|comm| comm.devices_of_memory()).collect();
     // From here on nothing is launched there until the memory is free.
     let gates: BTreeMap<i32, _> =
         devices.into_iter().filter_map(|device| Some((device, gate::allocating(device)?))).collect();
     let mut busy: BTreeSet<i32> =
-        keep.iter().chain(&unused).filter(|comm| !comm.is_idle()).map(|comm| comm.device).collect();
-    arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device)));
+        keep.iter().chain(&unused).filter(|comm| !comm.is_idle()).map(|comm| comm.device.number).collect();
+    arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device.number)));
     let quiet = |comm: &Arc<Comm>| {
         comm.devices_of_memory().all(|device| gates.contains_key(&device) && !busy.contains(&device))
     };

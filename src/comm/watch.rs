@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Comm, State};
+use super::Comm;
+use super::lifecycle::CommEvent;
 use crate::error::Error;
 use crate::health::{FlightRecorder, Peer, Record, Verdict, Waiting};
 use crate::log::Place;
@@ -27,17 +28,17 @@ impl Comm {
     /// Looks for ranks that the last collective waits for in vain: one that is gone makes the communicator fail, one
     /// that does not come is named once.
     pub(super) fn look_at_peers(&self) {
-        let Some(parts) = self.parts.get().filter(|_| !self.is_halted()) else { return };
+        let Some(parts) = self.parts.get().filter(|_| self.state().is_watched()) else { return };
         let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
         // Somebody else looks already.
-        let Some(mut watch) = self.watch.try_lock() else { return };
+        let Some(mut watch) = parts.watch.try_lock() else { return };
         let now = watch.start.get_or_insert_with(Instant::now).elapsed();
-        if now < watch.next || *self.state.lock() != State::Ready {
+        if now < watch.next || !self.state().is_watched() {
             return;
         }
         watch.next = now + LOOK;
         // A message waits for one peer only, a call without elements for none.
-        let waits = |record: &Record| record.count > 0 && self.ends_with_collective() && !self.is_idle();
+        let waits = |record: &Record| record.count > 0 && self.counters.end_with_collective() && !self.is_idle();
         let Some(mine) = recorder.last(recorder.mine()).filter(waits) else {
             watch.waiting = None;
             return;
@@ -46,13 +47,14 @@ impl Comm {
             watch.waiting = Some(Waiting::new(mine, now));
         }
         let Some(waiting) = watch.waiting.as_mut().filter(|waiting| waiting.is_due(now)) else { return };
-        match waiting.judge(self.rank, &peers(recorder, links), now, late()) {
+        match waiting.judge(self.identity.rank, &peers(recorder, links), now, late()) {
             Verdict::Patience => {}
             Verdict::Late(text) => log::warn!("comm {:#x}: {text}", self.handle()),
             Verdict::Lost(rank, text) => {
-                let place = Place { file: "comm/watch.rs", line: line!(), function: self.function };
+                let place = Place { file: "comm/watch.rs", line: line!(), function: self.identity.function };
                 let error = Error::Remote { rank: Some(rank), text };
-                self.fail_unasked(&place, error, (kernel_error::PEER_LEFT, rank, mine.serial as u32));
+                let report = (kernel_error::PEER_LEFT, rank, mine.serial as u32);
+                self.find(CommEvent::Lost(&error), place, report);
             }
         }
     }

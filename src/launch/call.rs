@@ -71,7 +71,7 @@ impl Call {
 
     /// Refuses buffers that no kernel could use: NULL, an end past the address space, an address that is not aligned
     /// to the element type. At the call, so that a group learns of it there. A buffer that the function does not use
-    /// on this rank may be anything (spec §4.9).
+    /// on this rank may be anything.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] names the buffer.

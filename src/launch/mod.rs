@@ -10,7 +10,7 @@ mod prepared;
 
 use std::sync::Arc;
 
-use crate::comm::{Captured, Comm, Outcome};
+use crate::comm::{CallKind, Captured, Comm, Outcome};
 use crate::device::{Capture, Stream};
 use crate::error::Error;
 
@@ -66,7 +66,7 @@ pub fn run_group_after(
     background::begin(others, own_thread, move || {
         first()?;
         let comms: Vec<&Arc<Comm>> = called.iter().collect();
-        let checked = comms.iter().try_for_each(|comm| check_again(comm));
+        let checked = comms.iter().try_for_each(|comm| comm.check_again(CallKind::Launch));
         background::told(&called, checked.and_then(|()| prepare_all(&comms, &calls, captured, true)))
     })?;
     Ok(Outcome::InProgress)
@@ -122,7 +122,7 @@ pub fn simulate_group(calls: &[(Arc<Comm>, Call)]) -> Result<Option<f64>, Error>
     let estimate = |(comm, call): &(Arc<Comm>, Call)| {
         let parts = comm.parts()?;
         let shape = plan::shape(parts, comm.nranks() as u32, call)?;
-        Ok(shape.estimate(&parts.tuning.choose(&shape)?))
+        Ok(shape.estimate(&parts.tuning().choose(&shape)?))
     };
     last.map(estimate).transpose()
 }
@@ -158,8 +158,7 @@ fn check_all(comms: &[&Arc<Comm>], calls: &[(Arc<Comm>, Call)]) -> Result<Vec<Op
 /// What is wrong with calls of one communicator, as far as it shows before a launch; the capture that their streams are
 /// in.
 fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<Option<Capture>, Error> {
-    comm.check_ready()?;
-    comm.check_awake()?;
+    comm.check(CallKind::Enqueue)?;
     if completion_events(calls.clone()).count() > 1 {
         return Err(Error::InvalidUsage(
             "Only one launch-completion event may be provided in one NCCL group".to_string(),
@@ -173,20 +172,13 @@ fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Resu
         let capture = Capture::of(comm.context(), stream)?;
         let same = |before: &Option<Capture>| before.as_ref().map(Capture::id) == capture.as_ref().map(Capture::id);
         if !found.as_ref().is_none_or(same) {
-            let text = "Streams given to a communicator within a NCCL group must either be all uncaptured or all captured by \
-                        the same graph.";
+            let text = "Streams given to a communicator within a NCCL group must either be all uncaptured or all \
+                        captured by the same graph.";
             return Err(Error::InvalidUsage(text.to_string()));
         }
         found = Some(capture);
     }
     Ok(found.flatten())
-}
-
-/// What is wrong with a communicator that is busy with a group, after the group's other work.
-fn check_again(comm: &Comm) -> Result<(), Error> {
-    comm.check_running("the launch")?;
-    comm.check_usable(true)?;
-    comm.check_awake()
 }
 
 /// The streams of calls, in their order; one that is the same as the one before is left out.
@@ -195,7 +187,7 @@ fn streams<'a>(calls: impl Iterator<Item = &'a Call>) -> impl Iterator<Item = St
     calls.map(|call| Stream(call.stream)).filter(move |stream| last.replace(*stream) != Some(*stream))
 }
 
-/// The events that the configurations of calls name (delta §3.3); 0 names none.
+/// The events that the configurations of calls name; 0 names none.
 fn completion_events<'a>(calls: impl Iterator<Item = &'a Call>) -> impl Iterator<Item = usize> {
     calls
         .filter_map(|call| call.config.as_ref())

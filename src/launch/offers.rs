@@ -15,16 +15,13 @@ pub(super) fn words(comm: &Comm, parts: &Parts, call: &Call) -> [u64; 2] {
         Shape::Divided => (1, 1),
         Shape::Uniform { input, output } => (input, output),
     };
-    let words = match (&parts.registrations, &parts.recorder) {
-        (Some(registrations), Some(recorder)) => {
-            registrations.look(recorder, || comm.device_is_quiet());
-            let offer = |used: bool, address: u64, blocks: u32| {
-                if used { registrations.offer(recorder, address, call.bytes() * u64::from(blocks)) } else { UNUSED }
-            };
-            [offer(input, call.send, blocks.0), offer(output, call.recv, blocks.1)]
-        }
-        _ => [input, output].map(|used| if used { MISSING } else { UNUSED }),
+    let offers = parts.offers(|| comm.device_is_quiet());
+    let word = |used: bool, address: u64, blocks: u32| match &offers {
+        _ if !used => UNUSED,
+        Some(offers) => offers.offer(address, call.bytes() * u64::from(blocks)),
+        None => MISSING,
     };
+    let words = [word(input, call.send, blocks.0), word(output, call.recv, blocks.1)];
     log(call, words);
     words
 }
@@ -38,5 +35,6 @@ fn log(call: &Call, words: [u64; 2]) {
         MISSING => "not registered",
         _ => "registered",
     });
-    log::info!(target: "TUNING", "{} {} B: zero-copy offered, input {input}, output {output}", call.func.name(), call.bytes());
+    let (name, bytes) = (call.func.name(), call.bytes());
+    log::info!(target: "TUNING", "{name} {bytes} B: zero-copy offered, input {input}, output {output}");
 }

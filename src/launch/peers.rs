@@ -20,7 +20,7 @@ const LANES: u32 = 8;
 /// A message's half with the distance to its peer.
 type Visit<'a> = (u32, &'a Call, u32);
 
-/// Refuses a message of a rank to itself that has no partner in the group (spec §4.8).
+/// Refuses a message of a rank to itself that has no partner in the group.
 ///
 /// # Errors
 /// [`Error::InvalidUsage`].
@@ -43,9 +43,9 @@ pub(super) fn add(plan: &mut Plan<'_>, calls: &[(&Call, u32)]) -> Result<(), Err
     let (me, nranks) = (plan.comm.rank() as u32, plan.comm.nranks() as u32);
     let sends = visits(calls, Func::Send, |peer| send_distance(me, peer, nranks));
     let receives = visits(calls, Func::Recv, |peer| receive_distance(me, peer, nranks));
-    let lanes = if plan.parts.launch.software { 1 } else { LANES.min(nranks - 1) };
+    let lanes = if plan.parts.launch().software { 1 } else { LANES.min(nranks - 1) };
     // Where all fits in the slots, sends do not wait for the peers' receives, and one block can do both.
-    let apart = !plan.parts.launch.software || !receives.is_empty() && !all_fit(plan, &sends);
+    let apart = !plan.parts.launch().software || !receives.is_empty() && !all_fit(plan, &sends);
     let first = if apart && !sends.is_empty() { lanes } else { 0 };
     for (distance, call, serial) in &sends {
         plan.add_half(Half::Send(call.peer()), call, *serial, (distance - 1) % lanes)?;
@@ -69,7 +69,7 @@ fn visits<'a>(calls: &[(&'a Call, u32)], func: Func, distance: impl Fn(u32) -> u
 /// those are taken out by receives that come before the peer's part of this group.
 fn all_fit(plan: &Plan<'_>, sends: &[Visit<'_>]) -> bool {
     let of_one_peer =
-        |peer: &[Visit<'_>]| peer.iter().map(|(_, call, _)| plan.parts.schedules.slots_of(call.bytes())).sum::<u64>();
+        |peer: &[Visit<'_>]| peer.iter().map(|(_, call, _)| plan.parts.schedules().slots_of(call.bytes())).sum::<u64>();
     sends.chunk_by(|(a, ..), (b, ..)| a == b).all(|peer| of_one_peer(peer) <= SLOTS as u64)
 }
 
@@ -81,7 +81,7 @@ fn add_copies(plan: &mut Plan<'_>, calls: &[(&Call, u32)]) -> Result<(), Error> 
     Ok(())
 }
 
-/// The copies that a rank's messages to itself come to. None where both buffers are the same (spec §4.8).
+/// The copies that a rank's messages to itself come to. None where both buffers are the same.
 pub(super) fn copies(me: i32, calls: &[(&Call, u32)]) -> Vec<(Call, u32)> {
     let own = |func| calls.iter().filter(move |(call, _)| call.func == func && call.root == me);
     let pairs = own(Func::Send).zip(own(Func::Recv)).filter(|((send, _), (receive, _))| send.send != receive.recv);
@@ -97,7 +97,7 @@ pub(super) fn copies(me: i32, calls: &[(&Call, u32)]) -> Vec<(Call, u32)> {
 pub(super) fn expanded(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Option<Vec<(Call, u32)>> {
     let nranks = comm.nranks() as u32;
     let is_messages =
-        |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !parts.schedules.has(func);
+        |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !parts.schedules().has(func);
     if !calls.iter().any(|(call, _)| is_messages(call.func)) {
         return None;
     }

@@ -1,9 +1,10 @@
 //! From the calls of one communicator in a group to kernel launches: work items for each block.
 
 use super::{Call, offers, peers};
-use crate::comm::{Captured, Comm, Lent, Parts, Registrations};
+use crate::comm::{Captured, Comm, Parts};
 use crate::device::Stream;
 use crate::error::Error;
+use crate::memory::Lent;
 use crate::plan::call::DataType;
 use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work, work_flag};
 use crate::plan::operator::Operator;
@@ -11,7 +12,7 @@ use crate::schedules::{Collective, Cut, Half, ZeroCopyCuts, kernel_number};
 use crate::transport::ConnectionGroup;
 use crate::tuning::{CallShape, selection};
 
-/// Collectives run before the messages of the same group (spec §4.7).
+/// Collectives run before the messages of the same group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Collectives,
@@ -52,12 +53,12 @@ pub(super) struct Launch {
 impl Launch {
     /// Launches, or adds to a capture. The context must be current.
     pub(super) fn go(self, parts: &Parts, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
-        let (blocks, threads) = (self.arguments.nchannels, parts.launch.threads);
+        let (blocks, threads) = (self.arguments.nchannels, parts.launch().threads);
         // SAFETY: the kernels take this structure by value; steps, links and items live as long as the communicator,
         // which waits for its launches before it frees them, and which graphs keep; buffers are the user's.
-        let launched = unsafe { parts.kernels.launch(self.kernel, blocks, threads, stream, &self.arguments) };
+        let launched = unsafe { parts.kernels().launch(self.kernel, blocks, threads, stream, &self.arguments) };
         match (self.lent, captured) {
-            (Some(lent), None) => launched.and(parts.items.give_back(lent, stream)),
+            (Some(lent), None) => launched.and(parts.give_items_back(lent, stream)),
             (Some(lent), Some(captured)) => {
                 captured.keep(lent);
                 launched
@@ -89,7 +90,7 @@ impl<'a> Plan<'a> {
     }
 
     fn add_collective(&mut self, call: &Call, serial: u32) -> Result<(), Error> {
-        let (collective, schedules) = (collective(call), &self.parts.schedules);
+        let (collective, schedules) = (collective(call), &self.parts.schedules());
         let operator = match call.func.reduces() {
             true => Operator::of(call.reduction, call.datatype, self.comm.nranks() as u32),
             false => Operator::COPY,
@@ -127,7 +128,7 @@ impl<'a> Plan<'a> {
         collective: &Collective,
         operator: &Operator,
     ) -> Result<(Cut<'a>, Option<ZeroCopyCuts<'a>>), Error> {
-        let (tuning, schedules) = (&self.parts.tuning, &self.parts.schedules);
+        let (tuning, schedules) = (self.parts.tuning(), self.parts.schedules());
         let shape = shape(self.parts, self.comm.nranks() as u32, call)?;
         let choice = tuning.choose(&shape)?;
         let cut = schedules.cut(choice, collective)?;
@@ -151,8 +152,8 @@ impl<'a> Plan<'a> {
         if call.count == 0 {
             return Ok(());
         }
-        let cut = self.parts.schedules.cut_half(half, call.bytes(), DataType::Int8)?;
-        self.need(self.parts.schedules.missing_half(half).into_iter());
+        let cut = self.parts.schedules().cut_half(half, call.bytes(), DataType::Int8)?;
+        self.need(self.parts.schedules().missing_half(half).into_iter());
         let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, DataType::Int8, &Operator::COPY) };
         self.items.push(Item {
             stage: Stage::Messages,
@@ -166,7 +167,7 @@ impl<'a> Plan<'a> {
     /// A reduction of one rank's data with nobody else's: the scalar of a user's operator is applied.
     pub(super) fn alone(comm: &'a Comm, parts: &'a Parts, call: &Call, serial: u32) -> Result<Launch, Error> {
         let operator = Operator::of(call.reduction, call.datatype, 1);
-        let cut = parts.schedules.cut_half(Half::Copy, call.count as u64, call.datatype)?;
+        let cut = parts.schedules().cut_half(Half::Copy, call.count as u64, call.datatype)?;
         let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, call.datatype, &operator) };
         let kernel = kernel_number(Proto::Simple, call.datatype);
         let plan = Plan { comm, parts, items: Vec::new(), missing: Vec::new() };
@@ -177,7 +178,7 @@ impl<'a> Plan<'a> {
     pub(super) fn goodbye(comm: &'a Comm, parts: &'a Parts) -> Result<Vec<Launch>, Error> {
         let plan = Plan { comm, parts, items: Vec::new(), missing: Vec::new() };
         let kernel = kernel_number(Proto::Simple, DataType::Int8);
-        parts.schedules.goodbye().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
+        parts.schedules().goodbye().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
     }
 
     /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
@@ -202,8 +203,7 @@ impl<'a> Plan<'a> {
 
     /// One launch; a column of work for each block. Short columns are filled up with items that do nothing.
     fn launch(&self, kernel: usize, columns: &[Vec<Work>]) -> Result<Launch, Error> {
-        let mut arguments = self.parts.launch.arguments(self.parts.flag.address());
-        arguments.peers = self.parts.registrations.as_ref().map_or(0, Registrations::table);
+        let mut arguments = self.parts.launch_arguments();
         let depth = columns.iter().map(Vec::len).max().unwrap_or(0);
         let item =
             |place: usize| columns[place % columns.len()].get(place / columns.len()).copied().unwrap_or_default();
@@ -216,7 +216,7 @@ impl<'a> Plan<'a> {
             return Ok(Launch { kernel, arguments, lent: None });
         }
         let items: Vec<Work> = (0..total).map(item).collect();
-        let lent = self.parts.items.lend(&items)?;
+        let lent = self.parts.lend_items(&items)?;
         arguments.items = lent.address();
         Ok(Launch { kernel, arguments, lent: Some(lent) })
     }
@@ -240,7 +240,7 @@ pub(super) fn shape<'a>(parts: &'a Parts, nranks: u32, call: &Call) -> Result<Ca
         Some(config) => config.algorithms(call.func)?.and_then(selection::algorithms),
         None => None,
     };
-    parts.tuning.shape(call.func, collective(call).bytes(nranks), selected)
+    parts.tuning().shape(call.func, collective(call).bytes(nranks), selected)
 }
 
 /// Whether a call is one that a group of one rank carries out by a copy: all but what computes.

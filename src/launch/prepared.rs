@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::plan::{self, Launch, Plan};
 use super::{Call, completion_events, peers};
-use crate::comm::{self, Captured, Comm, Parts};
+use crate::comm::{self, CallKind, Captured, Comm, Parts};
 use crate::device::{Capture, Stream, gate};
 use crate::error::Error;
 use crate::log::lines::CallLine;
@@ -20,7 +20,7 @@ enum Action {
 pub(super) struct Prepared {
     pub(super) comm: Arc<Comm>,
     actions: Vec<Action>,
-    /// The stream of the last call, which carries the kernels (spec §4.5); none where there is no call.
+    /// The stream of the last call, which carries the kernels; none where there is no call.
     stream: Option<Stream>,
     others: Vec<Stream>,
     completion: Option<usize>,
@@ -46,7 +46,7 @@ pub(super) fn prepare<'c>(
     let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, note(comm, parts, call, &mut agree))).collect();
     if !agree {
         // The flight recorder says so by now, so the communicator has failed.
-        comm.check_usable(busy)?;
+        comm.check_again(CallKind::step(busy))?;
         return Err(Error::InvalidUsage("calls do not match".to_string()));
     }
     let (actions, missing) = match comm.nranks() {
@@ -91,8 +91,8 @@ impl Prepared {
         for stream in self.stream.iter().chain(&self.others) {
             if Capture::of(self.comm.context(), *stream)?.map(|capture| capture.id()) != expected {
                 return Err(Error::InvalidUsage(format!(
-                    "a capture of stream {:#x} began or ended before a call on it was enqueued: ncclCommGetAsyncError says \
-                     ncclInProgress until then",
+                    "a capture of stream {:#x} began or ended before a call on it was enqueued: ncclCommGetAsyncError \
+                     says ncclInProgress until then",
                     stream.0
                 )));
             }
@@ -112,10 +112,9 @@ impl Prepared {
         let captured = captured.as_deref();
         let _entered = comm.context().enter_for_launch()?;
         let _gate = gate::launching(comm.context().device());
-        let mut order = parts.order.lock();
+        let mut order = parts.order();
         // Under the lock: whoever ends the communicator says so under it, and then waits for what was launched.
-        comm.check_running("the launch")?;
-        comm.check_usable(busy)?;
+        comm.check_again(CallKind::launch(busy))?;
         order.before(stream, captured)?;
         others.iter().try_for_each(|other| order.join(*other, stream))?;
         let launched = actions.into_iter().try_for_each(|action| match action {
@@ -124,7 +123,7 @@ impl Prepared {
         });
         // Part of it may have been launched even where it has failed.
         let marked = order.after(stream, captured);
-        parts.links.iter().for_each(|links| links.launched());
+        parts.launched();
         if let Err(error) = launched.and(marked) {
             // This rank is now out of step with the others, unless nothing was carried out.
             if captured.is_none() {
@@ -158,15 +157,13 @@ fn note(comm: &Comm, parts: &Parts, call: &Call, agree: &mut bool) -> u32 {
     if call.func.has_peer() {
         return 0;
     }
-    let serial = comm.count_collective();
-    if let Some(recorder) = &parts.recorder {
-        *agree &= recorder.note(call.record(serial));
-    }
+    let serial = comm.counters().count_collective();
+    *agree &= parts.note(call.record(serial));
     serial as u32
 }
 
 fn log_call(comm: &Comm, call: &Call) {
-    let count_before = comm.count_call();
+    let count_before = comm.counters().count_call();
     if !log::log_enabled!(target: "COLL", log::Level::Info) {
         return;
     }

@@ -6,6 +6,7 @@ use super::{Transport, TransportId};
 use crate::error::Error;
 use crate::plan::wiring::{ConnectionGroup, LinkNeed, Wiring};
 use crate::sys::{HostFacts, MailboxName};
+use crate::tuning::Preferences;
 
 /// What a rank tells all others about itself, once, when a communicator is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,22 +37,20 @@ pub struct PeerFacts {
     pub links: u64,
     /// The transports that it may use, the preferred ones first.
     pub transports: Vec<TransportId>,
-    /// `NCCL_P2P_DISABLE`.
-    pub p2p_disabled: bool,
-    /// `NCCL_SHM_DISABLE`.
-    pub shm_disabled: bool,
     /// `NCCL_LOCAL_REGISTER`: whether peers may map what is registered.
     pub registers: bool,
-    /// The number of channels that it would like.
-    pub channels: u32,
-    /// The size of a slot of its ring that it would like, in bytes.
-    pub slot_bytes: u32,
-    /// How often it would like the size of other slots halved, since its process has many communicators.
-    pub halvings: u32,
-    /// The algorithms and protocols that its filters leave to each function that has a choice of them, as bits.
-    pub candidates: Vec<(u8, u8)>,
+    /// What it would like of what all ranks do alike.
+    pub tuning: Preferences,
     /// The processors that it may run on.
     pub cpus: u32,
+}
+
+impl PeerFacts {
+    /// The same rank without peer memory, which has turned out not to work.
+    pub fn without_peer_memory(mut self) -> PeerFacts {
+        self.transports.retain(|id| !matches!(id, TransportId::Direct | TransportId::Ipc));
+        self
+    }
 }
 
 /// What the ranks of a communicator have agreed on: who they are, and which links there are among them.

@@ -179,14 +179,21 @@ fn by_id(id: TransportId) -> &'static dyn Transport {
     TRANSPORTS[id as usize]
 }
 
-/// The transports that this process may use, the preferred ones first.
+/// The transports that this process may use, the preferred ones first: those of `OXCCL_TRANSPORTS`, without those that
+/// `NCCL_P2P_DISABLE` and `NCCL_SHM_DISABLE` switch off.
 ///
 /// # Errors
 /// [`Error::InvalidUsage`] where `OXCCL_TRANSPORTS` names what is none.
 pub fn allowed() -> Result<Vec<TransportId>, Error> {
-    let list = params::snapshot().text(params::TRANSPORTS).map(str::to_string);
-    let named = list.map(|list| named(&list).map_err(|why| Error::InvalidUsage(format!("OXCCL_TRANSPORTS: {why}"))));
-    named.unwrap_or_else(|| Ok(usual()))
+    let params = params::snapshot();
+    let named = params.text(params::TRANSPORTS).map(named).transpose();
+    let mut ids = named.map_err(|why| Error::InvalidUsage(format!("OXCCL_TRANSPORTS: {why}")))?.unwrap_or_else(usual);
+    ids.retain(|id| match id {
+        TransportId::Direct | TransportId::Ipc => !params.flag(params::P2P_DISABLE),
+        TransportId::Shm => !params.flag(params::SHM_DISABLE),
+        TransportId::Net => true,
+    });
+    Ok(ids)
 }
 
 /// The transports that ranks may use where nobody asks for others, the preferred ones first.
@@ -226,9 +233,9 @@ pub fn maps_buffers(a: &PeerFacts, b: &PeerFacts) -> bool {
     choose(a, b).is_ok_and(|transport| transport.maps_buffers())
 }
 
-/// Whether links between two ranks can carry lines with flags (LL).
+/// Whether links between two ranks can carry lines with flags (LL), if there are any.
 pub fn carries_lines(a: &PeerFacts, b: &PeerFacts) -> bool {
-    choose(a, b).is_ok_and(|transport| transport.carries_lines())
+    choose(a, b).map_or(true, |transport| transport.carries_lines())
 }
 
 /// Whether links between two ranks are peer memory in which a line of 128 bytes that a warp stores with one instruction
@@ -244,9 +251,10 @@ fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
             a.host.name, b.host.name
         )
     } else if !a.transports.iter().any(|id| b.transports.contains(id)) {
-        "OXCCL_TRANSPORTS leaves none that both may use".to_string()
-    } else if a.shm_disabled || b.shm_disabled {
-        "NCCL_SHM_DISABLE is set and peer-to-peer memory cannot be used".to_string()
+        "NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and OXCCL_TRANSPORTS leave none that both may use".to_string()
+    } else if [a, b].iter().any(|peer| !peer.transports.contains(&TransportId::Shm)) {
+        "NCCL_SHM_DISABLE or OXCCL_TRANSPORTS excludes shared memory, and peer-to-peer memory cannot be used"
+            .to_string()
     } else {
         "they are in different network namespaces of one host, and this version has no network transport between them"
             .to_string()

@@ -85,7 +85,7 @@ impl Segment for Opened {
 }
 
 fn devices_reach_each_other(a: &PeerFacts, b: &PeerFacts) -> bool {
-    !a.p2p_disabled && !b.p2p_disabled && a.reachable.contains(&b.uuid) && b.reachable.contains(&a.uuid)
+    a.reachable.contains(&b.uuid) && b.reachable.contains(&a.uuid)
 }
 
 /// A user's buffer in another process, mapped here. Dropping it unmaps it, unless it has other users.

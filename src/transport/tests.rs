@@ -8,6 +8,7 @@ use crate::plan::wiring::{LinkNeed, LinkSet, Wiring};
 use crate::plan::{LinkClass, LinkId, SLOTS};
 use crate::sys::HostFacts;
 use crate::topology::Graph;
+use crate::tuning::Preferences;
 
 fn facts(rank: u32) -> PeerFacts {
     let host =
@@ -26,13 +27,8 @@ fn facts(rank: u32) -> PeerFacts {
         mailbox: [rank as u8; 16],
         transports: usual(),
         links: u64::from(rank),
-        p2p_disabled: false,
-        shm_disabled: false,
         registers: true,
-        channels: 1,
-        slot_bytes: 4096,
-        halvings: 0,
-        candidates: Vec::new(),
+        tuning: Preferences { channels: 1, slot_bytes: 4096, halvings: 0, candidates: Vec::new() },
         cpus: 2,
     }
 }
@@ -66,7 +62,7 @@ fn one_side_without_peer_access_means_shared_memory() {
     b.reachable = vec![b.uuid];
     assert_eq!(label(&a, &b), Ok("SHM/direct"));
     let (a, mut b) = (facts(0), facts(1));
-    b.p2p_disabled = true;
+    b.transports = vec![TransportId::Shm];
     assert_eq!(label(&a, &b), Ok("SHM/direct"));
 }
 
@@ -84,7 +80,7 @@ fn without_a_transport_the_error_says_why() {
     let text = label(&a, &b).expect_err("different hosts");
     assert!(text.contains("rank 0 and rank 1") && text.contains("a and other"), "{text}");
     let (mut a, mut b) = (facts(0), facts(1));
-    (a.shm_disabled, b.p2p_disabled) = (true, true);
+    (a.transports, b.transports) = (vec![TransportId::Ipc], vec![TransportId::Shm]);
     let text = label(&a, &b).expect_err("both ways are switched off");
     assert!(text.contains("NCCL_SHM_DISABLE"), "{text}");
     let (a, mut b) = (facts(0), facts(1));
@@ -184,7 +180,7 @@ fn sorted(rank: u32, connectivity: &Connectivity, group: ConnectionGroup) -> Vec
 fn an_end_has_the_links_of_one_transport() {
     use TransportId::{Direct, Ipc, Shm};
     let mut facts = many(5);
-    facts[2].p2p_disabled = true;
+    facts[2].transports = vec![Shm];
     (facts[4].process, facts[4].host.pid) = (facts[1].process, facts[1].host.pid);
     let connectivity = Connectivity::new(facts, Wiring::of_host(5, Proto::Simple, 1, 8192).expect("wiring"));
     let channel = |class| ConnectionGroup::Channel { class, proto: Proto::Simple, channel: 0 };
@@ -207,7 +203,7 @@ fn an_end_has_the_links_of_one_transport() {
 #[test]
 fn without_a_transport_there_is_no_end() {
     let mut facts = many(4);
-    (facts[2].p2p_disabled, facts[2].shm_disabled) = (true, true);
+    facts[2].transports.clear();
     let connectivity = Connectivity::new(facts, Wiring::of_host(4, Proto::Simple, 1, 4096).expect("wiring"));
     let transports =
         |pair| connectivity.transports(3, pair).map(|found| found.len()).map_err(|error| error.to_string());

@@ -1,12 +1,14 @@
 //! What ranks agree on: each rank tells what it would like, and all compute the same answer from it.
 
+use serde::{Deserialize, Serialize};
+
 use super::candidates::{Filters, SimpleInstead};
 use super::slots::SLOT_BYTES;
 use crate::plan::layout::Proto;
 
 /// What one rank would like.
-#[derive(Clone, Copy, Debug)]
-pub struct Preferences<'a> {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preferences {
     /// The number of channels.
     pub channels: u32,
     /// The size of a slot of a ring in bytes.
@@ -14,7 +16,7 @@ pub struct Preferences<'a> {
     /// How often the size of other slots is halved.
     pub halvings: u32,
     /// What its filters leave, as [`Filters::as_bits`].
-    pub candidates: &'a [(u8, u8)],
+    pub candidates: Vec<(u8, u8)>,
 }
 
 /// What all ranks do alike, computed by each from the same facts.
@@ -37,9 +39,9 @@ pub struct Agreed {
 impl Agreed {
     /// What all ranks will do: nobody gets more channels or larger slots than it asked for, and a way is open where
     /// all leave it open. Oversubscription and the mapping of buffers are for others to tell.
-    pub fn of<'a>(ranks: impl Iterator<Item = Preferences<'a>> + Clone) -> Agreed {
+    pub fn of<'a>(ranks: impl Iterator<Item = &'a Preferences> + Clone) -> Agreed {
         let mut filters = Filters::ALL;
-        ranks.clone().for_each(|rank| filters.and(rank.candidates));
+        ranks.clone().for_each(|rank| filters.and(&rank.candidates));
         filters.or_simple();
         Agreed {
             channels: ranks.clone().map(|rank| rank.channels).min().unwrap_or(1),
@@ -91,9 +93,9 @@ mod tests {
             channels: 2 + rank as u32,
             slot_bytes: 8192 >> rank,
             halvings: rank as u32,
-            candidates: &candidates[rank],
+            candidates: candidates[rank].clone(),
         });
-        Agreed::of(ranks.into_iter())
+        Agreed::of(ranks.iter())
     }
 
     #[test]
@@ -104,8 +106,8 @@ mod tests {
             assert_eq!(agreed.filters.protocols(), protocols);
         }
         assert_eq!(agree([LL, SIMPLE]).filters.protocols(), SIMPLE);
-        let silent = Preferences { channels: 1, slot_bytes: 4096, halvings: 0, candidates: &[] };
-        assert_eq!(Agreed::of([silent].into_iter()).filters.protocols(), SIMPLE);
+        let silent = Preferences { channels: 1, slot_bytes: 4096, halvings: 0, candidates: Vec::new() };
+        assert_eq!(Agreed::of([silent].iter()).filters.protocols(), SIMPLE);
     }
 
     #[test]

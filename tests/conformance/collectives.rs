@@ -44,7 +44,7 @@ fn body(member: &mut Member) {
 fn matrix(n: usize) -> Vec<Setup> {
     let words = |list: &'static [&'static str]| [None].into_iter().chain(list.iter().map(|word| Some(*word)));
     let mut list = Vec::new();
-    for transport in [Transport::P2p, Transport::Shm, Transport::Threads] {
+    for transport in [Transport::P2p, Transport::Shm, Transport::Threads, Transport::Net] {
         for algorithm in words(built::ALGORITHMS) {
             for protocol in words(built::PROTOCOLS) {
                 for small_slots in [false, true] {
@@ -66,6 +66,9 @@ fn with_ranks(test: &str, n: usize) {
         let mut rng = seeded_rng(test);
         list[1..].shuffle(&mut rng);
         list.truncate(1 + SAMPLED_JOBS);
+        if n == 3 {
+            list.push(Setup { transport: Transport::Net, ..Setup::plain(n) });
+        }
         let at = rng.random_range(1..list.len());
         list[at].channels = Some(rng.random_range(2..6));
     }

@@ -106,7 +106,8 @@ pub fn everywhere(n: usize) -> [Setup; 3] {
 /// The first call of all is a captured one; each kind is captured alone and replayed with other contents.
 #[test]
 fn every_kind() {
-    let setups = [&[Setup::plain(1)], &everywhere(2)[..], &everywhere(5)[..1]].concat();
+    let net = Setup { transport: Transport::Net, ..Setup::plain(2) };
+    let setups = [&[Setup::plain(1), net], &everywhere(2)[..], &everywhere(5)[..1]].concat();
     under("graphs::every_kind", &setups, |member| {
         let mut plan = seeded_rng("kinds");
         let step = if long() { 1 } else { member.nranks };

@@ -58,7 +58,8 @@ fn random_groups() {
 /// Every rank sends 5,000 messages and gets as many, in one group.
 #[test]
 fn ten_thousand_in_a_group() {
-    let setups = [2, 3, 4].map(Setup::plain);
+    let net = Setup { transport: Transport::Net, ..Setup::plain(3) };
+    let setups = [Setup::plain(2), Setup::plain(3), Setup::plain(4), net];
     under("point_to_point::ten_thousand_in_a_group", &setups, |member| {
         let (n, mut rng) = (member.nranks, seeded_rng("many"));
         let many = if long() || n == 2 { MANY } else { MANY / 2 };

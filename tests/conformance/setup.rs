@@ -35,6 +35,17 @@ pub enum Transport {
     Shm,
     /// Threads of one process.
     Threads,
+    /// Processes, no common memory: a mover between them.
+    Net,
+}
+
+/// What reaches each other's memory by a mover is the same as over a network: `OXCCL_TRANSPORTS=net` has all jobs of
+/// processes run that way.
+fn processes() -> Transport {
+    match env::var("OXCCL_TRANSPORTS").is_ok_and(|list| list == "net") {
+        true => Transport::Net,
+        false => Transport::P2p,
+    }
 }
 
 /// Under what a job runs.
@@ -59,7 +70,7 @@ impl Setup {
     pub fn plain(n: usize) -> Setup {
         Setup {
             n,
-            transport: Transport::P2p,
+            transport: processes(),
             algorithm: None,
             protocol: None,
             small_slots: false,
@@ -93,6 +104,9 @@ impl Setup {
         }
         if self.transport == Transport::Shm {
             job = job.env("NCCL_P2P_DISABLE", "1");
+        }
+        if self.transport == Transport::Net {
+            job = job.env("OXCCL_TRANSPORTS", "net");
         }
         if let Some(algorithm) = self.algorithm {
             // Most collectives have not most algorithms; that is told, and another one used.

@@ -15,6 +15,7 @@ use nccl::plan::{LinkClass, LinkId};
 use nccl::sys::HostFacts;
 use nccl::topology::{Channel, Graph, Order};
 use nccl::transport::{self, ConnectionGroup, LinkAddresses, Links, PeerFacts, TransportId};
+use nccl::tuning::Preferences;
 
 use crate::common::launch::{self, Job, Place};
 use crate::common::resources::Resources;
@@ -110,14 +111,9 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         linked: Vec::new(),
         registers: false,
         mailbox: links.mailbox(),
-        transports: case.transports.to_vec(),
+        transports: if (case.no_peer_memory)(rank) { vec![TransportId::Shm] } else { case.transports.to_vec() },
         links: links.key(),
-        p2p_disabled: (case.no_peer_memory)(rank),
-        shm_disabled: false,
-        channels: 2,
-        slot_bytes: 65536,
-        halvings: 0,
-        candidates: Vec::new(),
+        tuning: Preferences { channels: 2, slot_bytes: 65536, halvings: 0, candidates: Vec::new() },
         cpus: 2,
     }
 }

@@ -5,8 +5,8 @@ use super::{MAGIC, MAX_CHANNELS, UNDEF, VERSION};
 use crate::error::Error;
 
 /// A row is a field, in C's order: its type as the caller gives it and as the communicator has it, its default, its
-/// name in C, the version from which on it is believed (older structs end in padding where a newer one has a field:
-/// spec §2.6.1, delta §2.2), and which numbers it can have; `then` checks what concerns earlier fields, too.
+/// name in C, the version from which on it is believed (older structs end in padding where a newer one has a
+/// field), and which numbers it can have; `then` checks what concerns earlier fields, too.
 macro_rules! fields {
     ($($(#[$doc:meta])* $field:ident: $given:ident => $own:ty = $default:expr,
         $c_name:literal since $since:literal, $valid:expr $(, then $check:expr)?;)*) => {
@@ -14,7 +14,7 @@ macro_rules! fields {
         /// [`UNDEF`] where they were not set.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(C)]
-        #[allow(missing_docs)] // the fields have the names and meaning of ncclConfig_t (spec §2.6)
+        #[allow(missing_docs)] // the fields have the names and meaning of ncclConfig_t
         pub struct Request<Text = Option<String>> {
             pub size: usize,
             pub magic: u32,
@@ -109,7 +109,8 @@ fields! {
     /// Channels of NVLS; None = the library chooses.
     nvls_ctas: i32 => Option<i32> = None, "nvlsCTAs" since 22700, positive;
     /// Channels per network peer, 1 to 64; None = the library chooses.
-    channels_per_net_peer: i32 => Option<i32> = None, "nChannelsPerNetPeer" since 22800, |v| (1..=MAX_CHANNELS).contains(&v);
+    channels_per_net_peer: i32 => Option<i32> = None,
+        "nChannelsPerNetPeer" since 22800, |v| (1..=MAX_CHANNELS).contains(&v);
     /// Scheduling that favours NVLink use.
     nvlink_centric_sched: i32 => bool = false, "nvlinkCentricSched" since 22800, switch;
     /// CUDA graphs: 0 none, 1 one, 2 several and mixed with direct calls.

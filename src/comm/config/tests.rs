@@ -12,7 +12,7 @@ fn resolve(change: impl FnOnce(&mut Request)) -> Result<Config, Error> {
     Config::resolve(request, &environment(&[]))
 }
 
-/// The resolved defaults of spec §2.6 and delta §2.2.
+/// The resolved defaults.
 #[test]
 fn nothing_gives_the_defaults() {
     assert_eq!(resolve(|_| ()).unwrap(), Config::default());
@@ -22,7 +22,7 @@ fn nothing_gives_the_defaults() {
     assert_eq!(config.traffic_class, Some(7));
 }
 
-/// Fields that the version of the caller did not have (spec §2.6.1).
+/// Fields that the version of the caller did not have.
 #[test]
 fn fields_are_believed_from_their_version_on() {
     type Field = fn(&mut Request) -> &mut i32;
@@ -120,7 +120,7 @@ fn call() -> CollRequest {
     }
 }
 
-/// Magic, forceAlgSelection, CTAPolicy, in this order (delta §2.4).
+/// Magic, forceAlgSelection, CTAPolicy, in this order.
 #[test]
 fn a_calls_configuration_is_checked_in_order() {
     let text = |r: CollRequest| CollConfig::resolve(r).unwrap_err().to_string();
@@ -137,7 +137,11 @@ fn a_calls_configuration_is_checked_in_order() {
 
 proptest! {
     #[test]
-    fn whatever_is_accepted_is_in_range(version in any::<u32>(), ctas in any::<[i32; 2]>(), other in any::<[i32; 4]>()) {
+    fn whatever_is_accepted_is_in_range(
+        version in any::<u32>(),
+        ctas in any::<[i32; 2]>(),
+        other in any::<[i32; 4]>(),
+    ) {
         let found = resolve(|r| {
             r.version = version;
             [r.min_ctas, r.max_ctas] = ctas;

@@ -79,6 +79,8 @@ pub(in crate::transport) struct Connection {
     incoming: Incoming,
     readable: bool,
     blocked: bool,
+    /// The peer takes nothing more. What it has sent before is still to be read.
+    deaf: bool,
     /// Why it is over.
     trouble: Option<String>,
     /// What links lie in; it lives as long as this.
@@ -169,6 +171,7 @@ impl Connection {
             incoming: Incoming { head: [0; HEAD], headed: 0, data: None },
             readable: true,
             blocked: false,
+            deaf: false,
             trouble: None,
             _memory: memory,
         }
@@ -199,7 +202,7 @@ impl Connection {
     /// Whether kernels have posted what is not on its way yet.
     pub fn is_behind(&self) -> bool {
         let behind = |link: &MovedLink| link.sends && link.moved < link.memory.value(link.memory.posted);
-        self.trouble.is_none() && (self.outgoing.is_some() || self.links.iter().any(behind))
+        self.trouble.is_none() && !self.deaf && (self.outgoing.is_some() || self.links.iter().any(behind))
     }
 
     /// What the event loop has seen.
@@ -232,7 +235,7 @@ impl Connection {
     // --- out --------------------------------------------------------------------------------------------
 
     fn write(&mut self) -> Step {
-        if self.blocked {
+        if self.blocked || self.deaf {
             return Step::Later;
         }
         let outgoing = match self.outgoing.take().or_else(|| self.next()) {
@@ -247,13 +250,7 @@ impl Connection {
                 return Step::Later;
             }
             Err(Errno::INTR) => self.outgoing = Some(outgoing),
-            Err(errno) => {
-                return Step::Over(format!(
-                    "the connection to rank {} is over: {}",
-                    self.peer,
-                    std::io::Error::from(errno)
-                ));
-            }
+            Err(_) => self.deaf = true,
         }
         Step::Done
     }
@@ -423,6 +420,9 @@ fn send(socket: &OwnedFd, outgoing: &Outgoing) -> Result<usize, Errno> {
 }
 
 /// Bytes at an address; none at all are nowhere.
+///
+/// # Safety
+/// There are so many bytes, and nobody writes them meanwhile.
 unsafe fn slice<'a>((address, bytes): (usize, usize)) -> &'a [u8] {
     match bytes {
         0 => &[],
@@ -432,6 +432,9 @@ unsafe fn slice<'a>((address, bytes): (usize, usize)) -> &'a [u8] {
 }
 
 /// As [`slice`], to be written.
+///
+/// # Safety
+/// As for [`slice`], and nobody else reads them either.
 unsafe fn slice_mut<'a>((address, bytes): (usize, usize)) -> &'a mut [u8] {
     match bytes {
         0 => &mut [],

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use shuttle::thread;
 
+use super::lifecycle::CallKind;
 use super::{Comm, arena, background};
 use crate::{error, explore};
 
@@ -159,5 +160,46 @@ fn one_work_after_another() {
         assert!(comm.leave_background(Instant::now() + Duration::from_secs(3600)));
         comm.free();
         assert!(comm.leave_background(Instant::now()), "there is nothing to wait for any more");
+    });
+}
+
+/// One of two revokes is carried out, and a goodbye is said once, whoever comes first.
+#[test]
+fn what_happens_once_happens_once() {
+    explore(|| {
+        let comm = Comm::new(0);
+        comm.succeed();
+        comm.owe_goodbye();
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let comm = comm.clone();
+                thread::spawn(move || (usize::from(comm.revoke()), comm.take_goodbye()))
+            })
+            .collect();
+        let done = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        let sum = done.fold((0, 0), |sum, done| (sum.0 + done.0, sum.1 + done.1));
+        assert_eq!(sum, (1, 1), "revokes and goodbyes");
+        assert!(comm.permits(CallKind::Data("AllReduce")).is_err());
+    });
+}
+
+/// Who asks while work fails and somebody ends the communicator gets an answer that fits a moment of its life, and the
+/// failure is told before it is seen.
+#[test]
+fn an_answer_fits_a_moment() {
+    explore(|| {
+        let comm = Comm::new(0);
+        let (working, ending) = (comm.clone(), comm.clone());
+        let worker = thread::spawn(move || working.fail_work());
+        let ender = thread::spawn(move || ending.end());
+        for _ in 0..3 {
+            let error = comm.permits(CallKind::Use).expect_err("it is never ready");
+            let known = matches!(&error, error::Error::Aborted | error::Error::InvalidArgument(_));
+            assert!(known, "{error}");
+            thread::yield_now();
+        }
+        assert!(!worker.join().expect("no panic"), "seen before it was told");
+        ender.join().expect("no panic");
+        assert!(comm.has_ended() && comm.permits(CallKind::Stop).is_err());
     });
 }

@@ -5,13 +5,14 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::{Comm, State, settings};
 use crate::bootstrap::{self, Cancel, Growth, RootHandle, UniqueId};
+use crate::comm::lifecycle::CommEvent;
+use crate::comm::{Comm, settings};
 use crate::error::Error;
 
 /// A communicator's part in deriving others.
 #[derive(Default)]
-pub(super) struct Derivations {
+pub(in crate::comm) struct Derivations {
     /// How many were derived, or tried to be. All ranks count alike, but for those that a shrink has left out.
     count: AtomicU32,
     /// The derivations under way.
@@ -19,51 +20,51 @@ pub(super) struct Derivations {
     /// Where the new ranks of the next grow meet the old ones, on the rank that made their id.
     growth: Mutex<Option<RootHandle>>,
     /// The communicators that end with it, if it shares their resources.
-    family: Mutex<Option<Arc<Family>>>,
+    sharers: Mutex<Option<Arc<Sharers>>>,
 }
 
-/// Communicators that share their resources: what aborts one of them stops all (spec §6.3).
+/// Communicators that share their resources: what aborts one of them stops all.
 #[derive(Default)]
-pub(super) struct Family(Mutex<Vec<Weak<Comm>>>);
+pub(in crate::comm) struct Sharers(Mutex<Vec<Weak<Comm>>>);
 
 impl Derivations {
     /// How many communicators were derived before.
-    pub(super) fn count(&self) -> u32 {
+    pub(in crate::comm) fn count(&self) -> u32 {
         self.count.load(Ordering::Acquire)
     }
 
     /// Counts one more; returns how many there were before.
-    pub(super) fn next(&self) -> u32 {
+    pub(in crate::comm) fn next(&self) -> u32 {
         self.count.fetch_add(1, Ordering::AcqRel)
     }
 
     /// The number that all ranks give to what they derive now, from what each had derived before: a rank that has
     /// missed some takes over the count of the others.
-    pub(super) fn agree(&self, counts: impl Iterator<Item = u32>) -> u32 {
+    pub(in crate::comm) fn agree(&self, counts: impl Iterator<Item = u32>) -> u32 {
         let count = counts.max().unwrap_or(0);
         self.count.fetch_max(count + 1, Ordering::AcqRel);
         count
     }
 
     /// The rendezvous of the next grow, if this rank has made its id. It is no good for any other.
-    pub(super) fn take_growth(&self) -> Option<RootHandle> {
+    pub(in crate::comm) fn take_growth(&self) -> Option<RootHandle> {
         self.growth.lock().take()
     }
 
     /// Notes that something is being derived, for as long as the result lives.
-    pub(super) fn derive(&self, cancel: &Cancel) -> Deriving<'_> {
+    pub(in crate::comm) fn derive(&self, cancel: &Cancel) -> Deriving<'_> {
         self.deriving.lock().push(cancel.clone());
         Deriving { derivations: self, cancel: cancel.clone() }
     }
 
     /// Makes everything that is being derived give up.
-    pub(super) fn stop_deriving(&self) {
+    pub(in crate::comm) fn stop_deriving(&self) {
         self.deriving.lock().iter().for_each(Cancel::fire);
     }
 }
 
 /// See [`Derivations::derive`].
-pub(super) struct Deriving<'a> {
+pub(in crate::comm) struct Deriving<'a> {
     derivations: &'a Derivations,
     cancel: Cancel,
 }
@@ -91,28 +92,27 @@ impl Comm {
     }
 
     /// From now on an abort of this communicator or of `child` stops both.
-    pub(super) fn adopt(self: &Arc<Comm>, child: &Arc<Comm>) {
-        let mut family = self.derivations.family.lock();
-        let family = family.get_or_insert_with(|| {
-            let family = Arc::new(Family::default());
-            family.0.lock().push(Arc::downgrade(self));
-            family
+    pub(in crate::comm) fn adopt(self: &Arc<Comm>, child: &Arc<Comm>) {
+        let mut sharers = self.derivations.sharers.lock();
+        let sharers = sharers.get_or_insert_with(|| {
+            let sharers = Arc::new(Sharers::default());
+            sharers.0.lock().push(Arc::downgrade(self));
+            sharers
         });
-        let mut members = family.0.lock();
+        let mut members = sharers.0.lock();
         members.retain(|member| member.strong_count() > 0);
         members.push(Arc::downgrade(child));
-        *child.derivations.family.lock() = Some(family.clone());
+        *child.derivations.sharers.lock() = Some(sharers.clone());
     }
 
     /// Stops the communicators that share resources with this one, which is aborted. They can only be aborted after it.
-    pub(super) fn stop_family(&self) {
-        let Some(family) = self.derivations.family.lock().clone() else { return };
-        let members: Vec<Arc<Comm>> = family.0.lock().iter().filter_map(Weak::upgrade).collect();
+    pub(in crate::comm) fn stop_sharers(&self) {
+        let Some(sharers) = self.derivations.sharers.lock().clone() else { return };
+        let members: Vec<Arc<Comm>> = sharers.0.lock().iter().filter_map(Weak::upgrade).collect();
         let text = format!("comm {:#x}, with which this one shares its resources, was aborted", self.handle());
         for member in members {
-            if !std::ptr::eq(&*member, self) && !matches!(*member.state.lock(), State::Ended) {
-                member.fail(&Error::InvalidUsage(text.clone()));
-                member.stop();
+            if !std::ptr::eq(&*member, self) {
+                member.happen(CommEvent::SharerAborted(&Error::InvalidUsage(text.clone())));
             }
         }
     }

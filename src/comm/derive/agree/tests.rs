@@ -3,14 +3,14 @@
 use super::*;
 use crate::error::Code;
 
-fn split(requests: &[(Option<i32>, i32)]) -> Vec<(u32, Offer)> {
+fn split(requests: &[(Option<i32>, i32)]) -> Vec<(u32, DeriveOffer)> {
     (0..)
         .zip(requests)
         .map(|(rank, (color, key))| (rank, (0, DeriveRequest::Split { color: *color, key: *key })))
         .collect()
 }
 
-/// Spec §6.3: by key, ties by rank; every number but that of no colour is a colour.
+/// By key, ties by rank; every number but that of no colour is a colour.
 #[test]
 fn a_split_sorts_by_key_and_rank() {
     let offers = split(&[
@@ -33,7 +33,7 @@ fn a_split_sorts_by_key_and_rank() {
 
 #[test]
 fn ranks_that_stay_must_agree_who_stays() {
-    let shrink = |lists: &[&[u32]]| -> Vec<(u32, Offer)> {
+    let shrink = |lists: &[&[u32]]| -> Vec<(u32, DeriveOffer)> {
         (0..).zip(lists).map(|(rank, ranks)| (rank, (0, DeriveRequest::Shrink { ranks: ranks.to_vec() }))).collect()
     };
     assert_eq!(members(&shrink(&[&[0, 1, 5], &[0, 1, 5]]), 1), Ok(vec![0, 1, 5]));
@@ -48,11 +48,12 @@ fn grow(requests: &[Given<'_>]) -> Result<UniqueId, Error> {
         nranks: *nranks,
         id: id.map(|(id, fresh)| (id.to_vec(), fresh)),
     };
-    let offers: Vec<(u32, Offer)> = (0..).zip(requests).map(|(rank, given)| (rank, (0, request(given)))).collect();
+    let offers: Vec<(u32, DeriveOffer)> =
+        (0..).zip(requests).map(|(rank, given)| (rank, (0, request(given)))).collect();
     meeting_place(&offers)
 }
 
-/// Spec §6.5: one id, from any rank, for this grow.
+/// One id, from any rank, for this grow.
 #[test]
 fn a_grow_meets_where_its_id_says() {
     let (id, other) = ([7u8; 128], [8u8; 128]);

@@ -1,0 +1,8 @@
+//! Memory that calls of a communicator use: what users have registered, and where work items lie that do not fit a
+//! launch's argument. It knows no communicator.
+
+mod items;
+mod registration;
+
+pub use items::{ItemStore, Lent};
+pub use registration::Registrations;
