@@ -267,7 +267,7 @@ impl Comm {
             capability: self.facts.capability,
             reachable: self.context.reachable()?,
             linked: self.context.linked()?,
-            mailbox: links.map(Links::mailbox).unwrap_or_default(),
+            location: links.map(Links::location).unwrap_or_default(),
             links: links.map_or(0, Links::key),
             p2p_disabled: settings.p2p_disabled,
             shm_disabled: settings.shm_disabled,

@@ -22,8 +22,10 @@ use crate::bootstrap::Cancel;
 use crate::device::{Charge, Context, Ledger, Use, gate};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
-use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Source};
-use crate::sys::{self, MESSAGE_MAX, MailboxName, SharedFile, SharedMemory, is_open, spawn, too_many_files};
+use crate::proxy::{
+    self, Address, Destination, Location, Message, Outbox, Progress, Registration, Source, Undeliverable,
+};
+use crate::sys::{self, MESSAGE_MAX, SharedFile, SharedMemory, is_open, spawn, too_many_files};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
@@ -137,7 +139,7 @@ pub struct Links {
     key: u64,
     cancel: Cancel,
     ledger: Arc<Ledger>,
-    mailbox: OnceLock<MailboxName>,
+    location: OnceLock<Location>,
     registration: Mutex<Option<Registration>>,
     plan: OnceLock<Plan>,
     hooks: OnceLock<Hooks>,
@@ -170,7 +172,7 @@ impl Links {
             key,
             cancel: cancel.clone(),
             ledger: ledger.clone(),
-            mailbox: OnceLock::new(),
+            location: OnceLock::new(),
             registration: Mutex::new(None),
             plan: OnceLock::new(),
             hooks: OnceLock::new(),
@@ -182,14 +184,14 @@ impl Links {
         });
         let source: Weak<dyn Source> = links.own.clone();
         let registration = proxy::join(Address { key, rank }, source)?;
-        let _ = links.mailbox.set(registration.mailbox());
+        let _ = links.location.set(registration.location());
         *links.registration.lock() = Some(registration);
         Ok(links)
     }
 
-    /// The mailbox that peers write to.
-    pub fn mailbox(&self) -> MailboxName {
-        self.mailbox.get().copied().unwrap_or_default()
+    /// Where peers write to.
+    pub fn location(&self) -> Location {
+        self.location.get().copied().unwrap_or_default()
     }
 
     /// The number that peers' messages to this rank bear.
@@ -230,7 +232,8 @@ impl Links {
         let fd = file.descriptor().try_clone_to_owned();
         let fd = fd.map_err(|error| Error::system("fcntl(F_DUPFD)", "shared memory", &error))?;
         let bytes = encode(&LinkMessage::Memory { bytes: file.bytes() as u64 });
-        self.send([Message { mailbox: to.mailbox, to: address(to), bytes, fd: Some(Arc::new(fd)) }]);
+        let destination = Destination::Unix(to.location.mailbox);
+        self.send([Message::new(destination, address(to), bytes, Some(Arc::new(fd)))]);
         Ok(())
     }
 
@@ -266,7 +269,7 @@ impl Links {
         else {
             return false;
         };
-        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.mailbox)
+        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.location.mailbox)
     }
 
     // --- leaving ----------------------------------------------------------------------------------------
@@ -277,12 +280,9 @@ impl Links {
         let me = &plan.facts[self.rank as usize];
         let others =
             plan.facts.iter().filter(|peer| peer.rank != self.rank && me.host.can_pass_descriptors(&peer.host));
-        self.send(others.map(|peer| Message {
-            mailbox: peer.mailbox,
-            to: address(peer),
-            bytes: encode(&LinkMessage::Leaving),
-            fd: None,
-        }));
+        let leaving =
+            |peer: &PeerFacts| Message::new(me.destination(peer), address(peer), encode(&LinkMessage::Leaving), None);
+        self.send(others.map(leaving));
     }
 
     /// Why the rank `left` may have left: links that it, or this rank, could not make.
@@ -525,8 +525,9 @@ impl Links {
     }
 
     fn message(&self, peer: u32, message: &LinkMessage, fd: Option<Arc<OwnedFd>>) -> Option<Message> {
-        let peer = &self.plan.get()?.facts[peer as usize];
-        Some(Message { mailbox: peer.mailbox, to: address(peer), bytes: encode(message), fd })
+        let facts = &self.plan.get()?.facts;
+        let (me, peer) = (&facts[self.rank as usize], &facts[peer as usize]);
+        Some(Message::new(me.destination(peer), address(peer), encode(message), fd))
     }
 
     /// Notices without an offer.
@@ -653,12 +654,12 @@ impl State {
 }
 
 impl Source for Links {
-    fn receive(&self, from: Address, bytes: &[u8], fd: Option<OwnedFd>, lost: bool, out: &mut Outbox) {
-        let Ok(message) = postcard::from_bytes::<LinkMessage>(bytes) else {
-            log::info!(target: "INIT", "rank {} sent a message to rank {} that cannot be read", from.rank, self.rank);
+    fn receive(&self, mut message: Message, out: &mut Outbox) {
+        let (from, lost, fd) = (message.from.rank, message.lost, message.take_fd());
+        let Ok(message) = postcard::from_bytes::<LinkMessage>(message.bytes()) else {
+            log::info!(target: "INIT", "rank {from} sent a message to rank {} that cannot be read", self.rank);
             return;
         };
-        let from = from.rank;
         match message {
             LinkMessage::Offer { epoch, group, offer, bytes, wanted } => {
                 let given = if lost { Err(too_many_files()) } else { Ok(Given { offer, fd }) };
@@ -684,9 +685,13 @@ impl Source for Links {
         }
     }
 
-    fn undeliverable(&self, to: Address, died: bool) {
-        let why = if died { "its process has died" } else { "it has ended or aborted its communicator" };
-        self.state.lock().handshake.lose(to.rank, why);
+    fn undeliverable(&self, to: Address, why: Undeliverable) {
+        let why = match why {
+            Undeliverable::Died => "its process has died".to_string(),
+            Undeliverable::NoSource => "it has ended or aborted its communicator".to_string(),
+            Undeliverable::Failed(error) => error.to_string(),
+        };
+        self.state.lock().handshake.lose(to.rank, &why);
         self.news.notify_all();
     }
 

@@ -32,7 +32,8 @@ pub use probe::{Exchange, Probe, Route, Unconnected, probe, routes};
 
 use crate::device::Context;
 use crate::error::Error;
-use crate::sys::{HostFacts, MailboxName};
+use crate::proxy::{Destination, Location};
+use crate::sys::HostFacts;
 
 /// What a rank tells all others about itself, once, when a communicator is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,8 +58,8 @@ pub struct PeerFacts {
     pub reachable: Vec<[u8; 16]>,
     /// The uuids of those that it reaches over NVLink, and its own.
     pub linked: Vec<[u8; 16]>,
-    /// Its process's mailbox.
-    pub mailbox: MailboxName,
+    /// Where its process receives messages.
+    pub location: Location,
     /// The number of its links there.
     pub links: u64,
     /// `NCCL_P2P_DISABLE`.
@@ -77,6 +78,13 @@ pub struct PeerFacts {
     pub candidates: Vec<(u8, u8)>,
     /// The processors that it may run on.
     pub cpus: u32,
+}
+
+impl PeerFacts {
+    /// Where messages from this rank to another one go.
+    pub(crate) fn destination(&self, peer: &PeerFacts) -> Destination {
+        peer.location.destination(self.host.can_pass_descriptors(&peer.host))
+    }
 }
 
 /// How a peer comes by memory of ours: the part of a message that only the transport reads.

@@ -97,7 +97,7 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         reachable: context.reachable().expect("devices"),
         linked: Vec::new(),
         registers: false,
-        mailbox: links.mailbox(),
+        location: links.location(),
         links: links.key(),
         p2p_disabled: (case.no_peer_memory)(rank),
         shm_disabled: false,
