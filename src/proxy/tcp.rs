@@ -298,6 +298,12 @@ impl Tcp {
         connection.queue.push(ends, bytes)
     }
 
+    /// How many connections there are.
+    #[cfg(test)]
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
     /// Whether there is something to do at once.
     pub fn is_fresh(&self) -> bool {
         !self.dirty.is_empty()
