@@ -103,7 +103,7 @@ mod tests {
             capability: 90,
             reachable: vec![[0; 16], [1; 16]],
             linked: vec![[0; 16], [1; 16]],
-            mailbox: [rank as u8; 16],
+            location: crate::proxy::Location { mailbox: [rank as u8; 16], tcp: None },
             transports: vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm],
             links: u64::from(rank),
             registers: true,

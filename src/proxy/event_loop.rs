@@ -1,18 +1,20 @@
 //! The thread, and how sources come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::message::{Address, Content, Envelope};
-use super::outbox::{Message, Outbox};
+use super::message::{Address, Content, Location, Message, Undeliverable};
+use super::outbox::Outbox;
 use super::source::{Progress, Source};
+use super::{tcp, unix};
 use crate::error::Error;
 use crate::sys::sync::thread::{self, JoinHandle, ThreadId};
 use crate::sys::sync::{Condvar, Mutex};
-use crate::sys::{self, Datagram, Interest, Mailbox, MailboxName, Poller, Ready};
+use crate::sys::{self, Interest, Mailbox, Poller, Ready, TcpListener};
 
 /// How long the thread rests while somebody's mailbox is full.
 const FULL_RETRY: Duration = Duration::from_millis(1);
@@ -21,6 +23,8 @@ const FULL_RETRY_MAX: Duration = Duration::from_millis(50);
 /// How long whoever ends the last source waits for the end of the thread. It takes longer only where the driver holds
 /// the thread up, and then it ends by itself.
 const END_LIMIT: Duration = Duration::from_secs(1);
+/// How long the thread goes on for messages by TCP that nobody has taken when the last source has ended.
+const LAST_LIMIT: Duration = Duration::from_millis(500);
 /// Messages that are taken from the mailbox before others have their turn.
 const TURN: usize = 64;
 /// How often sources that move data have their turn before the system is asked for news.
@@ -48,11 +52,13 @@ struct EventLoop {
 /// What other threads tell the loop's.
 #[derive(Default)]
 struct Shared {
-    sources: BTreeMap<SourceId, (Address, Weak<dyn Source>)>,
+    sources: BTreeMap<SourceId, Entry>,
     ids: BTreeMap<Address, SourceId>,
     next_id: SourceId,
     /// What sources have sent from other threads.
-    messages: Vec<(Address, Message)>,
+    messages: Vec<Message>,
+    /// Where processes of other hosts connect.
+    listeners: Vec<Arc<tcp::Listener>>,
     /// Sources that are to have a turn.
     woken: BTreeSet<SourceId>,
     /// Sources that have gone, whose messages are to be forgotten.
@@ -61,6 +67,15 @@ struct Shared {
     ended: bool,
     thread: Option<ThreadId>,
     handle: Option<JoinHandle<()>>,
+}
+
+/// A source that has joined.
+#[derive(Clone)]
+struct Entry {
+    address: Address,
+    /// Where answers to it go.
+    location: Location,
+    source: Weak<dyn Source>,
 }
 
 /// What the thread alone knows.
@@ -118,7 +133,8 @@ impl EventLoops {
             Some(event_loop) => event_loop.clone(),
             None => EventLoop::start()?,
         };
-        let id = event_loop.shared.lock().add(address, source)?;
+        let location = Location { mailbox: event_loop.mailbox.name(), tcp: None };
+        let id = event_loop.shared.lock().add(Entry { address, location, source })?;
         event_loop.poller.wake();
         *place = Some(event_loop.clone());
         Ok(Registration { loops: self.clone(), event_loop, address, id })
@@ -126,15 +142,40 @@ impl EventLoops {
 }
 
 impl Registration {
-    /// The mailbox that messages to this source go to.
-    pub fn mailbox(&self) -> MailboxName {
-        self.event_loop.mailbox.name()
+    /// Where messages to this source go.
+    pub fn location(&self) -> Location {
+        let own = Location { mailbox: self.event_loop.mailbox.name(), tcp: None };
+        self.event_loop.shared.lock().sources.get(&self.id).map_or(own, |entry| entry.location)
+    }
+
+    /// Lets processes of other hosts send messages to this source, by an address of this host; with port 0 the system
+    /// chooses a port, or it is the one that the process listens at there already. The listener goes with the event
+    /// loop.
+    ///
+    /// # Errors
+    /// [`Error::System`] that names the address, or where the process may open no more files.
+    pub fn listen(&self, at: SocketAddr) -> Result<Location, Error> {
+        let mut shared = self.event_loop.shared.lock();
+        let known = shared.listeners.iter().find(|listener| listener.address.serves(at)).cloned();
+        let listener = match known {
+            Some(listener) => listener,
+            None => {
+                let listener = tcp::Listener::new(TcpListener::open(at)?, sys::random(), shared.listeners.len())?;
+                listener.watch(&self.event_loop.poller)?;
+                shared.listeners.push(Arc::new(listener));
+                shared.listeners[shared.listeners.len() - 1].clone()
+            }
+        };
+        let location = Location { mailbox: self.event_loop.mailbox.name(), tcp: Some(listener.address) };
+        shared.sources.get_mut(&self.id).into_iter().for_each(|entry| entry.location = location);
+        Ok(location)
     }
 
     /// Sends messages, from any thread; the source has a turn then, too.
     pub fn send(&self, messages: impl IntoIterator<Item = Message>) {
+        let (from, reply) = (self.address, self.location());
         let mut shared = self.event_loop.shared.lock();
-        shared.messages.extend(messages.into_iter().map(|message| (self.address, message)));
+        shared.messages.extend(messages.into_iter().map(|message| Message { from, reply, ..message }));
         shared.woken.insert(self.id);
         drop(shared);
         self.event_loop.poller.wake();
@@ -195,18 +236,19 @@ impl Drop for Registration {
 }
 
 impl Shared {
-    fn add(&mut self, address: Address, source: Weak<dyn Source>) -> Result<SourceId, Error> {
+    fn add(&mut self, entry: Entry) -> Result<SourceId, Error> {
+        let address = entry.address;
         if self.ids.contains_key(&address) {
             return Err(Error::Internal(format!("two sources have one address: {address:?}")));
         }
-        // The last number is the poller's own.
-        while self.sources.contains_key(&self.next_id) || self.next_id == SourceId::MAX {
+        // The last number is that of connections, and of the poller's own.
+        while self.sources.contains_key(&self.next_id) || self.next_id == tcp::TOKENS {
             self.next_id = self.next_id.wrapping_add(1);
         }
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
         self.ids.insert(address, id);
-        self.sources.insert(id, (address, source));
+        self.sources.insert(id, entry);
         self.woken.insert(id);
         Ok(id)
     }
@@ -245,26 +287,42 @@ impl EventLoop {
         let mut turns = Turns { outbox, due: BTreeSet::new(), timers: BTreeMap::new() };
         let (mut ready, mut full_for) = (Vec::new(), 0);
         while self.begin(&mut turns) {
+            // What has come by now is looked at before it counts as late.
+            let now = Instant::now();
             ready.drain(..).for_each(|ready| self.ready(ready, &mut turns));
             let more = self.receive_some(&mut turns);
             let moved = (0..ROUNDS).all(|_| self.progress(&mut turns));
-            let full = self.send(&mut turns);
+            let full = self.send(&mut turns, now);
             full_for = if full { full_for + 1 } else { 0 };
             let retry = (full_for > 0).then(|| Instant::now() + (FULL_RETRY * full_for).min(FULL_RETRY_MAX));
             let again = (more || moved || !turns.due.is_empty() || turns.outbox.is_fresh()).then(Instant::now);
-            let next = turns.timers.values().copied();
+            let next = turns.timers.values().copied().chain(turns.outbox.tcp.next());
             self.poller.wait(next.chain(retry).chain(again).min(), &mut ready);
         }
-        turns.outbox.send(&self.mailbox);
+        self.finish(&mut turns);
         self.shared.lock().ended = true;
         self.ended.notify_all();
+    }
+
+    /// Sends what is left: what mailboxes have room for, and, by TCP, what is taken within a limit.
+    fn finish(&self, turns: &mut Turns) {
+        let (until, mut ready) = (Instant::now() + LAST_LIMIT, Vec::new());
+        turns.outbox.send(&self.mailbox, &self.poller, Instant::now());
+        while !turns.outbox.tcp.is_settled() && Instant::now() < until {
+            let again = turns.outbox.tcp.is_fresh().then(Instant::now);
+            self.poller.wait(turns.outbox.tcp.next().into_iter().chain(again).chain([until]).min(), &mut ready);
+            let now = Instant::now();
+            ready.drain(..).for_each(|ready| self.ready(ready, turns));
+            turns.outbox.send(&self.mailbox, &self.poller, now);
+        }
+        self.shared.lock().listeners.clear();
     }
 
     /// Takes in what other threads want; false where the thread is to end.
     fn begin(&self, turns: &mut Turns) -> bool {
         let mut shared = self.shared.lock();
-        for (from, message) in std::mem::take(&mut shared.messages) {
-            turns.outbox.of(from).add(message);
+        for message in std::mem::take(&mut shared.messages) {
+            turns.outbox.push(message);
         }
         for gone in std::mem::take(&mut shared.gone) {
             turns.outbox.last_messages(gone);
@@ -276,42 +334,49 @@ impl EventLoop {
     /// Takes messages from the mailbox; whether there may be more.
     fn receive_some(&self, turns: &mut Turns) -> bool {
         for _ in 0..TURN {
-            match self.mailbox.take() {
-                Ok(Some(datagram)) => self.dispatch(datagram, turns),
-                Ok(None) => return false,
-                Err(error) => {
-                    log::info!(target: "INIT", "the mailbox of this process fails: {error}");
-                    return false;
-                }
+            match unix::receive(&self.mailbox) {
+                Some(message) => self.dispatch(message, turns),
+                None => return false,
             }
         }
         true
     }
 
-    fn dispatch(&self, datagram: Datagram, turns: &mut Turns) {
-        let Some(envelope) = Envelope::decode(&datagram.bytes) else { return };
-        let Datagram { fd, lost, .. } = datagram;
-        let id = self.shared.lock().ids.get(&envelope.to).copied();
+    fn dispatch(&self, message: Message, turns: &mut Turns) {
+        let (from, back) = (message.from, message.bounce());
+        let id = self.shared.lock().ids.get(&message.to).copied();
         let outbox = &mut turns.outbox;
         let known = id.is_some_and(|id| {
             turns.due.insert(id);
-            let act = |source: &dyn Source| match &envelope.content {
-                Content::Bytes(bytes) => source.receive(envelope.from, bytes, fd, lost, outbox.of(envelope.to)),
-                Content::NoSource => source.undeliverable(envelope.from, false),
+            let act = |entry: &Entry, source: &dyn Source| match message.content {
+                Content::Bytes(_) => source.receive(message, outbox.of(entry.address, entry.location)),
+                Content::NoSource => source.undeliverable(from, Undeliverable::NoSource),
             };
-            self.with_source(id, |_, source| act(source)).is_some()
+            self.with_source(id, act).is_some()
         });
         if !known {
-            turns.outbox.bounce(&envelope);
+            back.into_iter().for_each(|back| turns.outbox.push(back));
         }
     }
 
-    /// A descriptor of a source is ready.
+    /// A descriptor is ready: of a source, or of the carrier for other hosts.
     fn ready(&self, ready: Ready, turns: &mut Turns) {
         let (id, token) = ((ready.token >> 32) as SourceId, ready.token as u32);
-        turns.due.insert(id);
         let outbox = &mut turns.outbox;
-        self.with_source(id, |address, source| source.ready(token, ready, outbox.of(address)));
+        if id != tcp::TOKENS {
+            turns.due.insert(id);
+            self.with_source(id, |entry, source| source.ready(token, ready, outbox.of(entry.address, entry.location)));
+            return;
+        }
+        let messages = match tcp::listener(token) {
+            Some(number) => {
+                let listener = self.shared.lock().listeners.get(number).cloned();
+                listener.iter().for_each(|listener| outbox.accept(listener, &self.poller));
+                return;
+            }
+            None => outbox.connection_ready(token, ready, &self.poller),
+        };
+        messages.into_iter().for_each(|message| self.dispatch(message, turns));
     }
 
     /// Gives a turn to each source that is to have one; whether somebody has moved something and wants another one.
@@ -321,8 +386,9 @@ impl EventLoop {
         due.extend(timers.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id));
         let mut moved = BTreeSet::new();
         for id in std::mem::take(due) {
-            let progress = self.with_source(id, |address, source| source.progress(now, outbox.of(address)));
-            let Progress { moved: has_moved, next } = progress.unwrap_or_default();
+            let act =
+                |entry: &Entry, source: &dyn Source| source.progress(now, outbox.of(entry.address, entry.location));
+            let Progress { moved: has_moved, next } = self.with_source(id, act).unwrap_or_default();
             if has_moved {
                 moved.insert(id);
             }
@@ -337,26 +403,26 @@ impl EventLoop {
     }
 
     /// Sends what there is to be sent; whether somebody's mailbox is full.
-    fn send(&self, turns: &mut Turns) -> bool {
-        let sending = turns.outbox.send(&self.mailbox);
-        for (from, to) in sending.dead {
-            let id = self.shared.lock().ids.get(&from).copied();
+    fn send(&self, turns: &mut Turns, now: Instant) -> bool {
+        let full = turns.outbox.send(&self.mailbox, &self.poller, now);
+        for lost in turns.outbox.take_lost() {
+            let id = self.shared.lock().ids.get(&lost.from).copied();
             if let Some(id) = id {
                 turns.due.insert(id);
-                self.with_source(id, |_, source| source.undeliverable(to, true));
+                self.with_source(id, |_, source| source.undeliverable(lost.to, lost.why));
             }
         }
         while let Some(own) = turns.outbox.take_own() {
             self.dispatch(own, turns);
         }
-        sending.full
+        full
     }
 
     /// Lets a source do something; none where there is no such source, or it panics, which is its own affair.
-    fn with_source<T>(&self, id: SourceId, act: impl FnOnce(Address, &dyn Source) -> T) -> Option<T> {
-        let (address, source) = self.shared.lock().sources.get(&id).cloned()?;
-        let source = source.upgrade()?;
-        let done = catch_unwind(AssertUnwindSafe(|| act(address, &*source)));
-        done.inspect_err(|_| log::warn!("the helper thread panicked for rank {}", address.rank)).ok()
+    fn with_source<T>(&self, id: SourceId, act: impl FnOnce(&Entry, &dyn Source) -> T) -> Option<T> {
+        let entry = self.shared.lock().sources.get(&id).cloned()?;
+        let source = entry.source.upgrade()?;
+        let done = catch_unwind(AssertUnwindSafe(|| act(&entry, &*source)));
+        done.inspect_err(|_| log::warn!("the helper thread panicked for rank {}", entry.address.rank)).ok()
     }
 }

@@ -1,11 +1,16 @@
-//! What goes from process to process, as bytes. Pure.
+//! What goes from process to process, and its bytes, whatever carries them. Pure.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
 use crate::sys::MailboxName;
 
-/// What a datagram of this library begins with, so that a stranger's is none.
-const MAGIC: u32 = 0x6f78_7031;
+/// What a message of this library begins with, so that a stranger's is none.
+const MAGIC: u32 = 0x6f78_7032;
 
 /// A source, wherever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -16,44 +21,154 @@ pub struct Address {
     pub rank: u32,
 }
 
-/// Whom a datagram is for, and what it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Envelope {
-    magic: u32,
-    /// The source that it is for.
-    pub to: Address,
-    /// The source that it comes from.
-    pub from: Address,
-    /// The mailbox of the sender.
-    pub reply: MailboxName,
-    pub content: Content,
+/// Where a process receives messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Location {
+    /// Its mailbox, for processes of its host.
+    pub mailbox: MailboxName,
+    /// Where it listens for others, if it does.
+    pub tcp: Option<TcpAddress>,
 }
 
+impl Location {
+    /// Where messages to it go. `here`: from a process of the same host that can pass descriptors to it. Who is
+    /// elsewhere and does not listen cannot be reached: what goes to its mailbox is told as undeliverable.
+    pub fn destination(&self, here: bool) -> Destination {
+        match self.tcp {
+            Some(tcp) if !here => Destination::Tcp(tcp),
+            _ => Destination::Unix(self.mailbox),
+        }
+    }
+}
+
+/// Where a process listens, and the number that shows it that somebody is no stranger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct TcpAddress {
+    ip: IpAddr,
+    port: u16,
+    /// The interface of a link-local address.
+    scope: u32,
+    /// What a connection must begin with.
+    pub(super) key: u128,
+}
+
+impl TcpAddress {
+    pub(super) fn new(address: SocketAddr, key: u128) -> TcpAddress {
+        TcpAddress { ip: address.ip(), port: address.port(), scope: scope(address), key }
+    }
+
+    /// Whether it is what somebody wants who would listen at an address.
+    pub(super) fn serves(&self, at: SocketAddr) -> bool {
+        let own = self.socket();
+        own.ip() == at.ip() && self.scope == scope(at) && (at.port() == 0 || at.port() == own.port())
+    }
+
+    /// The address of the listener.
+    pub fn socket(&self) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(_) => SocketAddr::new(self.ip, self.port),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, self.port, 0, self.scope).into(),
+        }
+    }
+}
+
+fn scope(address: SocketAddr) -> u32 {
+    if let SocketAddr::V6(v6) = address { v6.scope_id() } else { 0 }
+}
+
+/// Where a message goes, and by which carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// To the mailbox of a process of this host.
+    Unix(MailboxName),
+    /// To the listener of a process, which may be anywhere.
+    Tcp(TcpAddress),
+    /// Over the connection that a message has come by, while it lasts.
+    Back(u32),
+}
+
+/// A message from a source to another one.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// Where the process of that one receives it; of a message that has come, where an answer goes.
+    pub destination: Destination,
+    /// Whom it is for.
+    pub to: Address,
+    /// Who sends it.
+    pub from: Address,
+    /// Where the sender's process receives messages.
+    pub reply: Location,
+    /// What it says.
+    pub content: Content,
+    /// What goes with it; it stays open until the message is sent. By [`Destination::Unix`] alone.
+    pub fd: Option<Arc<OwnedFd>>,
+    /// Something went with it, but this process could open no more files.
+    pub lost: bool,
+}
+
+/// What a message says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Content {
-    /// For the source.
+pub enum Content {
+    /// What the source that it is for understands.
     Bytes(Vec<u8>),
-    /// The other way round: there is no source where a message went.
+    /// There is no source where a message went: this one is from the event loop there.
     NoSource,
 }
 
-impl Envelope {
-    pub fn new(to: Address, from: Address, reply: MailboxName, content: Content) -> Envelope {
-        Envelope { magic: MAGIC, to, from, reply, content }
+/// Why a message cannot arrive, or may not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undeliverable {
+    /// The process has no such source any more.
+    NoSource,
+    /// The process is gone.
+    Died,
+    /// It was refused, or the process cannot be reached.
+    Failed(Error),
+}
+
+impl Message {
+    /// A message with some bytes; who sends it is filled in when it is sent.
+    pub fn new(destination: Destination, to: Address, bytes: Vec<u8>, fd: Option<Arc<OwnedFd>>) -> Message {
+        let (from, reply) = (Address { key: 0, rank: 0 }, Location::default());
+        Message { destination, to, from, reply, content: Content::Bytes(bytes), fd, lost: false }
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    /// The bytes; none where it says something else.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.content {
+            Content::Bytes(bytes) => bytes,
+            Content::NoSource => &[],
+        }
+    }
+
+    /// What came with it, once.
+    pub fn take_fd(&mut self) -> Option<OwnedFd> {
+        self.fd.take().and_then(Arc::into_inner)
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
         // Nothing of it can fail: it writes to memory.
-        postcard::to_stdvec(self).unwrap_or_default()
+        postcard::to_stdvec(&(MAGIC, self.to, self.from, self.reply, &self.content)).unwrap_or_default()
     }
 
-    /// The envelope in some bytes; none where they are something else.
-    pub fn decode(bytes: &[u8]) -> Option<Envelope> {
-        postcard::from_bytes::<Envelope>(bytes).ok().filter(|envelope| envelope.magic == MAGIC)
+    /// The message in some bytes that came by a connection; none where they are something else.
+    pub(super) fn decode(bytes: &[u8], connection: u32) -> Option<Message> {
+        let (magic, to, from, reply, content) =
+            postcard::from_bytes::<(u32, Address, Address, Location, Content)>(bytes).ok()?;
+        let destination = Destination::Back(connection);
+        (magic == MAGIC).then_some(Message { destination, to, from, reply, content, fd: None, lost: false })
+    }
+
+    /// The message in a datagram, with what came with it.
+    pub(super) fn decode_datagram(bytes: &[u8], fd: Option<OwnedFd>, lost: bool) -> Option<Message> {
+        let message = Message::decode(bytes, 0)?;
+        Some(Message { destination: Destination::Unix(message.reply.mailbox), fd: fd.map(Arc::new), lost, ..message })
     }
 
     /// What goes back where there is no such source; nothing goes back for that itself.
-    pub fn bounce(&self, reply: MailboxName) -> Option<Envelope> {
-        matches!(self.content, Content::Bytes(_)).then(|| Envelope::new(self.from, self.to, reply, Content::NoSource))
+    pub(super) fn bounce(&self) -> Option<Message> {
+        let (destination, to, from, content) = (self.destination, self.from, self.to, Content::NoSource);
+        let back = Message { destination, to, from, reply: Location::default(), content, fd: None, lost: false };
+        matches!(self.content, Content::Bytes(_)).then_some(back)
     }
 }

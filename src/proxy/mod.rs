@@ -6,18 +6,22 @@
 //! another rank: all others wait meanwhile.
 //!
 //! * `message` is what goes from process to process;
-//! * `outbox` has the messages that are still to be sent, in order;
+//! * `outbox` has the messages that are still to be sent, in order, and the two carriers: `unix`, mailboxes of one
+//!   host, and `tcp`, connections to anywhere, whose bytes are `frame`s;
 //! * `source` is what the loop serves;
 //! * `event_loop` is the thread.
 
 mod event_loop;
+mod frame;
 mod message;
 mod outbox;
 mod source;
+mod tcp;
 #[cfg(test)]
 mod tests;
+mod unix;
 
 pub use event_loop::{Registration, join};
-pub use message::Address;
-pub use outbox::{Message, Outbox};
+pub use message::{Address, Content, Destination, Location, Message, TcpAddress, Undeliverable};
+pub use outbox::Outbox;
 pub use source::{Progress, Source};

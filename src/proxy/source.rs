@@ -1,20 +1,19 @@
 //! What the event loop serves.
 
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use super::message::Address;
+use super::message::{Address, Message, Undeliverable};
 use super::outbox::Outbox;
 use crate::sys::Ready;
 
 /// Something that the event loop serves: it has messages, descriptors and times, and gets a turn when one of them is
 /// there. Nothing of it may wait for another rank: all others wait meanwhile.
 pub trait Source: Send + Sync {
-    /// A message has come; what it answers goes to `out`. `fd` is the descriptor that came with it; where it says
-    /// `lost` there was one, and this process could open no more files.
-    fn receive(&self, from: Address, bytes: &[u8], fd: Option<OwnedFd>, lost: bool, out: &mut Outbox);
-    /// A message cannot arrive, now or ever: its process has died, or has no such source any more.
-    fn undeliverable(&self, to: Address, died: bool);
+    /// A message has come; what it answers goes to `out`.
+    fn receive(&self, message: Message, out: &mut Outbox);
+    /// A message cannot arrive, or may not have. That a process is gone may also be told of messages that it has
+    /// taken just before.
+    fn undeliverable(&self, to: Address, why: Undeliverable);
     /// A descriptor is ready that it has watched ([`super::Registration::watch`]) with this token.
     fn ready(&self, _token: u32, _ready: Ready, _out: &mut Outbox) {}
     /// Its turn: when it has joined, after a message or a ready descriptor, when it was woken, at the time that it gave

@@ -1,13 +1,13 @@
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::message::{Content, Envelope};
 use super::*;
-use crate::sys::{Mailbox, Ready, SharedFile};
+use crate::sys::{MESSAGE_MAX, Mailbox, Ready, SharedFile};
+
+mod tcp;
 
 /// The thread is the process's: tests that count on it take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -17,24 +17,23 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[derive(Default)]
 struct Listener {
     messages: Mutex<Vec<(Address, Vec<u8>, bool)>>,
-    lost: Mutex<Vec<(Address, bool)>>,
+    lost: Mutex<Vec<(Address, Undeliverable)>>,
     ticks: AtomicUsize,
     every: Option<Duration>,
-    /// The mailbox and address that answers go to.
-    answer: Option<([u8; 16], Address)>,
 }
 
 impl Source for Listener {
-    fn receive(&self, from: Address, bytes: &[u8], fd: Option<OwnedFd>, _lost: bool, out: &mut Outbox) {
-        self.messages.lock().push((from, bytes.to_vec(), fd.is_some()));
-        if let (Some((mailbox, to)), [b'?', rest @ ..]) = (self.answer, bytes) {
-            out.add(Message { mailbox, to, bytes: rest.to_vec(), fd: None });
+    fn receive(&self, mut message: Message, out: &mut Outbox) {
+        let fd = message.take_fd();
+        self.messages.lock().push((message.from, message.bytes().to_vec(), fd.is_some()));
+        if let [b'?', rest @ ..] = message.bytes() {
+            out.add(Message::new(message.destination, message.from, rest.to_vec(), None));
         }
-        assert!(bytes != b"panic", "as told");
+        assert!(message.bytes() != b"panic", "as told");
     }
 
-    fn undeliverable(&self, to: Address, died: bool) {
-        self.lost.lock().push((to, died));
+    fn undeliverable(&self, to: Address, why: Undeliverable) {
+        self.lost.lock().push((to, why));
     }
 
     fn progress(&self, now: Instant, _out: &mut Outbox) -> Progress {
@@ -52,7 +51,12 @@ fn register(listener: &Arc<Listener>, address: Address) -> Registration {
     join(address, Arc::downgrade(&source)).expect("a helper")
 }
 
-fn until(what: &str, ready: impl Fn() -> bool) {
+/// Where a source of this host receives.
+fn here(registration: &Registration) -> Destination {
+    registration.location().destination(true)
+}
+
+fn until(what: &str, mut ready: impl FnMut() -> bool) {
     let limit = Instant::now() + LIMIT;
     while !ready() {
         assert!(Instant::now() < limit, "{what} does not come");
@@ -72,11 +76,11 @@ fn messages_go_from_source_to_source_and_back() {
     let (a, b) = (address(0), address(1));
     let first = Arc::new(Listener::default());
     let member = register(&first, a);
-    let second = Arc::new(Listener { answer: Some((member.mailbox(), a)), ..Listener::default() });
+    let second = Arc::new(Listener::default());
     let other = register(&second, b);
-    assert_eq!(member.mailbox(), other.mailbox());
+    assert_eq!(member.location(), other.location());
     let memory = SharedFile::create("test", 4096).expect("memory").into_descriptor();
-    let message = |bytes: &[u8], fd| Message { mailbox: other.mailbox(), to: b, bytes: bytes.to_vec(), fd };
+    let message = |bytes: &[u8], fd| Message::new(here(&other), b, bytes.to_vec(), fd);
     member.send([message(b"memory", Some(Arc::new(memory))), message(b"?question", None)]);
     until("an answer", || !first.messages.lock().is_empty());
     assert_eq!(*second.messages.lock(), [(a, b"memory".to_vec(), true), (a, b"?question".to_vec(), false)]);
@@ -105,12 +109,15 @@ fn what_cannot_arrive_is_told() {
     let member = register(&listener, address(0));
     let (nobody, dead) = (address(1), address(2));
     let gone = Mailbox::open().expect("a mailbox").name();
-    let message = |mailbox, to| Message { mailbox, to, bytes: b"x".to_vec(), fd: None };
-    member.send([message(member.mailbox(), nobody), message(gone, dead)]);
+    let message = |destination, to, bytes| Message::new(destination, to, vec![1; bytes], None);
+    member.send([message(here(&member), nobody, 1), message(Destination::Unix(gone), dead, 1)]);
     until("the news", || listener.lost.lock().len() == 2);
     let mut lost = listener.lost.lock().clone();
     lost.sort_by_key(|(to, _)| to.rank);
-    assert_eq!(lost, [(nobody, false), (dead, true)]);
+    assert_eq!(lost, [(nobody, Undeliverable::NoSource), (dead, Undeliverable::Died)]);
+    member.send([message(here(&member), nobody, MESSAGE_MAX)]);
+    until("the news", || listener.lost.lock().len() == 3);
+    assert!(matches!(&listener.lost.lock()[2].1, Undeliverable::Failed(crate::error::Error::Internal(_))));
 }
 
 #[test]
@@ -131,9 +138,9 @@ fn a_full_mailbox_holds_up_no_other() {
     let listener = Arc::new(Listener::default());
     let member = register(&listener, a);
     let full = Mailbox::open().expect("a mailbox");
-    let message = |number: u32| Message { mailbox: full.name(), to: b, bytes: number.to_le_bytes().to_vec(), fd: None };
+    let message = |number: u32| Message::new(Destination::Unix(full.name()), b, number.to_le_bytes().to_vec(), None);
     member.send((0..2000).map(message));
-    member.send([Message { mailbox: member.mailbox(), to: a, bytes: b"self".to_vec(), fd: None }]);
+    member.send([Message::new(here(&member), a, b"self".to_vec(), None)]);
     until("the message to oneself", || !listener.messages.lock().is_empty());
     for number in 0..2000u32 {
         until("a message", || {
@@ -148,10 +155,8 @@ fn a_full_mailbox_holds_up_no_other() {
 
 fn datagram_of(mailbox: &Mailbox) -> Option<Vec<u8>> {
     let datagram = mailbox.take().expect("take")?;
-    match Envelope::decode(&datagram.bytes).expect("an envelope").content {
-        Content::Bytes(bytes) => Some(bytes),
-        Content::NoSource => None,
-    }
+    let message = Message::decode_datagram(&datagram.bytes, datagram.fd, datagram.lost).expect("a message");
+    Some(message.bytes().to_vec())
 }
 
 #[test]
@@ -161,9 +166,9 @@ fn garbage_and_panics_are_survived() {
     let listener = Arc::new(Listener::default());
     let member = register(&listener, a);
     for bytes in [&b""[..], b"hello", &[0; 500], &[255; 1024]] {
-        stranger.send(&member.mailbox(), bytes, None).expect("send");
+        stranger.send(&member.location().mailbox, bytes, None).expect("send");
     }
-    let message = |bytes: &[u8]| Message { mailbox: member.mailbox(), to: a, bytes: bytes.to_vec(), fd: None };
+    let message = |bytes: &[u8]| Message::new(here(&member), a, bytes.to_vec(), None);
     member.send([message(b"panic"), message(b"after")]);
     until("the message after", || listener.messages.lock().len() == 2);
 }
@@ -187,18 +192,31 @@ mod properties {
 
     proptest! {
         #[test]
-        fn envelopes_survive_their_encoding(key: u64, rank: u32, reply: [u8; 16], bytes in prop::collection::vec(any::<u8>(), 0..900)) {
+        fn messages_survive_their_encoding(
+            key: u64,
+            rank: u32,
+            mailbox: [u8; 16],
+            listener: Option<(std::net::SocketAddr, u128)>,
+            bytes in prop::collection::vec(any::<u8>(), 0..900),
+        ) {
             let (to, from) = (Address { key, rank }, Address { key: !key, rank: rank ^ 1 });
-            let envelope = Envelope::new(to, from, reply, Content::Bytes(bytes));
-            prop_assert_eq!(Envelope::decode(&envelope.encode()), Some(envelope.clone()));
-            let back = envelope.bounce([7; 16]).expect("a message is answered");
-            prop_assert_eq!((back.to, back.from), (from, to));
-            prop_assert_eq!(back.bounce([8; 16]), None);
+            let reply = Location { mailbox, tcp: listener.map(|(at, key)| TcpAddress::new(at, key)) };
+            let message = Message { from, reply, ..Message::new(Destination::Unix([1; 16]), to, bytes.clone(), None) };
+            // What is in front of the content has its share of the room.
+            prop_assert!(message.encode().len() <= bytes.len() + 128);
+            let decoded = Message::decode(&message.encode(), 3).expect("a message");
+            prop_assert_eq!((decoded.to, decoded.from, decoded.reply, decoded.bytes()), (to, from, reply, &bytes[..]));
+            prop_assert_eq!(decoded.destination, Destination::Back(3));
+            let decoded = Message::decode_datagram(&message.encode(), None, false).expect("a message");
+            prop_assert_eq!(decoded.destination, Destination::Unix(mailbox));
+            let back = decoded.bounce().expect("a message is answered");
+            prop_assert_eq!((back.to, back.from, back.destination), (from, to, Destination::Unix(mailbox)));
+            prop_assert!(back.bounce().is_none());
         }
 
         #[test]
         fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Envelope::decode(&bytes);
+            let _ = Message::decode(&bytes, 0);
         }
     }
 }
@@ -213,9 +231,9 @@ struct Mover {
 }
 
 impl Source for Mover {
-    fn receive(&self, _: Address, _: &[u8], _: Option<OwnedFd>, _: bool, _: &mut Outbox) {}
+    fn receive(&self, _: Message, _: &mut Outbox) {}
 
-    fn undeliverable(&self, _: Address, _: bool) {}
+    fn undeliverable(&self, _: Address, _: Undeliverable) {}
 
     fn ready(&self, token: u32, ready: Ready, _: &mut Outbox) {
         let mut byte = [0];
@@ -267,7 +285,7 @@ fn who_moves_holds_up_nobody() {
     let fd = || std::os::fd::AsFd::as_fd(reader.input.as_ref().expect("an input"));
     registration.watch(fd(), 5, crate::sys::Interest::READ).expect("watched");
     std::io::Write::write_all(&mut output, b"ab").expect("written");
-    listener.send([Message { mailbox: listener.mailbox(), to: place, bytes: b"x".to_vec(), fd: None }]);
+    listener.send([Message::new(here(&listener), place, b"x".to_vec(), None)]);
     until("bytes", || *reader.read.lock() == [(5, b'a'), (5, b'b')]);
     until("a message", || !timer.messages.lock().is_empty());
     until("times", || timer.ticks.load(Ordering::Relaxed) > 3);

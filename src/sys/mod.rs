@@ -9,6 +9,7 @@ mod random;
 mod shared;
 mod signals;
 pub mod sync;
+mod tcp;
 
 pub use descriptor::off_standard;
 pub use fork::{ChildCloses, forks, is_forked};
@@ -18,3 +19,4 @@ pub use poller::{Interest, Poller, Ready};
 pub use random::random;
 pub use shared::{AddressRange, SharedFile, SharedMemory, wake_sleeper};
 pub use signals::{spawn, spawn_scoped, without_sigpipe};
+pub use tcp::{TcpListener, TcpStream};

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{Transport, TransportId};
 use crate::error::Error;
 use crate::plan::wiring::{ConnectionGroup, LinkNeed, Wiring};
-use crate::sys::{HostFacts, MailboxName};
+use crate::proxy::{Destination, Location};
+use crate::sys::HostFacts;
 use crate::tuning::Preferences;
 
 /// What a rank tells all others about itself, once, when a communicator is made.
@@ -31,8 +32,8 @@ pub struct PeerFacts {
     pub reachable: Vec<[u8; 16]>,
     /// The uuids of those that it reaches over NVLink, and its own.
     pub linked: Vec<[u8; 16]>,
-    /// Its process's mailbox.
-    pub mailbox: MailboxName,
+    /// Where its process receives messages.
+    pub location: Location,
     /// The number of its links there.
     pub links: u64,
     /// The transports that it may use, the preferred ones first.
@@ -46,6 +47,11 @@ pub struct PeerFacts {
 }
 
 impl PeerFacts {
+    /// Where messages from this rank to another one go.
+    pub(super) fn destination(&self, peer: &PeerFacts) -> Destination {
+        peer.location.destination(self.host.can_pass_descriptors(&peer.host))
+    }
+
     /// The same rank without peer memory, which has turned out not to work.
     pub fn without_peer_memory(mut self) -> PeerFacts {
         self.transports.retain(|id| !matches!(id, TransportId::Direct | TransportId::Ipc));

@@ -24,7 +24,7 @@ fn facts(rank: u32) -> PeerFacts {
         capability: 90,
         reachable: (0..4).map(|device| [device; 16]).collect(),
         linked: Vec::new(),
-        mailbox: [rank as u8; 16],
+        location: crate::proxy::Location { mailbox: [rank as u8; 16], tcp: None },
         transports: usual(),
         links: u64::from(rank),
         registers: true,

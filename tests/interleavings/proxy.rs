@@ -3,6 +3,9 @@
 #[allow(dead_code)]
 #[path = "../../src/proxy/event_loop.rs"]
 mod event_loop;
+#[path = "../../src/proxy/frame.rs"]
+mod frame;
+#[allow(dead_code)]
 #[path = "../../src/proxy/message.rs"]
 mod message;
 mod models;
@@ -11,3 +14,8 @@ mod outbox;
 #[allow(dead_code)]
 #[path = "../../src/proxy/source.rs"]
 mod source;
+#[allow(dead_code)]
+#[path = "../../src/proxy/tcp.rs"]
+mod tcp;
+#[path = "../../src/proxy/unix.rs"]
+mod unix;

@@ -1,8 +1,8 @@
 //! The room `sys` as the sources under test see it: addresses are real, locks and threads are shuttle's.
 
-pub use mailbox::{Datagram, Mailbox, Sent};
-pub use nccl::sys::{AddressRange, MailboxName, forks};
-pub use poller::{Interest, Poller, Ready};
+pub use mailbox::{Mailbox, Sent};
+pub use nccl::sys::{AddressRange, Interest, MESSAGE_MAX, MailboxName, Ready, TcpListener, TcpStream, forks, random};
+pub use poller::Poller;
 
 mod mailbox;
 mod poller;

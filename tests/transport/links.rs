@@ -110,7 +110,7 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         reachable: context.reachable().expect("devices"),
         linked: Vec::new(),
         registers: false,
-        mailbox: links.mailbox(),
+        location: links.location(),
         transports: if (case.no_peer_memory)(rank) { vec![TransportId::Shm] } else { case.transports.to_vec() },
         links: links.key(),
         tuning: Preferences { channels: 2, slot_bytes: 65536, halvings: 0, candidates: Vec::new() },

@@ -212,7 +212,7 @@ impl Comm {
             capability: self.device.facts.capability,
             reachable: self.device.context.reachable()?,
             linked: self.device.context.linked()?,
-            mailbox: links.map(Links::mailbox).unwrap_or_default(),
+            location: links.map(Links::location).unwrap_or_default(),
             links: links.map_or(0, Links::key),
             transports: transport::allowed()?,
             registers: settings.registers,

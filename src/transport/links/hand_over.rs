@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::message::{LinkMessage, to_peer};
 use super::{LOOK, Links};
 use crate::error::Error;
+use crate::proxy::Destination;
 use crate::sys::{SharedFile, SharedMemory, too_many_files};
 use crate::transport::PeerFacts;
 
@@ -18,7 +19,9 @@ impl Links {
     pub fn send_memory(&self, to: &PeerFacts, file: &SharedFile) -> Result<(), Error> {
         let fd = file.descriptor().try_clone_to_owned();
         let fd = fd.map_err(|error| Error::system("fcntl(F_DUPFD)", "shared memory", &error))?;
-        self.send([to_peer(to, &LinkMessage::Memory { bytes: file.bytes() as u64 }, Some(Arc::new(fd)))]);
+        let (destination, message) =
+            (Destination::Unix(to.location.mailbox), LinkMessage::Memory { bytes: file.bytes() as u64 });
+        self.send([to_peer(destination, to, &message, Some(Arc::new(fd)))]);
         Ok(())
     }
 

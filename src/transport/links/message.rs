@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Links;
 use super::make::Offered;
-use crate::proxy::{Address, Message, Outbox, Progress, Source};
+use crate::proxy::{Address, Destination, Message, Outbox, Progress, Source, Undeliverable};
 use crate::sys::{MESSAGE_MAX, too_many_files};
 use crate::transport::handshake::{Notice, Notices, Todo};
 use crate::transport::{ConnectionGroup, PeerFacts};
@@ -55,9 +55,13 @@ impl LinkMessage {
 }
 
 /// A message to a peer.
-pub(super) fn to_peer(peer: &PeerFacts, message: &LinkMessage, fd: Option<Arc<OwnedFd>>) -> Message {
-    let to = Address { key: peer.links, rank: peer.rank };
-    Message { mailbox: peer.mailbox, to, bytes: message.encode(), fd }
+pub(super) fn to_peer(
+    destination: Destination,
+    peer: &PeerFacts,
+    message: &LinkMessage,
+    fd: Option<Arc<OwnedFd>>,
+) -> Message {
+    Message::new(destination, Address { key: peer.links, rank: peer.rank }, message.encode(), fd)
 }
 
 impl Links {
@@ -67,7 +71,7 @@ impl Links {
         let me = &connectivity.facts[self.rank as usize];
         let reached = |peer: &&PeerFacts| peer.rank != self.rank && me.host.can_pass_descriptors(&peer.host);
         let others = connectivity.facts.iter().filter(reached);
-        self.send(others.map(|peer| to_peer(peer, &LinkMessage::Leaving, None)));
+        self.send(others.map(|peer| to_peer(me.destination(peer), peer, &LinkMessage::Leaving, None)));
     }
 
     pub(super) fn send(&self, messages: impl IntoIterator<Item = Message>) {
@@ -77,7 +81,9 @@ impl Links {
     }
 
     pub(super) fn message(&self, peer: u32, message: &LinkMessage, fd: Option<Arc<OwnedFd>>) -> Option<Message> {
-        Some(to_peer(&self.connectivity.get()?.facts[peer as usize], message, fd))
+        let facts = &self.connectivity.get()?.facts;
+        let (me, peer) = (&facts[self.rank as usize], &facts[peer as usize]);
+        Some(to_peer(me.destination(peer), peer, message, fd))
     }
 
     /// Notices without an offer.
@@ -124,12 +130,12 @@ impl Links {
 }
 
 impl Source for Links {
-    fn receive(&self, from: Address, bytes: &[u8], fd: Option<OwnedFd>, lost: bool, out: &mut Outbox) {
-        let Ok(message) = postcard::from_bytes::<LinkMessage>(bytes) else {
-            log::info!(target: "INIT", "rank {} sent a message to rank {} that cannot be read", from.rank, self.rank);
+    fn receive(&self, mut message: Message, out: &mut Outbox) {
+        let (from, lost, fd) = (message.from.rank, message.lost, message.take_fd());
+        let Ok(message) = postcard::from_bytes::<LinkMessage>(message.bytes()) else {
+            log::info!(target: "INIT", "rank {from} sent a message to rank {} that cannot be read", self.rank);
             return;
         };
-        let from = from.rank;
         match message {
             LinkMessage::Offer { epoch, group, info, wanted } => {
                 let fd = if lost { Err(too_many_files()) } else { Ok(fd) };
@@ -146,9 +152,13 @@ impl Source for Links {
         }
     }
 
-    fn undeliverable(&self, to: Address, died: bool) {
-        let why = if died { "its process has died" } else { "it has ended or aborted its communicator" };
-        self.state.lock().handshake.lose(to.rank, why);
+    fn undeliverable(&self, to: Address, why: Undeliverable) {
+        let why = match why {
+            Undeliverable::Died => "its process has died".to_string(),
+            Undeliverable::NoSource => "it has ended or aborted its communicator".to_string(),
+            Undeliverable::Failed(error) => error.to_string(),
+        };
+        self.state.lock().handshake.lose(to.rank, &why);
         self.news.notify_all();
     }
 

@@ -25,8 +25,8 @@ use crate::bootstrap::Cancel;
 use crate::device::{Charge, Context, Ledger};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
-use crate::proxy::{self, Address, Registration, Source};
-use crate::sys::{self, MailboxName, SharedMemory, is_open};
+use crate::proxy::{self, Address, Location, Registration, Source};
+use crate::sys::{self, SharedMemory, is_open};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
@@ -70,7 +70,7 @@ pub struct Links {
     key: u64,
     cancel: Cancel,
     ledger: Arc<Ledger>,
-    mailbox: OnceLock<MailboxName>,
+    location: OnceLock<Location>,
     registration: Mutex<Option<Registration>>,
     connectivity: OnceLock<Arc<Connectivity>>,
     hooks: Arc<OnceLock<Hooks>>,
@@ -96,7 +96,7 @@ impl Links {
             key,
             cancel: cancel.clone(),
             ledger: ledger.clone(),
-            mailbox: OnceLock::new(),
+            location: OnceLock::new(),
             registration: Mutex::new(None),
             connectivity: OnceLock::new(),
             engine: Engine::new(rank, &hooks),
@@ -109,14 +109,14 @@ impl Links {
         });
         let source: Weak<dyn Source> = links.own.clone();
         let registration = proxy::join(Address { key, rank }, source)?;
-        let _ = links.mailbox.set(registration.mailbox());
+        let _ = links.location.set(registration.location());
         *links.registration.lock() = Some(registration);
         Ok(links)
     }
 
-    /// The mailbox that peers write to.
-    pub fn mailbox(&self) -> MailboxName {
-        self.mailbox.get().copied().unwrap_or_default()
+    /// Where peers write to.
+    pub fn location(&self) -> Location {
+        self.location.get().copied().unwrap_or_default()
     }
 
     /// The number that peers' messages to this rank bear.
@@ -162,7 +162,7 @@ impl Links {
     pub fn is_gone(&self, rank: u32) -> bool {
         let Some(facts) = self.connectivity.get().map(|connectivity| &connectivity.facts) else { return false };
         let Some((me, peer)) = facts.get(self.rank as usize).zip(facts.get(rank as usize)) else { return false };
-        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.mailbox)
+        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.location.mailbox)
     }
 
     /// Why the rank `left` may have left: links that it, or this rank, could not make.

@@ -1,7 +1,6 @@
 //! Moves data for the connections of a communicator, in the event loop.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use super::connection::Connection;
 use crate::bootstrap::Cancel;
 use crate::error::Error;
-use crate::proxy::{self, Address, Outbox, Progress, Registration, Source};
+use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Source, Undeliverable};
 use crate::sys::{self, Interest, Ready};
 use crate::transport::Hooks;
 
@@ -184,9 +183,9 @@ impl EngineState {
 }
 
 impl Source for Engine {
-    fn receive(&self, _: Address, _: &[u8], _: Option<OwnedFd>, _: bool, _: &mut Outbox) {}
+    fn receive(&self, _: Message, _: &mut Outbox) {}
 
-    fn undeliverable(&self, _: Address, _: bool) {}
+    fn undeliverable(&self, _: Address, _: Undeliverable) {}
 
     fn ready(&self, token: u32, ready: Ready, _: &mut Outbox) {
         if let Some(connection) = self.state.lock().connections.get_mut(&token) {

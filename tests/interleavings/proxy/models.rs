@@ -1,6 +1,5 @@
 //! The models.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -8,11 +7,10 @@ use std::time::Instant;
 use shuttle::thread;
 
 use super::event_loop::{EventLoops, Registration};
-use super::message::Address;
-use super::outbox::{Message, Outbox};
+use super::message::{Address, Destination, Message, Undeliverable};
+use super::outbox::Outbox;
 use super::source::{Progress, Source};
 use crate::explore;
-use crate::sys::MailboxName;
 use crate::sys::sync::{Condvar, Mutex};
 
 /// Keeps what it hears, and tells whoever waits for it.
@@ -21,14 +19,14 @@ struct Listener {
     heard: Mutex<Heard>,
     news: Condvar,
     /// Answers every message with the same one.
-    answers: Option<(MailboxName, Address)>,
+    answers: bool,
     ticks: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Heard {
     messages: Vec<(u32, u8)>,
-    lost: Vec<(u32, bool)>,
+    lost: Vec<(u32, Undeliverable)>,
 }
 
 impl Listener {
@@ -41,19 +39,19 @@ impl Listener {
 }
 
 impl Source for Listener {
-    fn receive(&self, from: Address, bytes: &[u8], _: Option<OwnedFd>, _: bool, out: &mut Outbox) {
-        self.heard.lock().messages.push((from.rank, bytes[0]));
+    fn receive(&self, message: Message, out: &mut Outbox) {
+        self.heard.lock().messages.push((message.from.rank, message.bytes()[0]));
         self.news.notify_all();
-        if let Some((mailbox, to)) = self.answers {
-            out.add(Message { mailbox, to, bytes: bytes.to_vec(), fd: None });
+        if self.answers {
+            out.add(Message::new(message.destination, message.from, message.bytes().to_vec(), None));
         }
-        if bytes == b"panic" {
+        if message.bytes() == b"panic" {
             std::panic::resume_unwind(Box::new("a panic of the model"));
         }
     }
 
-    fn undeliverable(&self, to: Address, died: bool) {
-        self.heard.lock().lost.push((to.rank, died));
+    fn undeliverable(&self, to: Address, why: Undeliverable) {
+        self.heard.lock().lost.push((to.rank, why));
         self.news.notify_all();
     }
 
@@ -78,8 +76,12 @@ fn join(process: &Arc<EventLoops>, rank: u32, listener: &Arc<Listener>) -> Regis
     process.join(address(rank), Arc::downgrade(&source)).expect("a helper")
 }
 
-fn message(mailbox: MailboxName, to: u32, bytes: &[u8]) -> Message {
-    Message { mailbox, to: address(to), bytes: bytes.to_vec(), fd: None }
+fn message(destination: Destination, to: u32, bytes: &[u8]) -> Message {
+    Message::new(destination, address(to), bytes.to_vec(), None)
+}
+
+fn at(registration: &Registration) -> Destination {
+    registration.location().destination(true)
 }
 
 /// Sources come and go in three threads: each hears its own message, whether it was the first one, the last one or
@@ -95,7 +97,7 @@ fn sources_come_and_go() {
                     for round in 0..2 {
                         let listener = Arc::new(Listener::default());
                         let member = join(&process, rank, &listener);
-                        member.send([message(member.mailbox(), rank, &[round])]);
+                        member.send([message(at(&member), rank, &[round])]);
                         listener.wait(|heard| heard.messages == [(rank, round)]);
                         drop(member);
                     }
@@ -131,12 +133,11 @@ fn messages_arrive_in_order() {
         let (here, there) = (process(), process());
         let own = Arc::new(Listener::default());
         let me = join(&here, 0, &own);
-        let other = Arc::new(Listener { answers: Some((me.mailbox(), address(0))), ..Listener::default() });
+        let other = Arc::new(Listener { answers: true, ..Listener::default() });
         let member = join(&there, 1, &other);
-        let mailbox = member.mailbox();
+        let there_at = at(&member);
         let sender = thread::spawn(move || {
-            (0..MESSAGES)
-                .for_each(|number| me.send([message(mailbox, 1, &[number]), message(me.mailbox(), 0, &[number])]));
+            (0..MESSAGES).for_each(|number| me.send([message(there_at, 1, &[number]), message(at(&me), 0, &[number])]));
             me
         });
         let all = |from: u32, heard: &Heard| {
@@ -161,16 +162,16 @@ fn nobody_waits_for_a_rank_that_ends() {
         let (here, there) = (process(), process());
         let own = Arc::new(Listener::default());
         let me = join(&here, 0, &own);
-        let other = Arc::new(Listener { answers: Some((me.mailbox(), address(0))), ..Listener::default() });
+        let other = Arc::new(Listener { answers: true, ..Listener::default() });
         let (member, neighbour) = (join(&there, 1, &other), join(&there, 2, &Arc::new(Listener::default())));
-        let mailbox = member.mailbox();
+        let there_at = at(&member);
         let ender = thread::spawn(move || drop(member));
         let over = Arc::new(AtomicBool::new(false));
         let asker = {
             let over = over.clone();
             thread::spawn(move || {
                 while !over.load(Ordering::SeqCst) {
-                    me.send([message(mailbox, 1, b"?")]);
+                    me.send([message(there_at, 1, b"?")]);
                     thread::yield_now();
                 }
                 me
@@ -180,7 +181,10 @@ fn nobody_waits_for_a_rank_that_ends() {
         ender.join().expect("no panic");
         own.wait(|heard| !heard.lost.is_empty());
         over.store(true, Ordering::SeqCst);
-        assert!(own.heard.lock().lost.iter().all(|(rank, died)| *rank == 1 && !died), "its process lives on");
+        assert!(
+            own.heard.lock().lost.iter().all(|(rank, why)| *rank == 1 && *why == Undeliverable::NoSource),
+            "its process lives on"
+        );
         drop((asker.join().expect("no panic"), neighbour));
         assert!(here.is_empty() && there.is_empty());
     });
@@ -194,15 +198,15 @@ fn nobody_waits_for_a_process_that_ends() {
         let own = Arc::new(Listener::default());
         let me = join(&here, 0, &own);
         let member = join(&there, 1, &Arc::new(Listener::default()));
-        let mailbox = member.mailbox();
+        let there_at = at(&member);
         let ender = thread::spawn(move || drop(member));
         while own.heard.lock().lost.is_empty() {
-            me.send([message(mailbox, 1, b"?")]);
+            me.send([message(there_at, 1, b"?")]);
             thread::yield_now();
         }
         ender.join().expect("no panic");
-        me.send([message(mailbox, 1, b"again")]);
-        own.wait(|heard| heard.lost.contains(&(1, true)));
+        me.send([message(there_at, 1, b"again")]);
+        own.wait(|heard| heard.lost.contains(&(1, Undeliverable::Died)));
         drop(me);
         assert!(here.is_empty());
     });
@@ -221,11 +225,7 @@ fn sources_panic_and_end_each_other() {
             let source: Arc<dyn Source> = ender.clone();
             process.join(address(2), Arc::downgrade(&source)).expect("a helper")
         };
-        first.send([
-            message(first.mailbox(), 0, b"panic"),
-            message(first.mailbox(), 2, b"end"),
-            message(first.mailbox(), 0, b"x"),
-        ]);
+        first.send([message(at(&first), 0, b"panic"), message(at(&first), 2, b"end"), message(at(&first), 0, b"x")]);
         listener.wait(|heard| heard.messages.len() == 2);
         assert_eq!(ended.load(Ordering::SeqCst), 1);
         drop((first, third));
@@ -240,12 +240,12 @@ struct Ender {
 }
 
 impl Source for Ender {
-    fn receive(&self, _: Address, _: &[u8], _: Option<OwnedFd>, _: bool, _: &mut Outbox) {
+    fn receive(&self, _: Message, _: &mut Outbox) {
         let member = self.member.lock().take();
         self.ended.fetch_add(usize::from(member.is_some()), Ordering::SeqCst);
     }
 
-    fn undeliverable(&self, _: Address, _: bool) {}
+    fn undeliverable(&self, _: Address, _: Undeliverable) {}
 
     fn progress(&self, _: Instant, _: &mut Outbox) -> Progress {
         Progress::default()

@@ -6,15 +6,8 @@ use std::time::Instant;
 
 use super::mailbox::{Mailbox, Slot};
 use super::sync::thread;
+use super::{Interest, Ready};
 use crate::error::Error;
-
-#[derive(Clone, Copy)]
-pub struct Interest;
-
-#[derive(Clone, Copy)]
-pub struct Ready {
-    pub token: u64,
-}
 
 pub struct Poller(Arc<Slot>);
 

@@ -1,0 +1,523 @@
+//! The carrier for processes anywhere: connections that begin with the key of the listener.
+//!
+//! Whoever has messages for a process connects to it, once, and keeps the connection while it is used; messages go when
+//! the listener has taken the key. The other side says of each message that it has taken it, so that what it has not
+//! taken when the connection ends can be told. A connection that shows no key is a stranger's, and is closed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::frame::{Decoder, Frame, hello};
+use super::message::{Address, Message, TcpAddress, Undeliverable};
+use super::outbox::Lost;
+use crate::error::Error;
+use crate::sys::{Interest, Poller, Ready, TcpListener, TcpStream};
+
+/// The most bytes that wait for one process; what is over it is refused.
+pub(super) const QUEUE_MAX: usize = 4 << 20;
+/// While so many bytes wait for who has connected, nothing more is read from it.
+const ANSWERS_MAX: usize = 64 << 10;
+/// How long a process is tried that refuses connections, or that cannot be reached.
+const REFUSED_LIMIT: Duration = Duration::from_millis(300);
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// How long a process that is connected to may take to answer: it may be stopped for a while.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// The pause before the second try, which grows up to the other.
+const RETRY: Duration = Duration::from_millis(10);
+const RETRY_MAX: Duration = Duration::from_millis(500);
+/// How long a connection may take to show its key, and how many may be about to.
+pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const STRANGERS_MAX: usize = 256;
+/// After so long a connection that nobody uses is closed.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long nobody is accepted where the process may open no more files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections accepted, and bytes read from one connection, before others have their turn.
+const ACCEPT_TURN: usize = 64;
+const READ_TURN: usize = 256 << 10;
+/// Bytes read at once.
+const READ: usize = 64 << 10;
+/// The high half of the tokens of this carrier's descriptors: no source has that number.
+pub(super) const TOKENS: u32 = u32::MAX;
+/// Tokens from here on are those of listeners.
+const LISTENERS: u32 = 1 << 31;
+
+type ConnectionId = u32;
+
+/// Where others connect.
+pub(super) struct Listener {
+    pub socket: TcpListener,
+    pub address: TcpAddress,
+    token: u64,
+}
+
+/// What waits for a process.
+#[derive(Default)]
+struct Queue {
+    bytes: VecDeque<u8>,
+    /// The messages that the other side has not taken: who sent them, and to whom.
+    untaken: VecDeque<(Address, Address)>,
+}
+
+/// A process that messages go to.
+struct Peer {
+    /// What waits until there is a connection.
+    queue: Queue,
+    connection: Option<ConnectionId>,
+    /// When it was first tried, and is tried again.
+    since: Instant,
+    retry: Option<Instant>,
+    pause: Duration,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It is being made.
+    Connecting(Instant),
+    /// The key was sent.
+    Greeting(Instant),
+    /// Somebody has connected, and is to show this key.
+    Stranger(Instant, u128),
+    Open,
+}
+
+struct Connection {
+    stream: TcpStream,
+    stage: Stage,
+    /// Whom this process has connected to.
+    to: Option<TcpAddress>,
+    decoder: Decoder,
+    queue: Queue,
+    interest: Interest,
+    used: Instant,
+}
+
+/// All connections of a process.
+#[derive(Default)]
+pub(super) struct Tcp {
+    peers: BTreeMap<TcpAddress, Peer>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next_id: ConnectionId,
+    /// Connections that may have something to send.
+    dirty: BTreeSet<ConnectionId>,
+    /// When there is something to be done that nobody says.
+    next: Option<Instant>,
+    /// Listeners that accept nobody until then.
+    paused: Vec<(Arc<Listener>, Instant)>,
+    strangers: u64,
+    buffer: Vec<u8>,
+}
+
+/// Why a connection ends.
+enum End {
+    /// The other side has closed it.
+    Closed,
+    /// What comes is nothing of this library's.
+    Garbage,
+    /// The system says so.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> End {
+        End::Failed(error)
+    }
+}
+
+impl End {
+    /// What the end of a connection to a process says of the process.
+    fn why(&self, to: TcpAddress) -> Undeliverable {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset};
+        match self {
+            End::Failed(error) if !matches!(error.kind(), BrokenPipe | ConnectionReset) => {
+                Undeliverable::Failed(Error::system("recv", to.socket().to_string(), error))
+            }
+            _ => Undeliverable::Died,
+        }
+    }
+}
+
+impl Listener {
+    /// `number`: the listeners that the process had before.
+    pub fn new(socket: TcpListener, key: u128, number: usize) -> Result<Listener, Error> {
+        let address = TcpAddress::new(socket.address()?, key);
+        Ok(Listener { socket, address, token: token(LISTENERS + number as u32) })
+    }
+
+    /// Lets the event loop know of connections.
+    pub fn watch(&self, poller: &Poller) -> Result<(), Error> {
+        poller.add(self.socket.as_fd(), self.token, Interest { readable: true, writable: false })
+    }
+}
+
+fn token(low: u32) -> u64 {
+    u64::from(TOKENS) << 32 | u64::from(low)
+}
+
+fn ended(to: Address) -> Error {
+    Error::Remote {
+        rank: Some(to.rank),
+        text: format!("the connection that rank {}'s message came by has ended", to.rank),
+    }
+}
+
+/// The listener that a token is of, as its number.
+pub(super) fn listener(token: u32) -> Option<usize> {
+    token.checked_sub(LISTENERS).map(|number| number as usize)
+}
+
+impl Queue {
+    fn push(&mut self, ends: (Address, Address), bytes: &[u8]) -> Result<(), Error> {
+        if self.bytes.len() + bytes.len() > QUEUE_MAX {
+            let rank = ends.1.rank;
+            return Err(Error::Resource(format!(
+                "more than {QUEUE_MAX} bytes of messages wait for rank {rank}'s process"
+            )));
+        }
+        Frame::write(bytes, &mut self.bytes);
+        self.untaken.push_back(ends);
+        Ok(())
+    }
+
+    /// Nothing of it can arrive.
+    fn lose(self, why: &Undeliverable, lost: &mut Vec<Lost>) {
+        // Who has sent many to one source hears it once.
+        let ends: BTreeSet<(Address, Address)> = self.untaken.into_iter().collect();
+        lost.extend(ends.into_iter().map(|(from, to)| Lost { from, to, why: why.clone() }));
+    }
+}
+
+impl Connection {
+    fn new(stream: TcpStream, stage: Stage, to: Option<TcpAddress>, now: Instant) -> Connection {
+        let interest = Interest { readable: to.is_none(), writable: to.is_some() };
+        let (decoder, queue) = (Decoder::default(), Queue::default());
+        Connection { stream, stage, to, decoder, queue, interest, used: now }
+    }
+
+    /// What of it is to be waited for. Who has connected and does not read is not read from either.
+    fn wanted(&self) -> Interest {
+        let connecting = matches!(self.stage, Stage::Connecting(_));
+        Interest {
+            readable: !connecting && (self.to.is_some() || self.queue.bytes.len() < ANSWERS_MAX),
+            writable: connecting || !self.queue.bytes.is_empty(),
+        }
+    }
+
+    /// When it is closed: as a stranger, as one that could not be made, or as one that nobody uses.
+    fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Connecting(until) | Stage::Greeting(until) | Stage::Stranger(until, _) => Some(until),
+            Stage::Open => self.to.and_then(|_| self.queue.untaken.is_empty().then(|| self.used + IDLE)),
+        }
+    }
+
+    fn write(&mut self, now: Instant) -> io::Result<()> {
+        while !self.queue.bytes.is_empty() && !matches!(self.stage, Stage::Connecting(_)) {
+            let sent = self.stream.send(self.queue.bytes.as_slices().0)?;
+            if sent == 0 {
+                break;
+            }
+            self.queue.bytes.drain(..sent);
+            self.used = now;
+        }
+        Ok(())
+    }
+
+    /// Reads what has come; messages in it go to `messages`.
+    fn read(&mut self, id: ConnectionId, buffer: &mut [u8], messages: &mut Vec<Message>) -> Result<(), End> {
+        let mut left = READ_TURN;
+        while left > 0 && (self.to.is_some() || self.queue.bytes.len() < ANSWERS_MAX) {
+            let Some(read) = self.stream.receive(buffer)? else { break };
+            if read == 0 {
+                return Err(End::Closed);
+            }
+            left = left.saturating_sub(read);
+            self.decoder.push(&buffer[..read]);
+            self.decode(id, messages)?;
+        }
+        Ok(())
+    }
+
+    fn decode(&mut self, id: ConnectionId, messages: &mut Vec<Message>) -> Result<(), End> {
+        if let Stage::Stranger(_, expected) = self.stage {
+            match self.decoder.hello() {
+                Ok(None) => return Ok(()),
+                Ok(Some(key)) if key == expected => {
+                    self.stage = Stage::Open;
+                    Frame::write(&[], &mut self.queue.bytes);
+                }
+                _ => return Err(End::Garbage),
+            }
+        }
+        while let Some(frame) = self.decoder.next().map_err(|_| End::Garbage)? {
+            match frame {
+                Frame::Taken if matches!(self.stage, Stage::Greeting(_)) => self.stage = Stage::Open,
+                Frame::Taken => drop(self.queue.untaken.pop_front().ok_or(End::Garbage)?),
+                Frame::Message(bytes) => {
+                    messages.push(Message::decode(&bytes, id).ok_or(End::Garbage)?);
+                    Frame::write(&[], &mut self.queue.bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tcp {
+    /// Adds a message to a process.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] where too much waits for it.
+    pub fn add(&mut self, to: TcpAddress, ends: (Address, Address), bytes: &[u8]) -> Result<(), Error> {
+        let peer = self.peers.entry(to).or_insert_with(|| {
+            let now = Instant::now();
+            self.next = Some(now);
+            Peer { queue: Queue::default(), connection: None, since: now, retry: Some(now), pause: RETRY }
+        });
+        let open = peer.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
+        match open.filter(|(_, connection)| connection.stage == Stage::Open) {
+            Some((id, connection)) => {
+                self.dirty.insert(id);
+                connection.queue.push(ends, bytes)
+            }
+            None => peer.queue.push(ends, bytes),
+        }
+    }
+
+    /// Adds a message that goes back over a connection.
+    ///
+    /// # Errors
+    /// [`Error::Resource`] where too much waits for who has connected, [`Error::Remote`] where the connection has ended.
+    pub fn answer(&mut self, id: ConnectionId, ends: (Address, Address), bytes: &[u8]) -> Result<(), Error> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Err(ended(ends.1)) };
+        self.dirty.insert(id);
+        connection.queue.push(ends, bytes)
+    }
+
+    /// How many connections there are.
+    #[cfg(test)]
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether there is something to do at once.
+    pub fn is_fresh(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// When there is something to do, whatever comes.
+    pub fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Whether all messages were taken.
+    pub fn is_settled(&self) -> bool {
+        let empty = |queue: &Queue| queue.bytes.is_empty() && queue.untaken.is_empty();
+        self.peers.values().all(|peer| empty(&peer.queue)) && self.connections.values().all(|one| empty(&one.queue))
+    }
+
+    /// Sends what there is room for, and does what the time has come for.
+    pub fn send(&mut self, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
+        if self.next.is_some_and(|next| next <= now) {
+            self.tick(poller, now, lost);
+        }
+        for id in std::mem::take(&mut self.dirty) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            match connection.write(now) {
+                Ok(()) => self.watch(id, poller),
+                // What the other side has sent before it closed is read first.
+                Err(_) if connection.interest.readable => connection.queue.bytes.clear(),
+                Err(error) => self.close(id, End::Failed(error), poller, now, lost),
+            }
+        }
+    }
+
+    fn watch(&mut self, id: ConnectionId, poller: &Poller) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let wanted = connection.wanted();
+        if wanted != connection.interest && poller.modify(connection.stream.as_fd(), token(id), wanted).is_ok() {
+            connection.interest = wanted;
+        }
+    }
+
+    /// A connection is ready.
+    pub fn ready(&mut self, id: ConnectionId, ready: Ready, poller: &Poller, lost: &mut Vec<Lost>) -> Vec<Message> {
+        let (now, mut messages) = (Instant::now(), Vec::new());
+        let Some(connection) = self.connections.get_mut(&id) else { return messages };
+        self.buffer.resize(READ, 0);
+        let before = connection.stage;
+        let mut result = Ok(());
+        if let (Stage::Connecting(_), Some(to)) = (connection.stage, connection.to) {
+            result = connection.stream.outcome().map_err(End::Failed);
+            if result.is_ok() {
+                connection.stage = Stage::Greeting(now + ANSWER_LIMIT);
+                connection.queue.bytes.extend(hello(to.key));
+            }
+        } else if ready.readable {
+            result = connection.read(id, &mut self.buffer, &mut messages);
+        }
+        let deadline = connection.deadline();
+        if before != Stage::Open && connection.stage == Stage::Open {
+            self.opened(id);
+        }
+        self.dirty.insert(id);
+        deadline.into_iter().for_each(|at| self.wake_at(at));
+        if let Err(end) = result {
+            self.close(id, end, poller, now, lost);
+        }
+        messages
+    }
+
+    /// The key was taken: what waits for the process can go.
+    fn opened(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(peer) = connection.to.and_then(|to| self.peers.get_mut(&to)) else { return };
+        let Queue { mut bytes, mut untaken } = std::mem::take(&mut peer.queue);
+        connection.queue.bytes.append(&mut bytes);
+        connection.queue.untaken.append(&mut untaken);
+    }
+
+    /// Takes in who has connected.
+    pub fn accept(&mut self, listener: &Arc<Listener>, poller: &Poller, lost: &mut Vec<Lost>) {
+        let now = Instant::now();
+        for _ in 0..ACCEPT_TURN {
+            match listener.socket.accept() {
+                Ok(None) => return,
+                Ok(Some(stream)) => {
+                    let stage = Stage::Stranger(now + HELLO_LIMIT, listener.address.key);
+                    let _ = self.insert(Connection::new(stream, stage, None, now), poller);
+                    self.wake_at(now + HELLO_LIMIT);
+                    self.drop_oldest_stranger(poller, now, lost);
+                }
+                Err(error) => {
+                    log::info!(target: "INIT", "this process cannot accept a connection for messages: {error}");
+                    poller.remove(listener.socket.as_fd());
+                    self.paused.push((listener.clone(), now + ACCEPT_PAUSE));
+                    self.wake_at(now + ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn drop_oldest_stranger(&mut self, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
+        let strangers = self.connections.iter().filter_map(|(id, connection)| match connection.stage {
+            Stage::Stranger(until, _) => Some((until, *id)),
+            _ => None,
+        });
+        let (count, oldest) = strangers.fold((0, None::<(Instant, ConnectionId)>), |(count, oldest), one| {
+            (count + 1, Some(oldest.map_or(one, |oldest| oldest.min(one))))
+        });
+        if let Some((_, id)) = oldest.filter(|_| count > STRANGERS_MAX) {
+            self.close(id, End::Garbage, poller, now, lost);
+        }
+    }
+
+    fn insert(&mut self, connection: Connection, poller: &Poller) -> Result<ConnectionId, Error> {
+        while self.next_id >= LISTENERS || self.connections.contains_key(&self.next_id) {
+            self.next_id = if self.next_id >= LISTENERS { 0 } else { self.next_id + 1 };
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        poller.add(connection.stream.as_fd(), token(id), connection.interest)?;
+        self.connections.insert(id, connection);
+        Ok(id)
+    }
+
+    fn wake_at(&mut self, at: Instant) {
+        self.next = Some(self.next.map_or(at, |next| next.min(at)));
+    }
+
+    /// Connects, gives up, and closes what the time has come for.
+    fn tick(&mut self, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
+        for (listener, at) in std::mem::take(&mut self.paused) {
+            if at > now || listener.watch(poller).is_err() {
+                self.paused.push((listener, at.max(now + RETRY)));
+            }
+        }
+        let late = self.connections.iter().filter(|(_, one)| one.deadline().is_some_and(|at| at <= now));
+        for (id, stage) in late.map(|(id, one)| (*id, one.stage)).collect::<Vec<_>>() {
+            let end = if stage == Stage::Open { End::Closed } else { End::Failed(io::ErrorKind::TimedOut.into()) };
+            self.close(id, end, poller, now, lost);
+        }
+        let due = self.peers.iter().filter(|(_, peer)| peer.retry.is_some_and(|at| at <= now));
+        for to in due.map(|(to, _)| *to).collect::<Vec<_>>() {
+            self.connect(to, poller, now, lost);
+        }
+        let deadlines = self.connections.values().filter_map(Connection::deadline);
+        let retries = self.peers.values().filter_map(|peer| peer.retry);
+        self.next = deadlines.chain(retries).chain(self.paused.iter().map(|(_, at)| *at)).min();
+    }
+
+    fn connect(&mut self, to: TcpAddress, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        peer.retry = None;
+        let until = (peer.since + CONNECT_LIMIT).max(now + RETRY);
+        let begun = TcpStream::connect(to.socket()).and_then(|stream| {
+            let connection = Connection::new(stream, Stage::Connecting(until), Some(to), now);
+            self.insert(connection, poller).map_err(|error| io::Error::other(error.to_string()))
+        });
+        match begun {
+            Ok(id) => drop(self.peers.get_mut(&to).map(|peer| peer.connection = Some(id))),
+            Err(error) => self.not_connected(to, &End::Failed(error), now, lost),
+        }
+    }
+
+    /// A process could not be connected to: it is tried again for a while.
+    fn not_connected(&mut self, to: TcpAddress, end: &End, now: Instant, lost: &mut Vec<Lost>) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        peer.connection = None;
+        let refused = matches!(end, End::Failed(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+        let limit = if refused { REFUSED_LIMIT } else { CONNECT_LIMIT };
+        if now < peer.since + limit {
+            let at = now + peer.pause;
+            peer.retry = Some(at);
+            peer.pause = (peer.pause * 2).min(RETRY_MAX);
+            self.wake_at(at);
+            return;
+        }
+        let why = match end {
+            _ if refused => Undeliverable::Died,
+            End::Failed(error) => Undeliverable::Failed(Error::system("connect", to.socket().to_string(), error)),
+            End::Closed | End::Garbage => Undeliverable::Failed(Error::Remote {
+                rank: None,
+                text: format!("{} does not take messages of this library", to.socket()),
+            }),
+        };
+        log::info!(target: "INIT", "messages to {} are lost: {why:?}", to.socket());
+        self.peers.remove(&to).into_iter().for_each(|peer| peer.queue.lose(&why, lost));
+    }
+
+    fn close(&mut self, id: ConnectionId, end: End, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        poller.remove(connection.stream.as_fd());
+        self.dirty.remove(&id);
+        match (connection.stage, connection.to) {
+            (Stage::Connecting(_) | Stage::Greeting(_), Some(to)) => self.not_connected(to, &end, now, lost),
+            (_, Some(to)) => {
+                self.peers.remove(&to);
+                connection.queue.lose(&end.why(to), lost);
+            }
+            (Stage::Stranger(..), None) => self.count_stranger(),
+            (_, None) => {
+                if matches!(end, End::Garbage) {
+                    self.count_stranger();
+                }
+                if let Some((_, to)) = connection.queue.untaken.front().copied() {
+                    connection.queue.lose(&Undeliverable::Failed(ended(to)), lost);
+                }
+            }
+        }
+    }
+
+    fn count_stranger(&mut self) {
+        self.strangers += 1;
+        if self.strangers == 1 {
+            log::info!(target: "INIT", "a connection for messages was closed: it is not of this library");
+        }
+    }
+}

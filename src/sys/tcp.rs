@@ -1,0 +1,245 @@
+//! TCP sockets whose calls never wait.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+
+use super::{ChildCloses, off_standard};
+use crate::error::Error;
+
+/// The system caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+/// A host that has vanished is noticed after this and three probes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_PROBE: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// A socket that waits for connections. A child has none.
+pub struct TcpListener(TcpSocket);
+
+/// A connection, or one that is being made. A child has none.
+pub struct TcpStream(TcpSocket);
+
+struct TcpSocket {
+    // Before what it closes.
+    _child_closes: ChildCloses,
+    socket: Socket,
+}
+
+impl TcpListener {
+    /// Listens at an address of this host; with port 0 the system chooses a port.
+    ///
+    /// # Errors
+    /// [`Error::System`] that names the address.
+    pub fn open(at: SocketAddr) -> Result<TcpListener, Error> {
+        let open = || -> io::Result<Socket> {
+            let socket = socket(at)?;
+            socket.bind(&SockAddr::from(at))?;
+            socket.listen(BACKLOG)?;
+            Ok(socket)
+        };
+        let socket =
+            open().map_err(|error| Error::system("bind", format!("listening for messages on {at}"), &error))?;
+        Ok(TcpListener(TcpSocket::new(socket)))
+    }
+
+    /// The address with its port.
+    ///
+    /// # Errors
+    /// [`Error::System`]; cannot happen for a socket that is bound.
+    pub fn address(&self) -> Result<SocketAddr, Error> {
+        let local = self.0.socket.local_addr();
+        let local = local.map_err(|error| Error::system("getsockname", "listening socket", &error))?;
+        local.as_socket().ok_or_else(|| Error::Internal("a TCP socket has no IP address".to_string()))
+    }
+
+    /// The next connection; none where there is none now.
+    ///
+    /// # Errors
+    /// What the system says, but for what concerns one connection only.
+    pub fn accept(&self) -> io::Result<Option<TcpStream>> {
+        loop {
+            let socket = match self.0.socket.accept() {
+                Ok((socket, _)) => off_standard(socket)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if passes(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            if socket.set_nonblocking(true).and_then(|()| tune(&socket)).is_ok() {
+                return Ok(Some(TcpStream(TcpSocket::new(socket))));
+            }
+        }
+    }
+}
+
+impl TcpStream {
+    /// Begins to connect; the socket can be written when the outcome is known.
+    ///
+    /// # Errors
+    /// The connect failed at once.
+    pub fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+        let socket = socket(to)?;
+        tune(&socket)?;
+        match socket.connect(&SockAddr::from(to)) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(TcpStream(TcpSocket::new(socket)))
+    }
+
+    /// The outcome of a connect, once the socket can be written. A connection of a socket with itself, which happens
+    /// where the wanted port is the one that the system chose here, counts as refused.
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub fn outcome(&self) -> io::Result<()> {
+        if let Some(error) = self.0.socket.take_error()? {
+            return Err(error);
+        }
+        let peer = self.0.socket.peer_addr()?.as_socket();
+        match self.0.socket.local_addr()?.as_socket() == peer {
+            true => Err(io::ErrorKind::ConnectionRefused.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Hands bytes to the system; how many it has taken, 0 where it has no room now. A peer that is gone is an error,
+    /// and no SIGPIPE.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.0.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                other => return other,
+            }
+        }
+    }
+
+    /// Takes bytes that have come; how many, 0 where the peer has closed the connection, none where nothing has come.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match (&self.0.socket).read(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                other => return other.map(Some),
+            }
+        }
+    }
+}
+
+impl TcpSocket {
+    fn new(socket: Socket) -> TcpSocket {
+        TcpSocket { _child_closes: ChildCloses::of(socket.as_fd()), socket }
+    }
+}
+
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.socket.as_fd()
+    }
+}
+
+impl AsFd for TcpStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.socket.as_fd()
+    }
+}
+
+fn socket(address: SocketAddr) -> io::Result<Socket> {
+    let kind = Type::STREAM.cloexec().nonblocking();
+    Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP)).and_then(off_standard)
+}
+
+fn tune(socket: &Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    let keepalive =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_PROBE).with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&keepalive)
+}
+
+/// Errors that concern one connection only: it was reset while it waited, or the network had a hiccup (accept(2)).
+fn passes(error: &io::Error) -> bool {
+    let transient = [
+        libc::EINTR,
+        libc::ECONNABORTED,
+        libc::EPROTO,
+        libc::ENETDOWN,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::EHOSTUNREACH,
+        libc::EOPNOTSUPP,
+        libc::ENETUNREACH,
+    ];
+    transient.iter().any(|errno| error.raw_os_error() == Some(*errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Instant;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn wait<T>(mut get: impl FnMut() -> Option<T>) -> T {
+        let limit = Instant::now() + LIMIT;
+        loop {
+            if let Some(value) = get() {
+                return value;
+            }
+            assert!(Instant::now() < limit, "nothing comes");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn bytes_go_both_ways_and_the_end_is_told() {
+        let listener = TcpListener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a listener");
+        assert!(listener.accept().expect("accept").is_none());
+        let here = TcpStream::connect(listener.address().expect("an address")).expect("connect");
+        let there = wait(|| listener.accept().expect("accept"));
+        wait(|| here.outcome().ok());
+        let mut bytes = [0; 16];
+        assert_eq!(there.receive(&mut bytes).expect("receive"), None);
+        assert_eq!(here.send(b"hello").expect("send"), 5);
+        assert_eq!(wait(|| there.receive(&mut bytes).expect("receive")), 5);
+        let sent: usize =
+            std::iter::repeat_with(|| there.send(&[7; 65536]).expect("send")).take_while(|n| *n > 0).sum();
+        drop(there);
+        let mut got = 0;
+        while wait(|| here.receive(&mut bytes).expect("receive")) > 0 {
+            got += 1;
+        }
+        assert!(got > 0 && got <= sent);
+        wait(|| here.send(b"x").err());
+        assert!(here.send(b"x").is_err());
+    }
+
+    #[test]
+    fn a_port_that_nobody_has_refuses() {
+        let listener = TcpListener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a listener");
+        let address = listener.address().expect("an address");
+        drop(listener);
+        let outcome = TcpStream::connect(address).and_then(|stream| {
+            wait(|| match stream.outcome() {
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
+                outcome => Some(outcome),
+            })
+        });
+        assert_eq!(outcome.expect_err("nobody listens").kind(), io::ErrorKind::ConnectionRefused);
+        let error = TcpListener::open((Ipv4Addr::new(192, 0, 2, 1), 0).into()).err().expect("no address of this host");
+        assert!(error.to_string().contains("192.0.2.1"), "{error}");
+    }
+}
