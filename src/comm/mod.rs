@@ -228,7 +228,7 @@ impl Comm {
             origin,
             handle: OnceLock::new(),
             context,
-            cancel: cancel.map_or_else(Cancel::new, Ok)?,
+            cancel: cancel.unwrap_or_default(),
             state: Mutex::new(State::Busy),
             first_failure: FirstFailure::default(),
             calls: AtomicU64::new(0),

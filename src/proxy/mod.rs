@@ -15,7 +15,7 @@ mod message;
 mod outbox;
 mod source;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use event_loop::{Registration, join};
 pub use message::Address;

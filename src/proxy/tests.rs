@@ -10,7 +10,7 @@ use super::*;
 use crate::sys::{Mailbox, Ready, SharedFile};
 
 /// The thread is the process's: tests that count on it take turns.
-static TURN: Mutex<()> = Mutex::new(());
+pub(crate) static TURN: Mutex<()> = Mutex::new(());
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Keeps what comes, answers every message that begins with `?`, and counts ticks.
