@@ -60,7 +60,8 @@ fn until(what: &str, ready: impl Fn() -> bool) {
     }
 }
 
-fn helpers() -> usize {
+/// How many threads of the event loop there are.
+pub(crate) fn helpers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
     let name = |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.ok()?.path().join("comm")).ok();
     tasks.filter_map(name).filter(|name| name.trim() == "oxccl-helper").count()

@@ -243,7 +243,7 @@ fn stranger(to: SocketAddr, kind: usize, kept: &mut Vec<TcpStream>) {
     }
 }
 
-/// User cases B4, B5: a port scan sweeps over root and members while they meet.
+/// A port scan sweeps over root and members while they meet.
 #[test]
 fn a_port_scan_does_no_harm() {
     let stop = &AtomicBool::new(false);
@@ -272,7 +272,7 @@ fn a_port_scan_does_no_harm() {
     });
 }
 
-/// A rank with NVIDIA's library: its first bytes are magic, type, the length of a record, the record (internals A.2, A.7).
+/// A rank with NVIDIA's library: its first bytes are magic, type, the length of a record, the record.
 #[test]
 fn nvidias_library_is_recognised() {
     let id = id();
@@ -292,7 +292,7 @@ fn nvidias_library_is_recognised() {
     assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "the connection is closed");
 }
 
-/// User case B6: somebody else has the port and answers something.
+/// Somebody else has the port and answers something.
 #[test]
 fn a_wrong_listener_is_an_error() {
     let thief = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -398,7 +398,7 @@ fn a_fixed_address_serves_many_runs() {
     }
 }
 
-/// User case B8: the same address again and again, with a rank killed in the middle each time.
+/// The same address again and again, with a rank killed in the middle each time.
 #[test]
 fn a_fixed_address_survives_kills() {
     let settings = format!("comm_id=127.0.0.1:{}", free_port());

@@ -66,7 +66,7 @@ fn a_host_without_network_uses_loopback() {
     assert_eq!(place, "lo:127.0.0.1");
 }
 
-/// User case A11: not even loopback.
+/// Not even loopback.
 #[test]
 fn a_host_without_any_address_says_so() {
     let Some(rank) = alone("true", "") else {
@@ -77,7 +77,7 @@ fn a_host_without_any_address_says_so() {
     assert!(text.contains("not even the loopback interface"), "{text}");
 }
 
-/// User case A10.
+/// An address that is good on its own link only.
 #[test]
 fn a_link_local_ib_interface_does_not_win() {
     let setup = eth0() + &interface("ib1", "fe80::7/64");
@@ -158,7 +158,7 @@ fn a_root_out_of_reach_is_told() {
     assert!(text.contains("Network is unreachable") && time < 20_000, "{time} {text}");
 }
 
-/// User case A1: the interfaces of two hosts have different names.
+/// The interfaces of two hosts have different names.
 #[test]
 fn ranks_of_two_hosts_meet() {
     let Some(rank) = alone_as("two hosts", TWO_HOSTS, "ifname=eno1,eth0 comm_id=10.9.0.1:4000") else {
@@ -172,7 +172,7 @@ fn ranks_of_two_hosts_meet() {
     rank.succeeds();
 }
 
-/// User case A1: loopback with peers on other hosts is an error in seconds that names the rank.
+/// Loopback with peers on other hosts is an error in seconds that names the rank.
 #[test]
 fn loopback_among_two_hosts_is_told() {
     let Some(rank) = alone_as("two hosts", TWO_HOSTS, "second_ifname=lo comm_id=10.9.0.1:4000") else {

@@ -93,7 +93,7 @@ fn together(config: &NetConfig, id: &UniqueId, nranks: u32) {
     });
 }
 
-/// User case B10: no socket of this process listens on all interfaces.
+/// No socket of this process listens on all interfaces.
 fn no_listener_for_everybody() {
     let own: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .unwrap()

@@ -37,7 +37,7 @@ fn idle_communicators_cost_nothing() {
     ranks::start(&[Plan::new(&id, 0, 1, "idle")])[0].succeeds();
 }
 
-/// User case B12: several threads make several communicators at once, each thread in another order.
+/// Several threads make several communicators at once, each thread in another order.
 #[test]
 fn communicators_are_made_concurrently() {
     const RANKS: u32 = 4;

@@ -32,8 +32,8 @@ impl Cancel {
         Cancel(Arc::new(Inner { fired: AtomicBool::new(false), listeners, forks: sys::forks() }))
     }
 
-    /// Every wait with this `Cancel`, now and later, returns [`crate::error::Error::Aborted`] at once. In a forked child
-    /// nobody hears of it.
+    /// Every wait with this `Cancel`, now and later, returns [`crate::error::Error::Aborted`] at once. In a forked
+    /// child nobody hears of it.
     pub fn fire(&self) {
         if self.0.fired.swap(true, Ordering::AcqRel) || self.0.forks != sys::forks() {
             return;

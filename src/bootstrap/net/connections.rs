@@ -219,8 +219,8 @@ impl<M: Machine> Connections<M> {
         }
     }
 
-    /// Closes everything, and leaves the event loop for good: the caller is to let go of the place, and not under a lock
-    /// that the loop's thread takes.
+    /// Closes everything, and leaves the event loop for good: the caller is to let go of the place, and not under a
+    /// lock that the loop's thread takes.
     pub fn retire(&mut self) -> Option<Registration> {
         self.close();
         self.registration.take()

@@ -133,8 +133,8 @@ impl<M: Machine + Send + 'static> Driver<M> {
         result
     }
 
-    /// Waits until `done` has a result and all that the machine has sent is with the system. `limit` ends the wait early.
-    /// One caller at a time, and never the event loop's thread, which would wait for itself.
+    /// Waits until `done` has a result and all that the machine has sent is with the system. `limit` ends the wait
+    /// early. One caller at a time, and never the event loop's thread, which would wait for itself.
     ///
     /// # Errors
     /// See [`Stop`].

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::bootstrap::protocol::{Action, Conn, ConnectError};
 use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId, create_id};
-use crate::proxy::tests::TURN;
+use crate::proxy::tests::{TURN, helpers};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -78,6 +78,19 @@ fn a_rank_that_leaves_is_noticed_while_nobody_waits() {
     let error = until("the news", || first.why_gone(1));
     assert!(matches!(&error, Error::Remote { rank: Some(1), text } if text.contains("has left")), "{error}");
     assert_eq!(first.why_gone(0), None);
+}
+
+#[test]
+fn a_rank_alone_needs_no_thread_once_it_is_complete() {
+    let _turn = TURN.lock();
+    let id = create_id(&NetConfig::default()).expect("an id");
+    let join = Join { rank: 0, nranks: 1, version: 1, settings: Vec::new(), facts: vec![5], cancel: None };
+    let alone = Bootstrap::join(&NetConfig::default(), &id, join).expect("a rank");
+    alone.complete();
+    until("the end of the thread", || (helpers() == 0).then_some(()));
+    assert_eq!(alone.all_gather(b"own"), Ok(vec![b"own".to_vec()]));
+    assert_eq!((alone.send(0, 3, b"x"), alone.recv(0, 3)), (Ok(()), Ok(b"x".to_vec())));
+    assert_eq!(alone.facts(0), [5]);
 }
 
 /// Does something in the event loop's thread, once.
