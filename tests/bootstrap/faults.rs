@@ -125,13 +125,12 @@ fn a_forked_child_is_inert() {
         });
         let cancel = Cancel::new();
         let join = Join { cancel: Some(cancel.clone()), ..join_of(0, 2) };
-        let bootstrap = Some(Bootstrap::join(config, id, join).unwrap());
-        bootstrap.iter().for_each(Bootstrap::complete);
+        let bootstrap = Bootstrap::join(config, id, join).unwrap();
+        bootstrap.complete();
         // SAFETY: the child calls what is tested, and ends without a return.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let inert =
-                bootstrap.iter().all(|own| own.barrier().is_err_and(|error| error.code() == Code::InvalidUsage));
+            let inert = bootstrap.barrier().is_err_and(|error| error.code() == Code::InvalidUsage);
             cancel.fire();
             drop(bootstrap);
             // SAFETY: exit handlers are not wanted.
@@ -141,7 +140,7 @@ fn a_forked_child_is_inert() {
         // SAFETY: the status lives.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
-        assert_eq!(bootstrap.unwrap().barrier(), Ok(()));
+        assert_eq!(bootstrap.barrier(), Ok(()));
         assert_eq!(other.join().unwrap(), Ok(()));
     });
 }
