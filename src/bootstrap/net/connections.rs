@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::socket::{self, Buffers};
-use crate::bootstrap::protocol::{Action, Conn, ConnectError, Level, Machine};
+use crate::bootstrap::protocol::{Action, Cause, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
 use crate::proxy::Registration;
 use crate::sys::{ChildCloses, Interest, Ready};
@@ -188,8 +188,9 @@ impl<M: Machine> Connections<M> {
                 Action::Log(Level::Attention, text) => log::warn!(target: "ATTN", "{text}"),
                 Action::Log(Level::Info, text) => log::info!(target: "BOOTSTRAP", "{text}"),
                 Action::StopListening => self.stop_listening(),
-                Action::Connect { conn, to } => match socket::connect(to, self.buffers) {
-                    Ok(socket) => self.adopt(conn, socket, true),
+                Action::Connect { conn, to } => match self.connect(conn, to) {
+                    Ok(false) => {}
+                    Ok(true) => self.machine.connected(self.start.elapsed(), conn, Ok(())),
                     Err(error) => self.machine.connected(self.start.elapsed(), conn, Err(error)),
                 },
                 Action::Send { conn, bytes } => self.send(conn, bytes),
@@ -237,7 +238,9 @@ impl<M: Machine> Connections<M> {
                 Ok(Some((socket, peer))) => {
                     self.accept_failing = None;
                     let conn = self.machine.accepted(self.start.elapsed(), peer);
-                    self.adopt(conn, socket, false);
+                    if let Err(error) = self.adopt(conn, socket, false) {
+                        self.machine.closed(self.start.elapsed(), conn, Some(error.to_string()));
+                    }
                 }
                 Err(error) => return self.accept_failed(&error),
             }
@@ -287,12 +290,23 @@ impl<M: Machine> Connections<M> {
         }
     }
 
-    fn adopt(&mut self, conn: Conn, socket: Socket, connecting: bool) {
+    /// Begins to connect; whether it is through already, as it mostly is on one host.
+    fn connect(&mut self, conn: Conn, to: SocketAddr) -> Result<bool, ConnectError> {
+        let socket = socket::connect(to, self.buffers)?;
+        let through = socket.peer_addr().is_ok();
+        if through {
+            socket::connect_outcome(&socket)?;
+        }
+        let other = |error: Error| ConnectError { cause: Cause::Other, text: error.to_string() };
+        self.adopt(conn, socket, !through).map_err(other)?;
+        Ok(through)
+    }
+
+    fn adopt(&mut self, conn: Conn, socket: Socket, connecting: bool) -> Result<(), Error> {
         let interest = if connecting { WRITE } else { Interest::READ };
         let token = self.new_token();
-        let watched = self.registration.as_ref().map(|own| own.watch(socket.as_fd(), token, interest));
-        if let Some(Err(error)) = watched {
-            return self.machine.closed(self.start.elapsed(), conn, Some(error.to_string()));
+        if let Some(registration) = &self.registration {
+            registration.watch(socket.as_fd(), token, interest)?;
         }
         let io = Io {
             _child_closes: ChildCloses::of(socket.as_fd()),
@@ -307,6 +321,7 @@ impl<M: Machine> Connections<M> {
         };
         self.tokens.insert(token, conn);
         self.conns.insert(conn, io);
+        Ok(())
     }
 
     /// A number that no connection has. They come round again after four billion.

@@ -105,7 +105,8 @@ impl<M: Machine + Send + 'static> Driver<M> {
         let registration = proxy::join(Address { key: sys::random(), rank: 0 }, Arc::downgrade(&source))?;
         state.connections.register(registration)?;
         state.cancel.iter().for_each(|cancel| cancel.listen(served.listener()));
-        state.set_timer();
+        // It says so in its first turn.
+        state.timer = state.deadline();
         drop(state);
         Ok(Driver { served, forks: sys::forks() })
     }
