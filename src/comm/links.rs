@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::{CallKind, Comm, arena};
 use crate::error::Error;
+use crate::health::liveness::{self, HealthNotice};
 use crate::plan::layout::{LINK_MOVED, LinkEnd, kernel_error};
 use crate::plan::wiring::LinkNeed;
 use crate::transport::{ConnectionGroup, Hooks, LinkAddresses, Links};
@@ -40,7 +41,7 @@ impl Comm {
             return;
         }
         self.fail(error);
-        links.tell_leaving();
+        liveness::tell_leaving(links);
     }
 
     fn links(&self) -> Result<&Arc<Links>, Error> {
@@ -55,7 +56,10 @@ impl Comm {
         links.set_hooks(Hooks {
             is_quiet: Box::new(move || with(&quiet).is_none_or(|comm| comm.device_is_quiet())),
             has_graphs: Box::new(move || with(&graphs).is_some_and(|comm| comm.has_graphs())),
-            has_left: Box::new(move |rank| with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank))),
+            told: Box::new(move |rank, bytes| match liveness::heard(bytes) {
+                Some(HealthNotice::Leaving) => with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank)),
+                None => log::info!(target: "COLL", "rank {rank} tells what cannot be read"),
+            }),
         });
     }
 
@@ -74,7 +78,7 @@ impl Comm {
     /// connected.
     pub fn tell_leaving(&self) {
         if let Some(links) = self.parts.get().and_then(|parts| parts.links.as_ref()) {
-            links.tell_leaving();
+            liveness::tell_leaving(links);
         }
     }
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::Comm;
 use super::lifecycle::CommEvent;
 use crate::error::Error;
-use crate::health::{FlightRecorder, Peer, Record, Verdict, Waiting};
+use crate::health::{FlightRecorder, Peer, Record, Verdict, Waiting, liveness};
 use crate::log::Place;
 use crate::params;
 use crate::plan::layout::kernel_error;
-use crate::transport::Links;
+use crate::transport::PeerFacts;
 
 /// The shortest time between two looks.
 const LOOK: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ impl Comm {
     /// that does not come is named once.
     pub(super) fn look_at_peers(&self) {
         let Some(parts) = self.parts.get().filter(|_| self.state().is_watched()) else { return };
-        let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
+        let Some(recorder) = &parts.recorder else { return };
         // Somebody else looks already.
         let Some(mut watch) = parts.watch.try_lock() else { return };
         let now = watch.start.get_or_insert_with(Instant::now).elapsed();
@@ -47,7 +47,7 @@ impl Comm {
             watch.waiting = Some(Waiting::new(mine, now));
         }
         let Some(waiting) = watch.waiting.as_mut().filter(|waiting| waiting.is_due(now)) else { return };
-        match waiting.judge(self.identity.rank, &peers(recorder, links), now, late()) {
+        match waiting.judge(self.identity.rank, &peers(recorder, &parts.peers), now, late()) {
             Verdict::Patience => {}
             Verdict::Late(text) => log::warn!("comm {:#x}: {text}", self.handle()),
             Verdict::Lost(rank, text) => {
@@ -67,11 +67,12 @@ fn late() -> Option<Duration> {
 }
 
 /// The other ranks of the host. What a rank that is gone has written is there: it is read afterwards.
-fn peers(recorder: &FlightRecorder, links: &Links) -> Vec<Peer> {
+fn peers(recorder: &FlightRecorder, facts: &[PeerFacts]) -> Vec<Peer> {
+    let me = &facts[recorder.ranks()[recorder.mine()] as usize];
     let others = recorder.ranks().iter().enumerate().filter(|(place, _)| *place != recorder.mine());
     others
         .map(|(place, rank)| {
-            let gone = links.is_gone(*rank);
+            let gone = liveness::has_ended(me, &facts[*rank as usize]);
             Peer { rank: *rank, gone, ended: recorder.has_ended(place), last: recorder.last(place) }
         })
         .collect()

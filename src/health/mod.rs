@@ -3,9 +3,11 @@
 //! * [`record`] is a call as the flight recorder keeps it, and what a set of them says when they do not match. Pure;
 //! * [`registered`] is memory that peers may map, and of which they learn from the same place;
 //! * [`waiting`] is what there is to say of a rank that waits for others in vain. Pure;
+//! * [`liveness`] is which ranks are there, and who leaves;
 //! * [`flight_recorder`] is the memory that the ranks of a host share.
 
 pub mod flight_recorder;
+pub mod liveness;
 pub mod record;
 pub mod registered;
 pub mod waiting;

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::plan::wiring::ConnectionGroup;
 pub use facts::{Connectivity, PeerFacts};
-pub use links::{Hooks, Links};
+pub use links::{Hooks, Links, Told};
 pub use p2p::PeerBuffer;
 pub use probe::{Exchange, Probe, Route, Unconnected, probe, routes};
 

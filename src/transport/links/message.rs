@@ -29,8 +29,8 @@ pub(super) enum LinkMessage {
     Failed { epoch: u32, group: ConnectionGroup, text: String },
     /// Memory that is no link. It comes with the message.
     Memory { bytes: u64 },
-    /// It has met an error and will not take part in calls any more.
-    Leaving,
+    /// What is not about links: for the communicator.
+    Notice { bytes: Vec<u8> },
 }
 
 impl LinkMessage {
@@ -65,13 +65,14 @@ pub(super) fn to_peer(
 }
 
 impl Links {
-    /// Tells all other ranks that this one has met an error: what they wait for will not come.
-    pub fn tell_leaving(&self) {
+    /// Tells all other ranks something that is not about links: see [`super::Hooks::told`].
+    pub fn tell_all(&self, bytes: &[u8]) {
         let Some(connectivity) = self.connectivity.get() else { return };
         let me = &connectivity.facts[self.rank as usize];
         let reached = |peer: &&PeerFacts| peer.rank != self.rank && me.host.can_pass_descriptors(&peer.host);
+        let notice = LinkMessage::Notice { bytes: bytes.to_vec() };
         let others = connectivity.facts.iter().filter(reached);
-        self.send(others.map(|peer| to_peer(me.destination(peer), peer, &LinkMessage::Leaving, None)));
+        self.send(others.map(|peer| to_peer(me.destination(peer), peer, &notice, None)));
     }
 
     pub(super) fn send(&self, messages: impl IntoIterator<Item = Message>) {
@@ -148,7 +149,7 @@ impl Source for Links {
                 self.receive_about(from, (epoch, group), Notice::Failed(text), None, out);
             }
             LinkMessage::Memory { bytes } => self.take_memory(fd, lost, bytes),
-            LinkMessage::Leaving => self.hooks.get().into_iter().for_each(|hooks| (hooks.has_left)(from)),
+            LinkMessage::Notice { bytes } => self.hooks.get().into_iter().for_each(|hooks| (hooks.told)(from, &bytes)),
         }
     }
 

@@ -26,7 +26,7 @@ use crate::device::{Charge, Context, Ledger};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
 use crate::proxy::{self, Address, Location, Registration, Source};
-use crate::sys::{self, SharedMemory, is_open};
+use crate::sys::{self, SharedMemory};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
 const LOOK: Duration = Duration::from_millis(20);
@@ -53,14 +53,17 @@ struct State {
     memory: Option<Result<SharedMemory, String>>,
 }
 
+/// What a communicator does with what a rank has told.
+pub type Told = dyn Fn(u32, &[u8]) + Send + Sync;
+
 /// What a rank asks its communicator; see [`Links::set_hooks`].
 pub struct Hooks {
     /// Whether nothing runs on the device, as far as this library has launched it.
     pub is_quiet: Box<dyn Fn() -> bool + Send + Sync>,
     /// Whether there are graphs whose launches this library does not see.
     pub has_graphs: Box<dyn Fn() -> bool + Send + Sync>,
-    /// A rank has met an error and takes part in nothing any more.
-    pub has_left: Box<dyn Fn(u32) + Send + Sync>,
+    /// A rank tells something that is not about links.
+    pub told: Box<Told>,
 }
 
 /// The links of one rank of a communicator.
@@ -155,14 +158,6 @@ impl Links {
     /// Time since the links were opened.
     fn now(&self) -> Duration {
         self.start.elapsed()
-    }
-
-    /// Whether the process of a rank of this host has ended, or at least all communicators that it had. What cannot be
-    /// found out is not so.
-    pub fn is_gone(&self, rank: u32) -> bool {
-        let Some(facts) = self.connectivity.get().map(|connectivity| &connectivity.facts) else { return false };
-        let Some((me, peer)) = facts.get(self.rank as usize).zip(facts.get(rank as usize)) else { return false };
-        me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.location.mailbox)
     }
 
     /// Why the rank `left` may have left: links that it, or this rank, could not make.
