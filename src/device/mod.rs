@@ -18,7 +18,7 @@ mod physical;
 
 pub use allocation::{Allocation, allocate, buffer_id, free, is_given};
 pub use capture::{Capture, Kept};
-pub use context::{Context, ContextKey, DeviceFacts, device_count};
+pub use context::{Context, ContextKey, DeviceFacts, Entered, device_count};
 pub use driver::{Driver, IpcMemHandle, OUT_OF_MEMORY};
 pub use event::Event;
 pub use image::{KernelFacts, Kernels, Stream};

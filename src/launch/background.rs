@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::connect;
 use super::prepared::Prepared;
-use crate::comm::{Comm, Outcome, handover, jobs};
+use super::target::LaunchComm;
+use crate::comm::{Outcome, handover};
 use crate::error::Error;
 use crate::log::{Place, failure};
 
@@ -17,7 +18,7 @@ const OWN_STREAM_WAIT: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// As [`begin`].
-pub(super) fn connect_and_launch(all: Vec<Prepared>) -> Result<Outcome, Error> {
+pub(super) fn connect_and_launch<C: LaunchComm>(all: Vec<Prepared<C>>) -> Result<Outcome, Error> {
     let own_thread = all.iter().any(Prepared::is_for_this_thread);
     let comms = all.iter().map(|prepared| prepared.comm.clone()).collect();
     begin(comms, own_thread, move || Ok(all))?;
@@ -34,15 +35,15 @@ pub(super) fn connect_and_launch(all: Vec<Prepared>) -> Result<Outcome, Error> {
 /// something fails.
 ///
 /// # Errors
-/// [`Error::System`] when there is no thread; the communicators have then failed. As [`handover::to_this_thread`].
-pub(super) fn begin(
-    comms: Vec<Arc<Comm>>,
+/// [`Error::System`] when there is no thread; the communicators have then failed. As [`LaunchComm::hand_over`].
+pub(super) fn begin<C: LaunchComm>(
+    comms: Vec<Arc<C>>,
     own_thread: bool,
-    work: impl FnOnce() -> Result<Vec<Prepared>, Error> + Send + 'static,
+    work: impl FnOnce() -> Result<Vec<Prepared<C>>, Error> + Send + 'static,
 ) -> Result<(), Error> {
-    let giver = own_thread.then(|| handover::to_this_thread(&comms)).transpose()?;
+    let giver = own_thread.then(|| C::hand_over(&comms)).transpose()?;
     let ours = comms.clone();
-    jobs::carry_on(comms, move || {
+    C::carry_on(comms, move || {
         let connected = work().and_then(|all| told(&ours, connect(&all, true)).map(|()| all));
         let all = connected.inspect_err(|error| end(&ours, &Err(error.clone())))?;
         let rest = move || {
@@ -61,12 +62,12 @@ pub(super) fn begin(
     })
 }
 
-fn end(comms: &[Arc<Comm>], result: &Result<(), Error>) {
+fn end<C: LaunchComm>(comms: &[Arc<C>], result: &Result<(), Error>) {
     comms.iter().for_each(|comm| comm.end_busy(result));
 }
 
 /// Logs an error that no call returns, unless nobody is there any more to hear of it.
-pub(super) fn told<T>(comms: &[Arc<Comm>], result: Result<T, Error>) -> Result<T, Error> {
+pub(super) fn told<C: LaunchComm, T>(comms: &[Arc<C>], result: Result<T, Error>) -> Result<T, Error> {
     let place = Place { file: "launch/background.rs", line: line!(), function: "GroupEnd" };
     result.inspect_err(|error| {
         if !comms.iter().all(|comm| comm.has_ended()) {

@@ -1,27 +1,22 @@
 //! Calls that may do without slots: which buffers a rank offers its peers.
 
 use super::Call;
-use crate::comm::{Comm, Parts};
+use super::target::LaunchTarget;
 use crate::plan::offer::{MISSING, UNUSED};
 use crate::plan::shape::{Shape, shape};
 use crate::plan::zero_copy::{self, Reach};
 
 /// Input and output of a call as the peers find them. Before that, what they have registered meanwhile is mapped.
-pub(super) fn words(comm: &Comm, parts: &Parts, call: &Call) -> [u64; 2] {
-    let (rank, nranks) = (comm.rank() as u32, comm.nranks() as u32);
+pub(super) fn words(target: &impl LaunchTarget, call: &Call) -> [u64; 2] {
+    let (rank, nranks) = (target.rank() as u32, target.nranks() as u32);
     let root = if call.func.has_root() { call.root as u32 } else { 0 };
     let Reach { input, output } = zero_copy::offers(call.func, root, rank);
     let blocks = match shape(call.func, nranks) {
         Shape::Divided => (1, 1),
         Shape::Uniform { input, output } => (input, output),
     };
-    let offers = parts.offers(|| comm.device_is_quiet());
-    let word = |used: bool, address: u64, blocks: u32| match &offers {
-        _ if !used => UNUSED,
-        Some(offers) => offers.offer(address, call.bytes() * u64::from(blocks)),
-        None => MISSING,
-    };
-    let words = [word(input, call.send, blocks.0), word(output, call.recv, blocks.1)];
+    let buffer = |used: bool, address: u64, blocks: u32| used.then(|| (address, call.bytes() * u64::from(blocks)));
+    let words = target.offer([buffer(input, call.send, blocks.0), buffer(output, call.recv, blocks.1)]);
     log(call, words);
     words
 }

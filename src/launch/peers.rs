@@ -6,7 +6,7 @@
 
 use super::Call;
 use super::plan::Plan;
-use crate::comm::{Comm, Parts};
+use super::target::LaunchTarget;
 use crate::error::Error;
 use crate::plan::SLOTS;
 use crate::plan::call::Func;
@@ -24,8 +24,8 @@ type Visit<'a> = (u32, &'a Call, u32);
 ///
 /// # Errors
 /// [`Error::InvalidUsage`].
-pub(super) fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<(), Error> {
-    let own = |func| calls.clone().filter(|call| call.func == func && call.root == comm.rank()).count();
+pub(super) fn check<'a>(rank: i32, calls: impl Iterator<Item = &'a Call> + Clone) -> Result<(), Error> {
+    let own = |func| calls.clone().filter(|call| call.func == func && call.root == rank).count();
     let (sends, receives) = (own(Func::Send), own(Func::Recv));
     let (from, to) = if sends > receives { ("send to", "recv") } else { ("recv to", "send") };
     match sends == receives {
@@ -35,17 +35,17 @@ pub(super) fn check<'a>(comm: &Comm, calls: impl Iterator<Item = &'a Call> + Clo
 }
 
 /// Adds the messages among some calls to a plan.
-pub(super) fn add(plan: &mut Plan<'_>, calls: &[(&Call, u32)]) -> Result<(), Error> {
+pub(super) fn add<T: LaunchTarget>(plan: &mut Plan<'_, T>, calls: &[(&Call, u32)]) -> Result<(), Error> {
     if !calls.iter().any(|(call, _)| call.func.has_peer()) {
         return Ok(());
     }
     add_copies(plan, calls)?;
-    let (me, nranks) = (plan.comm.rank() as u32, plan.comm.nranks() as u32);
+    let (me, nranks) = (plan.target.rank() as u32, plan.target.nranks() as u32);
     let sends = visits(calls, Func::Send, |peer| send_distance(me, peer, nranks));
     let receives = visits(calls, Func::Recv, |peer| receive_distance(me, peer, nranks));
-    let lanes = if plan.parts.launch().software { 1 } else { LANES.min(nranks - 1) };
+    let lanes = if plan.target.is_software() { 1 } else { LANES.min(nranks - 1) };
     // Where all fits in the slots, sends do not wait for the peers' receives, and one block can do both.
-    let apart = !plan.parts.launch().software || !receives.is_empty() && !all_fit(plan, &sends);
+    let apart = !plan.target.is_software() || !receives.is_empty() && !all_fit(plan, &sends);
     let first = if apart && !sends.is_empty() { lanes } else { 0 };
     for (distance, call, serial) in &sends {
         plan.add_half(Half::Send(call.peer()), call, *serial, (distance - 1) % lanes)?;
@@ -67,15 +67,16 @@ fn visits<'a>(calls: &[(&'a Call, u32)], func: Func, distance: impl Fn(u32) -> u
 
 /// Whether what is sent to each peer fits in the slots of the link. The slots may still hold earlier messages, but
 /// those are taken out by receives that come before the peer's part of this group.
-fn all_fit(plan: &Plan<'_>, sends: &[Visit<'_>]) -> bool {
-    let of_one_peer =
-        |peer: &[Visit<'_>]| peer.iter().map(|(_, call, _)| plan.parts.schedules().slots_of(call.bytes())).sum::<u64>();
+fn all_fit<T: LaunchTarget>(plan: &Plan<'_, T>, sends: &[Visit<'_>]) -> bool {
+    let of_one_peer = |peer: &[Visit<'_>]| {
+        peer.iter().map(|(_, call, _)| plan.target.schedules().slots_of(call.bytes())).sum::<u64>()
+    };
     sends.chunk_by(|(a, ..), (b, ..)| a == b).all(|peer| of_one_peer(peer) <= SLOTS as u64)
 }
 
 /// A rank's messages to itself are copies: the k-th send goes to the k-th receive.
-fn add_copies(plan: &mut Plan<'_>, calls: &[(&Call, u32)]) -> Result<(), Error> {
-    for (call, serial) in copies(plan.comm.rank(), calls) {
+fn add_copies<T: LaunchTarget>(plan: &mut Plan<'_, T>, calls: &[(&Call, u32)]) -> Result<(), Error> {
+    for (call, serial) in copies(plan.target.rank(), calls) {
         plan.add_half(Half::Copy, &call, serial, 0)?;
     }
     Ok(())
@@ -94,15 +95,15 @@ pub(super) fn copies(me: i32, calls: &[(&Call, u32)]) -> Vec<(Call, u32)> {
 }
 
 /// The calls, with AlltoAll, Gather and Scatter as the messages that they consist of; none where they have schedules.
-pub(super) fn expanded(comm: &Comm, parts: &Parts, calls: &[(&Call, u32)]) -> Option<Vec<(Call, u32)>> {
-    let nranks = comm.nranks() as u32;
+pub(super) fn expanded(target: &impl LaunchTarget, calls: &[(&Call, u32)]) -> Option<Vec<(Call, u32)>> {
+    let nranks = target.nranks() as u32;
     let is_messages =
-        |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !parts.schedules().has(func);
+        |func| matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter) && !target.schedules().has(func);
     if !calls.iter().any(|(call, _)| is_messages(call.func)) {
         return None;
     }
     let expand = |(call, serial): &(&Call, u32)| match is_messages(call.func) {
-        true => messages(call, comm.rank() as u32, nranks).into_iter().map(|half| (half, *serial)).collect(),
+        true => messages(call, target.rank() as u32, nranks).into_iter().map(|half| (half, *serial)).collect(),
         false => vec![((*call).clone(), *serial)],
     };
     Some(calls.iter().flat_map(expand).collect())

@@ -1,16 +1,14 @@
 //! From the calls of one communicator in a group to kernel launches: work items for each block.
 
+use super::target::LaunchTarget;
 use super::{Call, offers, peers};
-use crate::comm::{Captured, Comm, Parts};
-use crate::device::Stream;
 use crate::error::Error;
-use crate::memory::Lent;
 use crate::plan::call::DataType;
 use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work, work_flag};
 use crate::plan::operator::Operator;
 use crate::schedules::{Collective, Cut, Half, ZeroCopyCuts, kernel_number};
 use crate::transport::ConnectionGroup;
-use crate::tuning::{CallShape, selection};
+use crate::tuning::{CallShape, Tuning, selection};
 
 /// Collectives run before the messages of the same group.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,53 +33,40 @@ struct Columns {
 }
 
 /// The work of one communicator in a group, being collected.
-pub(super) struct Plan<'a> {
-    pub(super) comm: &'a Comm,
-    pub(super) parts: &'a Parts,
+pub(super) struct Plan<'a, T> {
+    pub(super) target: &'a T,
     items: Vec<Item>,
     /// Links that are needed and not connected, each connection group once.
     missing: Vec<ConnectionGroup>,
 }
 
 /// A launch that is ready to go.
-pub(super) struct Launch {
-    kernel: usize,
-    arguments: LaunchArgs,
-    lent: Option<Lent>,
+pub struct Launch<Lent> {
+    /// The number of the kernel.
+    pub(super) kernel: usize,
+    /// What the kernel is given.
+    pub(super) arguments: LaunchArgs,
+    /// The memory with the work items, where they do not fit the argument.
+    pub(super) lent: Option<Lent>,
 }
 
-impl Launch {
-    /// Launches, or adds to a capture. The context must be current.
-    pub(super) fn go(self, parts: &Parts, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
-        let (blocks, threads) = (self.arguments.nchannels, parts.launch().threads);
-        // SAFETY: the kernels take this structure by value; steps, links and items live as long as the communicator,
-        // which waits for its launches before it frees them, and which graphs keep; buffers are the user's.
-        let launched = unsafe { parts.kernels().launch(self.kernel, blocks, threads, stream, &self.arguments) };
-        match (self.lent, captured) {
-            (Some(lent), None) => launched.and(parts.give_items_back(lent, stream)),
-            (Some(lent), Some(captured)) => {
-                captured.keep(lent);
-                launched
-            }
-            (None, _) => launched,
-        }
-    }
-}
+/// Launches, with the connection groups of links that must be connected before.
+pub(super) type Launches<Lent> = (Vec<Launch<Lent>>, Vec<ConnectionGroup>);
 
-impl<'a> Plan<'a> {
+impl<'a, T: LaunchTarget> Plan<'a, T> {
     /// The work of some calls, for more than one rank.
-    pub(super) fn of(comm: &'a Comm, parts: &'a Parts, calls: &[(&Call, u32)]) -> Result<Plan<'a>, Error> {
-        match peers::expanded(comm, parts, calls) {
-            None => Plan::of_all(comm, parts, calls),
+    pub(super) fn of(target: &'a T, calls: &[(&Call, u32)]) -> Result<Plan<'a, T>, Error> {
+        match peers::expanded(target, calls) {
+            None => Plan::of_all(target, calls),
             Some(owned) => {
                 let calls: Vec<(&Call, u32)> = owned.iter().map(|(call, serial)| (call, *serial)).collect();
-                Plan::of_all(comm, parts, &calls)
+                Plan::of_all(target, &calls)
             }
         }
     }
 
-    fn of_all(comm: &'a Comm, parts: &'a Parts, calls: &[(&Call, u32)]) -> Result<Plan<'a>, Error> {
-        let mut plan = Plan { comm, parts, items: Vec::with_capacity(calls.len()), missing: Vec::new() };
+    fn of_all(target: &'a T, calls: &[(&Call, u32)]) -> Result<Plan<'a, T>, Error> {
+        let mut plan = Plan { target, items: Vec::with_capacity(calls.len()), missing: Vec::new() };
         for (call, serial) in calls.iter().filter(|(call, _)| !call.func.has_peer() && call.count > 0) {
             plan.add_collective(call, *serial)?;
         }
@@ -90,9 +75,9 @@ impl<'a> Plan<'a> {
     }
 
     fn add_collective(&mut self, call: &Call, serial: u32) -> Result<(), Error> {
-        let (collective, schedules) = (collective(call), &self.parts.schedules());
+        let (collective, schedules) = (collective(call), self.target.schedules());
         let operator = match call.func.reduces() {
-            true => Operator::of(call.reduction, call.datatype, self.comm.nranks() as u32),
+            true => Operator::of(call.reduction, call.datatype, self.target.nranks() as u32),
             false => Operator::COPY,
         };
         let (cut, zero_copy) = self.cut(call, &collective, &operator)?;
@@ -110,7 +95,7 @@ impl<'a> Plan<'a> {
             }
             // A block's two items are neighbours: it runs one of them.
             Some(ZeroCopyCuts { direct, slots }) => {
-                let offers = offers::words(self.comm, self.parts, call);
+                let offers = offers::words(self.target, call);
                 (0..direct.channels()).for_each(|block| {
                     add(&direct, block, offers);
                     add(&slots, block, [0; 2]);
@@ -128,8 +113,8 @@ impl<'a> Plan<'a> {
         collective: &Collective,
         operator: &Operator,
     ) -> Result<(Cut<'a>, Option<ZeroCopyCuts<'a>>), Error> {
-        let (tuning, schedules) = (self.parts.tuning(), self.parts.schedules());
-        let shape = shape(self.parts, self.comm.nranks() as u32, call)?;
+        let (tuning, schedules) = (self.target.tuning(), self.target.schedules());
+        let shape = shape(tuning, self.target.nranks() as u32, call)?;
         let choice = tuning.choose(&shape)?;
         let cut = schedules.cut(choice, collective)?;
         // A kernel scales what its own rank gives, and reads that of others as it is.
@@ -152,8 +137,8 @@ impl<'a> Plan<'a> {
         if call.count == 0 {
             return Ok(());
         }
-        let cut = self.parts.schedules().cut_half(half, call.bytes(), DataType::Int8)?;
-        self.need(self.parts.schedules().missing_half(half).into_iter());
+        let cut = self.target.schedules().cut_half(half, call.bytes(), DataType::Int8)?;
+        self.need(self.target.schedules().missing_half(half).into_iter());
         let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, DataType::Int8, &Operator::COPY) };
         self.items.push(Item {
             stage: Stage::Messages,
@@ -165,26 +150,26 @@ impl<'a> Plan<'a> {
     }
 
     /// A reduction of one rank's data with nobody else's: the scalar of a user's operator is applied.
-    pub(super) fn alone(comm: &'a Comm, parts: &'a Parts, call: &Call, serial: u32) -> Result<Launch, Error> {
+    pub(super) fn alone(target: &'a T, call: &Call, serial: u32) -> Result<Launch<T::Lent>, Error> {
         let operator = Operator::of(call.reduction, call.datatype, 1);
-        let cut = parts.schedules().cut_half(Half::Copy, call.count as u64, call.datatype)?;
+        let cut = target.schedules().cut_half(Half::Copy, call.count as u64, call.datatype)?;
         let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, call.datatype, &operator) };
         let kernel = kernel_number(Proto::Simple, call.datatype);
-        let plan = Plan { comm, parts, items: Vec::new(), missing: Vec::new() };
+        let plan = Plan { target, items: Vec::new(), missing: Vec::new() };
         plan.launch(kernel, &[vec![work]])
     }
 
     /// Launches that only leave, and say so on all links; each fits its argument.
-    pub(super) fn goodbye(comm: &'a Comm, parts: &'a Parts) -> Result<Vec<Launch>, Error> {
-        let plan = Plan { comm, parts, items: Vec::new(), missing: Vec::new() };
+    pub(super) fn goodbye(target: &'a T) -> Result<Vec<Launch<T::Lent>>, Error> {
+        let plan = Plan { target, items: Vec::new(), missing: Vec::new() };
         let kernel = kernel_number(Proto::Simple, DataType::Int8);
-        parts.schedules().goodbye().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
+        target.schedules().goodbye().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
     }
 
     /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
     /// launches, since all have the same collectives; items of one block keep their order. With them the links that
     /// must be connected before.
-    pub(super) fn launches(self) -> Result<(Vec<Launch>, Vec<ConnectionGroup>), Error> {
+    pub(super) fn launches(self) -> Result<Launches<T::Lent>, Error> {
         let mut groups: Vec<Columns> = Vec::with_capacity(1);
         for &Item { stage, kernel, block, work } in &self.items {
             let alike = |group: &Columns| (group.stage, group.kernel) == (stage, kernel);
@@ -196,14 +181,14 @@ impl<'a> Plan<'a> {
             blocks.resize(blocks.len().max(block as usize + 1), Vec::new());
             blocks[block as usize].push(work);
         }
-        let launches: Result<Vec<Launch>, Error> =
+        let launches: Result<Vec<Launch<T::Lent>>, Error> =
             groups.iter().map(|group| self.launch(group.kernel, &group.blocks)).collect();
         Ok((launches?, self.missing))
     }
 
     /// One launch; a column of work for each block. Short columns are filled up with items that do nothing.
-    fn launch(&self, kernel: usize, columns: &[Vec<Work>]) -> Result<Launch, Error> {
-        let mut arguments = self.parts.launch_arguments();
+    fn launch(&self, kernel: usize, columns: &[Vec<Work>]) -> Result<Launch<T::Lent>, Error> {
+        let mut arguments = self.target.launch_arguments();
         let depth = columns.iter().map(Vec::len).max().unwrap_or(0);
         let item =
             |place: usize| columns[place % columns.len()].get(place / columns.len()).copied().unwrap_or_default();
@@ -216,8 +201,8 @@ impl<'a> Plan<'a> {
             return Ok(Launch { kernel, arguments, lent: None });
         }
         let items: Vec<Work> = (0..total).map(item).collect();
-        let lent = self.parts.lend_items(&items)?;
-        arguments.items = lent.address();
+        let (lent, address) = self.target.lend_items(&items)?;
+        arguments.items = address;
         Ok(Launch { kernel, arguments, lent: Some(lent) })
     }
 }
@@ -235,12 +220,12 @@ fn collective(call: &Call) -> Collective {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] where the call's configuration forces a selection that there is not.
-pub(super) fn shape<'a>(parts: &'a Parts, nranks: u32, call: &Call) -> Result<CallShape<'a>, Error> {
+pub(super) fn shape<'a>(tuning: &'a Tuning, nranks: u32, call: &Call) -> Result<CallShape<'a>, Error> {
     let selected = match &call.config {
         Some(config) => config.algorithms(call.func)?.and_then(selection::algorithms),
         None => None,
     };
-    parts.tuning().shape(call.func, collective(call).bytes(nranks), selected)
+    tuning.shape(call.func, collective(call).bytes(nranks), selected)
 }
 
 /// Whether a call is one that a group of one rank carries out by a copy: all but what computes.

@@ -105,14 +105,14 @@ pub(super) struct CutSource {
 }
 
 impl CutSource {
-    /// [`super::Schedules::cut`].
+    /// [`super::ScheduleIndex::cut`].
     pub(super) fn cut(&self, choice: Choice, call: &Collective) -> Result<Cut<'_>, Error> {
         let schedules = self.schedules.collective(call.func, choice.algorithm, call.root);
         let schedules = schedules.ok_or_else(|| Error::Internal(format!("no schedule for {call:?} by {choice:?}")))?;
         self.cut_as(choice, schedules, call)
     }
 
-    /// [`super::Schedules::zero_copy`].
+    /// [`super::ScheduleIndex::zero_copy`].
     pub(super) fn zero_copy<'a>(&'a self, call: &Collective, cut: &Cut<'a>) -> Result<Option<ZeroCopyCuts<'a>>, Error> {
         let algorithm = zero_copy::algo(call.func);
         let Some(schedules) = self.schedules.agreed(call.func, call.root) else { return Ok(None) };
@@ -130,7 +130,7 @@ impl CutSource {
         Ok(Some(ZeroCopyCuts { direct, slots: self.cut_as(Choice { channels, ..choice }, fallback, call)? }))
     }
 
-    /// [`super::Schedules::cut_half`].
+    /// [`super::ScheduleIndex::cut_half`].
     pub(super) fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
         let call = Collective { func: Func::Send, count, datatype, root: 0 };
         let choice = Choice { algorithm: Algo::Direct, protocol: Proto::Simple, channels: 1 };

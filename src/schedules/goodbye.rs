@@ -2,16 +2,16 @@
 
 use super::cut::CutSource;
 use super::device_schedules::DeviceSchedule;
-use super::{Half, Schedules};
+use super::{Half, ScheduleIndex};
 use crate::plan::LinkClass;
 use crate::plan::layout::{Proto, Work};
 use crate::plan::wiring::ConnectionGroup;
 
-impl Schedules {
+impl ScheduleIndex {
     /// Items at which a kernel leaves and marks every link of this rank that is connected, once the error report says
     /// that it is to: they have no piece, so that nothing is ever moved.
     pub fn goodbye(&self) -> Vec<Work> {
-        self.connected_groups().into_iter().flat_map(|group| self.goodbye_to(group)).collect()
+        self.connected.groups().into_iter().flat_map(|group| self.goodbye_to(group)).collect()
     }
 
     fn goodbye_to(&self, group: ConnectionGroup) -> Vec<Work> {

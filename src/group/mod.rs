@@ -3,12 +3,17 @@
 //! The state is the thread's. A call outside a group is a group of one. At the end of the outermost
 //! group the jobs (creation and the like) run first, then the collectives are launched. An error of
 //! any call in the group makes the end return it and drops all that was collected.
+//!
+//! `collector` decides what becomes of a group, and knows no communicator; `executor` does it.
+
+mod collector;
+mod executor;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use crate::bootstrap::{Presence, UniqueId};
 use crate::comm::derive::{Derivation, DerivePlan, Publish};
@@ -18,19 +23,12 @@ use crate::device::Context;
 use crate::error::Error;
 use crate::launch;
 
+use collector::{Collected, Collector};
+use executor::{CommExecutor, carry_out, simulate};
+
 pub use crate::launch::Call;
 
-#[derive(Default)]
-struct Group {
-    depth: u32,
-    error: Option<Error>,
-    jobs: Vec<Job>,
-    calls: Vec<(Arc<Comm>, Call)>,
-}
-
-impl Group {
-    const EMPTY: Group = Group { depth: 0, error: None, jobs: Vec::new(), calls: Vec::new() };
-}
+type Group = Collector<Job, Arc<Comm>>;
 
 thread_local! {
     // Never dropped, so that it can be used to the very end of the thread: programs destroy their
@@ -44,21 +42,17 @@ fn with_group<R>(f: impl FnOnce(&mut Group) -> R) -> R {
 
 /// Opens a group, or goes one level deeper.
 pub fn start() {
-    with_group(|group| group.depth += 1);
+    with_group(Group::start);
 }
 
 /// Whether the calling thread has a group open.
 pub fn is_open() -> bool {
-    with_group(|group| group.depth > 0)
+    with_group(|group| group.is_open())
 }
 
 /// Remembers that a call inside a group failed; the end of the group returns the last such error.
 pub fn note_error(error: &Error) {
-    with_group(|group| {
-        if group.depth > 0 {
-            group.error = Some(error.clone());
-        }
-    });
+    with_group(|group| group.note_error(error));
 }
 
 /// Closes a group. The outermost end carries out what was collected.
@@ -67,19 +61,8 @@ pub fn note_error(error: &Error) {
 /// [`Error::InvalidUsage`] without a start; else the last error of a call in the group, or the first
 /// failure of what was collected.
 pub fn end() -> Result<Outcome, Error> {
-    let group = with_group(|group| {
-        match group.depth {
-            0 => return Err(Error::InvalidUsage("ncclGroupEnd: not in a group call.".to_string())),
-            1 => {}
-            _ => {
-                group.depth -= 1;
-                return Ok(None);
-            }
-        }
-        Ok(Some(std::mem::take(group)))
-    })?;
-    match group {
-        Some(group) => carry_out(group),
+    match with_group(Group::end)? {
+        Some(group) => carry_out(&CommExecutor, group),
         None => Ok(Outcome::Done),
     }
 }
@@ -90,61 +73,10 @@ pub fn end() -> Result<Outcome, Error> {
 /// # Errors
 /// As [`end`].
 pub fn simulate_end() -> Result<Option<f64>, Error> {
-    let group = with_group(|group| match group.depth {
-        1 => Some(std::mem::take(group)),
-        _ => None,
-    });
-    let Some(Group { error, jobs, calls, .. }) = group else { return end().map(|_| None) };
-    match error {
-        Some(error) => {
-            jobs.into_iter().for_each(|job| job.drop_for(&error));
-            Err(error)
-        }
-        None => {
-            jobs::run_all(jobs)?;
-            launch::simulate_group(&calls)
-        }
+    match with_group(Group::end)? {
+        Some(group) => simulate(&CommExecutor, group),
+        None => Ok(None),
     }
-}
-
-fn carry_out(group: Group) -> Result<Outcome, Error> {
-    let Group { error, jobs, calls, .. } = group;
-    let error = error.or_else(|| mixed(&jobs));
-    if let Some(error) = error {
-        jobs.into_iter().for_each(|job| job.drop_for(&error));
-        // Who polls a communicator must see that its calls were dropped.
-        calls.iter().for_each(|(comm, _)| comm.fail_call(&error));
-        return Err(error);
-    }
-    if jobs.is_empty() || jobs.iter().any(|job| job.is_blocking() || job.is_end()) {
-        jobs::run_all(jobs)?;
-        return launch::run_group(&calls);
-    }
-    in_background(jobs, calls)
-}
-
-/// Carries out a group that its caller polls for. All of its communicators are busy until the whole group is enqueued.
-fn in_background(jobs: Vec<Job>, calls: Vec<(Arc<Comm>, Call)>) -> Result<Outcome, Error> {
-    let (others, called) = (jobs::polled(&jobs), calls.iter().map(|(comm, _)| comm.clone()).collect::<Vec<_>>());
-    // The jobs come back where nothing is begun, to be dropped properly.
-    let place = Arc::new(Mutex::new(jobs));
-    let theirs = place.clone();
-    let first = move || jobs::run_together(std::mem::take(&mut *theirs.lock()));
-    launch::run_group_after(calls, others, first).inspect_err(|error| {
-        std::mem::take(&mut *place.lock()).into_iter().for_each(|job| job.drop_for(error));
-        called.iter().for_each(|comm| comm.fail_call(error));
-    })
-}
-
-/// Jobs that are waited for and jobs that are polled for do not go together, unless the group
-/// ends communicators: then all are waited for.
-fn mixed(jobs: &[Job]) -> Option<Error> {
-    let blocking = |wanted| jobs.iter().any(|job| job.is_blocking() == wanted);
-    if jobs.iter().any(Job::is_end) || !(blocking(true) && blocking(false)) {
-        return None;
-    }
-    let text = "Blocking and nonblocking communicators are not allowed in the same group.";
-    Some(Error::InvalidArgument(text.to_string()))
 }
 
 /// Adds a collective to the open group, or launches it at once when none is open.
@@ -153,16 +85,16 @@ pub fn submit(comm: Arc<Comm>, call: Call) -> Result<Outcome, Error> {
     if !is_open() {
         return launch::run_one(&comm, &call);
     }
-    with_group(|group| group.calls.push((comm, call)));
+    with_group(|group| group.add_call(comm, call));
     Ok(Outcome::Done)
 }
 
 /// Adds a job to the open group, or carries it out as a group of one when none is open.
 fn submit_job(job: Job) -> Result<Outcome, Error> {
     if !is_open() {
-        return carry_out(Group { jobs: vec![job], ..Group::EMPTY });
+        return carry_out(&CommExecutor, Collected { jobs: vec![job], ..Collected::NOTHING });
     }
-    with_group(|group| group.jobs.push(job));
+    with_group(|group| group.add_job(job));
     Ok(Outcome::Done)
 }
 
