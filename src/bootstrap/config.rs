@@ -10,7 +10,7 @@ use crate::error::Error;
 /// The most bytes that a variable of the interface filter may have; the rest is ignored with a warning.
 const FILTER_BYTES_MAX: usize = 1024;
 
-/// All settings of sockets and waits (spec §8.6, DESIGN "Initialisation").
+/// All settings of sockets and waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetConfig {
     /// `NCCL_SOCKET_IFNAME`; `None` = choose.

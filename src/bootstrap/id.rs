@@ -14,7 +14,7 @@
 //! | 64..68 | for a grow: how many communicators it had derived before, else zero |
 //! | 68..128 | zero |
 //!
-//! Magic and address stand where NVIDIA's library has them (internals A.1), so that a rank that runs
+//! Magic and address stand where NVIDIA's library has them, so that a rank that runs
 //! NVIDIA's library by mistake connects to our root and is recognised there, instead of hanging
 //! somewhere else.
 
@@ -193,7 +193,7 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// An address as NCCL prints it: `10.0.0.1<4000>` (spec §9.4).
+/// An address as NCCL prints it: `10.0.0.1<4000>`.
 pub fn show(address: SocketAddr) -> String {
     format!("{}<{}>", show_ip(address.ip()), address.port())
 }

@@ -30,14 +30,14 @@ impl Joining {
     /// As [`Bootstrap::join`], as far as they show by then.
     pub fn begin(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Joining, Error> {
         let clock = Instant::now();
-        let (driver, settings) = prepare(config, id, join, Errand::Join)?;
+        let prepared = prepare(config, id, join, Errand::Join)?;
         let create = clock.elapsed();
-        let (place, version) = ((settings.rank, settings.nranks), settings.version);
-        let member = Member::new(settings, driver.now());
-        let mut bootstrap = Bootstrap::new(driver, member, place, Timings { create, join: Duration::ZERO });
+        let (place, version) = ((prepared.settings.rank, prepared.settings.nranks), prepared.settings.version);
         let begun = Instant::now();
-        if let Err(error) = bootstrap.run(|member| member.checked_in()) {
-            if error == Error::Aborted && place.1 > 1 && !bootstrap.member.checked_in() {
+        let driver = prepared.start(Member::new)?;
+        let bootstrap = Bootstrap::new(driver, place, Timings { create, join: Duration::ZERO });
+        if let Err(error) = bootstrap.await_state(Member::checked_in) {
+            if error == Error::Aborted && place.1 > 1 && !bootstrap.driver.with(|member, _| member.checked_in()) {
                 drop(bootstrap);
                 abandon(config, id, place, version);
             }
@@ -47,7 +47,7 @@ impl Joining {
     }
 
     /// This rank does not go on: the others' initialisation ends with an error that names it.
-    pub fn fail(mut self, error: &Error) {
+    pub fn fail(self, error: &Error) {
         self.bootstrap.fail(error);
     }
 
@@ -57,7 +57,7 @@ impl Joining {
     /// As [`Bootstrap::join`].
     pub fn finish(self) -> Result<Bootstrap, Error> {
         let Joining { mut bootstrap, begun } = self;
-        bootstrap.run(|member| member.joined())?;
+        bootstrap.await_state(Member::joined)?;
         bootstrap.timings.join = begun.elapsed();
         bootstrap.log_timings();
         Ok(bootstrap)
@@ -94,7 +94,7 @@ impl Drop for RootHandle {
 /// # Errors
 /// As [`super::create_id`].
 pub fn create_root(config: &NetConfig, grow: Option<Growth>) -> Result<RootHandle, Error> {
-    let stop = Cancel::new()?;
+    let stop = Cancel::new();
     let id = start_root(config, grow, Some(stop.clone()))?;
     Ok(RootHandle { id, stop: Some(stop) })
 }

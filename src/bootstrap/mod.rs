@@ -4,11 +4,17 @@
 //! protocol is pure ([`protocol`]); `net` has the sockets. Nothing in this room reads the environment or
 //! knows CUDA: all settings come by [`NetConfig`].
 //!
+//! Roots and ranks are sources of the process's event loop (`crate::proxy`), which takes in what comes at any time.
+//! Calls wait for it; they must not be made in its thread, which would wait for itself.
+//!
 //! A communicator's initialisation is `join`, some `all_gather`s, then [`Bootstrap::complete`]. Until
 //! `complete`, every failure of a rank (an error that it reports by [`Bootstrap::fail`], or its death)
 //! ends the waits of all others with an error that names it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use socket2::Socket;
 
 use crate::error::Error;
 use crate::sys;
@@ -32,7 +38,7 @@ pub use participants::Participants;
 pub use presence::Presence;
 
 use id::{IdParts, show_ip};
-use net::driver::{Driver, Stop};
+use net::driver::{Driver, Parting, Stop};
 use net::interface::{self, AddressRequest, Interface};
 use net::socket::{self, Buffers};
 use protocol::checkin::{Entry, MAX_SETTINGS};
@@ -55,7 +61,7 @@ pub struct Join {
     pub rank: u32,
     /// How many ranks there are.
     pub nranks: u32,
-    /// The library's version code; it must be the same on all ranks (spec §6.1).
+    /// The library's version code; it must be the same on all ranks.
     pub version: u32,
     /// Settings on which the ranks should agree (name, value); a difference is a warning that names rank and values.
     pub settings: Vec<(String, String)>,
@@ -66,7 +72,7 @@ pub struct Join {
     pub cancel: Option<Cancel>,
 }
 
-/// Times of a join in seconds, for the log line of spec §9.4.
+/// Times of a join, for the log line of the profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
     /// Interface, listener, root where `NCCL_COMM_ID` asks for it.
@@ -75,17 +81,34 @@ pub struct Timings {
     pub join: Duration,
 }
 
-/// A rank's place among the others. Dropping it closes every connection.
+/// How long what is said last may take to be with the system.
+const DELIVERY: Duration = Duration::from_secs(1);
+
+/// A rank's place among the others. Dropping it closes every connection: it says goodbye first, which takes two seconds
+/// at most, and is left to the event loop where that is what drops it.
 pub struct Bootstrap {
-    driver: Driver,
-    member: Member,
+    driver: Driver<Member>,
     rank: u32,
     nranks: u32,
     timings: Timings,
-    /// When the operations in progress must be over; none but for those of a rank that has a reason to tell.
-    limit: Option<Duration>,
+    /// Held while there is an operation: one at a time.
+    operation: Mutex<Operation>,
+}
+
+/// What operations leave for the next one.
+#[derive(Default)]
+struct Operation {
     /// An exchange of some ranks was given up, so that what still comes for it could be taken for another one's.
     gave_up: bool,
+}
+
+/// An operation in progress.
+struct Turn<'a> {
+    driver: &'a Driver<Member>,
+    rank: u32,
+    operation: MutexGuard<'a, Operation>,
+    /// When it must be over; none but for those of a rank that has a reason to tell.
+    limit: Option<Instant>,
 }
 
 /// Makes an id, and starts the root that the ranks will meet at, unless `NCCL_COMM_ID` fixes the address:
@@ -125,8 +148,8 @@ impl Bootstrap {
     }
 
     /// A rank that has begun to join.
-    fn new(driver: Driver, member: Member, (rank, nranks): (u32, u32), timings: Timings) -> Bootstrap {
-        Bootstrap { driver, member, rank, nranks, timings, limit: None, gave_up: false }
+    fn new(driver: Driver<Member>, (rank, nranks): (u32, u32), timings: Timings) -> Bootstrap {
+        Bootstrap { driver, rank, nranks, timings, operation: Mutex::default() }
     }
 
     /// For a rank that has failed before it could join (no memory, no device): checks in only to end the
@@ -166,38 +189,36 @@ impl Bootstrap {
     }
 
     /// What a rank brought as [`Join::facts`].
-    pub fn facts(&self, rank: u32) -> &[u8] {
-        self.member.facts(rank)
+    pub fn facts(&self, rank: u32) -> Vec<u8> {
+        self.ask(|member| Some(member.facts(rank).to_vec())).unwrap_or_default()
     }
 
     /// Where a rank listens, for messages.
     pub fn address(&self, rank: u32) -> Option<String> {
-        self.member.entry(rank).map(|entry| format!("{}:{}", entry.interface, show_ip(entry.address.ip())))
+        let entry = self.ask(|member| member.entry(rank));
+        entry.map(|entry| format!("{}:{}", entry.interface, show_ip(entry.address.ip())))
+    }
+
+    /// Why a rank that this one is connected with is gone, by what has been heard of it until now: it has left, its
+    /// process has died, or its host cannot be reached. It costs no exchange.
+    pub fn why_gone(&self, rank: u32) -> Option<Error> {
+        self.ask(|member| member.why_gone(rank))
     }
 
     /// Brings the blocks of all ranks to all ranks, in the order of ranks. Blocks may differ in size, up to 64 MiB.
     ///
     /// # Errors
-    /// `InvalidArgument` for a block that is too large; the error of whichever rank failed; `Timeout`, `Aborted`.
-    pub fn all_gather(&mut self, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.member.start_all_gather(self.driver.now(), block).or_else(|error| self.flush_failure(error))?;
-        let mut blocks = None;
-        let outcome = self.run(|member| {
-            blocks = blocks.take().or_else(|| member.take_gathered());
-            blocks.is_some()
-        });
-        // News of what a rank did afterwards may have come with the last block.
-        match blocks.or_else(|| self.member.take_gathered()) {
-            Some(blocks) => Ok(blocks),
-            None => outcome.and_then(|()| Err(Error::Internal("an all-gather ended without a result".to_string()))),
-        }
+    /// `InvalidArgument` for a block that is too large; the error of whichever rank failed; `Timeout`, `Aborted`;
+    /// `InvalidUsage` in a forked child.
+    pub fn all_gather(&self, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.turn()?.all_gather(block)
     }
 
     /// Returns when all ranks have called it.
     ///
     /// # Errors
     /// As [`Bootstrap::all_gather`].
-    pub fn barrier(&mut self) -> Result<(), Error> {
+    pub fn barrier(&self) -> Result<(), Error> {
         self.all_gather(&[]).map(drop)
     }
 
@@ -205,104 +226,145 @@ impl Bootstrap {
     ///
     /// # Errors
     /// `InvalidArgument` for a rank or a size (64 MiB) out of range; otherwise as [`Bootstrap::all_gather`].
-    pub fn send(&mut self, peer: u32, tag: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.member.send_message(self.driver.now(), peer, tag, bytes).or_else(|error| self.flush_failure(error))?;
-        self.run(|member| member.sent(peer))?;
-        self.member.end_send();
-        Ok(())
+    pub fn send(&self, peer: u32, tag: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.turn()?.send(peer, tag, bytes)
     }
 
     /// Waits for the next message of a rank with this tag.
     ///
     /// # Errors
     /// As [`Bootstrap::send`]; `Remote` if the rank is gone.
-    pub fn recv(&mut self, peer: u32, tag: u64) -> Result<Vec<u8>, Error> {
-        self.member.start_receive(self.driver.now(), peer, tag).or_else(|error| self.flush_failure(error))?;
-        let mut message = None;
-        self.run(|member| {
-            message = message.take().or_else(|| member.take_message());
-            message.is_some()
-        })?;
-        message.ok_or_else(|| Error::Internal("a receive ended without a message".to_string()))
+    pub fn recv(&self, peer: u32, tag: u64) -> Result<Vec<u8>, Error> {
+        self.turn()?.recv(peer, tag)
     }
 
     /// This rank has failed: ends the initialisation of all others with an error that names it.
-    pub fn fail(&mut self, error: &Error) {
-        self.member.fail(error.clone());
-        self.deliver();
+    pub fn fail(&self, error: &Error) {
+        self.tell(|member| member.fail(error.clone()));
     }
 
-    /// This rank's initialisation is complete: parts from the root, whose thread ends when all ranks have.
-    pub fn complete(&mut self) {
-        self.member.complete();
-        self.deliver();
+    /// This rank's initialisation is complete: parts from the root, which ends when all ranks have.
+    pub fn complete(&self) {
+        self.tell(Member::complete);
+        if self.nranks == 1 && !self.driver.is_inherited() {
+            // Nobody will ever come.
+            self.driver.retire();
+        }
     }
 
     /// This rank takes no part in the next [`Bootstrap::all_gather`], for a reason of its own: that of the others
     /// fails and names this rank, and the one after it is as good as any. It waits for nobody.
-    pub fn refuse(&mut self, error: &Error) {
-        self.member.refuse(error);
-        self.deliver();
+    pub fn refuse(&self, error: &Error) {
+        self.tell(|member| member.refuse(error));
     }
 
     /// Lets a second event end waits with [`Error::Aborted`], but not this rank's membership: messages are possible
     /// after it, exchanges that were under way are over for all ranks. `None` takes it away.
     ///
     /// # Errors
-    /// `System` if the system refuses.
-    pub fn watch(&mut self, cancel: Option<&Cancel>) -> Result<(), Error> {
-        self.driver.watch(cancel.cloned())
+    /// `InvalidUsage` in a forked child.
+    pub fn watch(&self, cancel: Option<&Cancel>) -> Result<(), Error> {
+        self.turn()?.driver.watch(cancel.cloned());
+        Ok(())
     }
 
-    /// Runs the member until its result is there, or an error.
-    fn run(&mut self, mut done: impl FnMut(&mut Member) -> bool) -> Result<(), Error> {
-        let outcome = self.driver.run(&mut self.member, self.limit, |member| member.error().is_some() || done(member));
-        match outcome {
-            Ok(()) => self.member.error().cloned().map_or(Ok(()), Err),
-            Err(Stop::Cancelled) => {
-                if self.driver.cancelled() {
-                    self.member.fail(Error::Aborted);
-                } else {
-                    self.member.give_up(Error::Aborted);
-                }
-                self.deliver();
-                Err(Error::Aborted)
-            }
-            Err(Stop::System(error)) => {
-                self.member.fail(error.clone());
-                self.deliver();
-                Err(error)
-            }
-            Err(Stop::Late) => {
-                let error = Error::Timeout("the other ranks have not come in time to hear of a failure".to_string());
-                self.member.give_up(error.clone());
-                Err(error)
-            }
+    /// What the member knows; a forked child does not ask it.
+    fn ask<T>(&self, question: impl FnOnce(&Member) -> Option<T>) -> Option<T> {
+        if self.driver.is_inherited() { None } else { self.driver.with(|member, _| question(member)) }
+    }
+
+    /// Begins an operation, when there is no other one.
+    fn turn(&self) -> Result<Turn<'_>, Error> {
+        if self.driver.is_inherited() {
+            return Err(Error::InvalidUsage("a forked process has no connections of its parent's".to_string()));
+        }
+        Ok(Turn { driver: &self.driver, rank: self.rank, operation: self.operation.lock(), limit: None })
+    }
+
+    /// What the member says to others is with the system afterwards, if that can be.
+    fn tell(&self, say: impl FnOnce(&mut Member)) {
+        if let Ok(turn) = self.turn() {
+            turn.driver.with(|member, _| say(member));
+            turn.deliver();
         }
     }
 
-    fn flush_failure(&mut self, error: Error) -> Result<(), Error> {
+    /// Waits until the member says that it has come so far.
+    fn await_state(&self, reached: fn(&Member) -> bool) -> Result<(), Error> {
+        self.turn()?.run(move |member| or_error(member, |member| reached(member).then_some(())))
+    }
+}
+
+impl Turn<'_> {
+    fn all_gather(&self, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.begin(|member, now| member.start_all_gather(now, block))?;
+        // News of what a rank did afterwards may have come with the last block.
+        self.run(|member| member.take_gathered().map(Ok).or_else(|| member.error().cloned().map(Err)))
+    }
+
+    fn send(&self, peer: u32, tag: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.begin(|member, now| member.send_message(now, peer, tag, bytes))?;
+        self.run(move |member| or_error(member, |member| member.sent(peer).then_some(())))?;
+        self.driver.with(|member, _| member.end_send());
+        Ok(())
+    }
+
+    fn recv(&self, peer: u32, tag: u64) -> Result<Vec<u8>, Error> {
+        self.begin(|member, now| member.start_receive(now, peer, tag))?;
+        self.run(|member| or_error(member, Member::take_message))
+    }
+
+    /// Gives the member its operation. Where that cannot be, the others hear of it.
+    fn begin(&self, start: impl FnOnce(&mut Member, Duration) -> Result<(), Error>) -> Result<(), Error> {
+        self.driver.with(start).inspect_err(|_| self.deliver())
+    }
+
+    /// Waits until there is a result, or an error.
+    fn run<T: Send + 'static>(
+        &self,
+        done: impl FnMut(&mut Member) -> Option<Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let error = match self.driver.run(self.limit, done) {
+            Ok(result) => return result,
+            Err(Stop::Cancelled) => {
+                let cancelled = self.driver.cancelled();
+                self.driver.with(|member, _| match cancelled {
+                    true => member.fail(Error::Aborted),
+                    false => member.give_up(Error::Aborted),
+                });
+                Error::Aborted
+            }
+            Err(Stop::System(error)) => {
+                self.driver.with(|member, _| member.fail(error.clone()));
+                error
+            }
+            Err(Stop::Late) => {
+                let error = Error::Timeout("the other ranks have not come in time to hear of a failure".to_string());
+                self.driver.with(|member, _| member.give_up(error.clone()));
+                return Err(error);
+            }
+        };
         self.deliver();
         Err(error)
     }
 
-    /// Hands what the member has said to the system, for a short time at most.
-    fn deliver(&mut self) {
-        let limit = self.driver.now() + Duration::from_secs(1);
+    /// Waits until what the member has said is with the system, for a short time at most.
+    fn deliver(&self) {
         // The news are for others; that they cannot be delivered is nothing that the caller could mend.
-        let _ = self.driver.run(&mut self.member, Some(limit), |_| true);
+        let _ = self.driver.run(Some(Instant::now() + DELIVERY), |_| Some(()));
     }
+}
+
+/// The error that the member has, or a result.
+fn or_error<T>(member: &mut Member, result: impl FnOnce(&mut Member) -> Option<T>) -> Option<Result<T, Error>> {
+    member.error().cloned().map(Err).or_else(|| result(member).map(Ok))
 }
 
 impl Drop for Bootstrap {
     fn drop(&mut self) {
-        if self.member.awaits_root() {
-            self.driver.ignore_cancel();
-            let limit = self.driver.now() + ROOT_ANSWER;
-            let _ = self.driver.run(&mut self.member, Some(limit), |member| !member.awaits_root());
+        if !self.driver.is_inherited() {
+            self.driver.finish(Parting { awaits: Member::awaits_root, within: ROOT_ANSWER, leave: Member::leave });
         }
-        self.member.leave();
-        self.driver.goodbye(&mut self.member);
     }
 }
 
@@ -325,18 +387,15 @@ fn report(
     failure: &Error,
     (errand, limit): (Errand, Duration),
 ) -> Result<(), Error> {
-    let (driver, settings) = prepare(config, id, join, errand)?;
-    let (rank, nranks) = (settings.rank, settings.nranks);
-    let member = Member::reporting(settings, failure, driver.now());
-    let mut bootstrap = Bootstrap::new(driver, member, (rank, nranks), Timings::default());
-    let until = bootstrap.driver.now() + limit;
-    let outcome = bootstrap.driver.run(&mut bootstrap.member, Some(until), |member| member.error().is_some());
-    match (outcome, bootstrap.member.error()) {
+    let prepared = prepare(config, id, join, errand)?;
+    let (rank, nranks) = (prepared.settings.rank, prepared.settings.nranks);
+    let driver = prepared.start(|settings, now| Member::reporting(settings, failure, now))?;
+    let bootstrap = Bootstrap::new(driver, (rank, nranks), Timings::default());
+    match bootstrap.driver.run(Some(Instant::now() + limit), |member| member.error().cloned()) {
         // The root has sent the news to all: this rank hears it too.
-        (Ok(()), Some(Error::Remote { rank: Some(culprit), .. })) if *culprit == rank => Ok(()),
-        (Ok(()), Some(error)) => Err(error.clone()),
-        (Err(Stop::System(error)), _) => Err(error),
-        _ => Err(Error::Timeout(format!("the root did not answer within {limit:?}"))),
+        Ok(Error::Remote { rank: Some(culprit), .. }) if culprit == rank => Ok(()),
+        Ok(error) | Err(Stop::System(error)) => Err(error),
+        Err(_) => Err(Error::Timeout(format!("the root did not answer within {limit:?}"))),
     }
 }
 
@@ -348,8 +407,23 @@ fn abandon(config: &NetConfig, id: &UniqueId, (rank, nranks): (u32, u32), versio
     }
 }
 
+/// What a member is made of.
+struct Prepared {
+    settings: MemberConfig,
+    listener: Option<Socket>,
+    cancel: Option<Cancel>,
+    buffers: Buffers,
+}
+
+impl Prepared {
+    fn start(self, member: impl FnOnce(MemberConfig, Duration) -> Member) -> Result<Driver<Member>, Error> {
+        let Prepared { settings, listener, cancel, buffers } = self;
+        Driver::new(|now| member(settings, now), listener, cancel, buffers)
+    }
+}
+
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
-fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Result<(Driver, MemberConfig), Error> {
+fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Result<Prepared, Error> {
     let listen = errand == Errand::Join;
     check(&join, listen)?;
     let parts = IdParts::decode(id)?;
@@ -364,7 +438,6 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Res
     }
     let listener = listen.then(|| socket::listen(interface.at(0), config.ports, "other ranks")).transpose()?;
     let address = listener.as_ref().map_or(Ok(interface.at(NO_PORT)), socket::local_address)?;
-    let driver = Driver::new(listener, join.cancel, Buffers::from(config))?;
     let settings = MemberConfig {
         rank: join.rank,
         nranks: join.nranks,
@@ -378,7 +451,7 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Res
         timeout: config.timeout,
         retry: Retry { count: config.retry_count, sleep: config.retry_sleep },
     };
-    Ok((driver, settings))
+    Ok(Prepared { settings, listener, cancel: join.cancel, buffers: Buffers::from(config) })
 }
 
 /// What can be wrong with a rank's own arguments.

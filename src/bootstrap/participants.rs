@@ -3,9 +3,11 @@
 //! The first of them collects what each has and answers all. It hears of every one before it answers, also when one is
 //! gone, so that messages of one exchange cannot be taken for those of the next.
 
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
 
-use super::Bootstrap;
+use super::{Bootstrap, Turn};
 use crate::error::Error;
 
 /// Marks the messages of exchanges among some ranks.
@@ -54,27 +56,31 @@ impl Bootstrap {
     ///
     /// # Errors
     /// As [`Bootstrap::all_gather`]; the end of a rank that is not in the participants is none.
-    pub fn gather_in(&mut self, participants: &Participants, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+    pub fn gather_in(&self, participants: &Participants, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         match participants {
             Participants::All => self.all_gather(block),
-            Participants::Some(ranks) => self.gather_among(ranks, Ok(block)),
+            Participants::Some(ranks) => self.turn()?.gather_among(ranks, Ok(block)),
         }
     }
 
     /// This rank cannot take part in the next exchange of the participants; that of the others fails and names it.
     /// Where the other ranks must be there for that, it waits for them, for [`super::REPORT`] at most.
-    pub fn refuse_in(&mut self, participants: &Participants, error: &Error) {
+    pub fn refuse_in(&self, participants: &Participants, error: &Error) {
         let Participants::Some(ranks) = participants else { return self.refuse(error) };
-        self.limit = Some(self.driver.now() + super::REPORT);
-        if let Err(why) = self.gather_among(ranks, Err(error)) {
+        let told = self.turn().and_then(|mut turn| {
+            turn.limit = Some(Instant::now() + super::REPORT);
+            turn.gather_among(ranks, Err(error))
+        });
+        if let Err(why) = told {
             log::info!(target: "BOOTSTRAP", "rank {} has told some ranks of a failure: {why}", self.rank);
         }
-        self.limit = None;
     }
+}
 
+impl Turn<'_> {
     fn gather_among(&mut self, ranks: &[u32], own: Result<&[u8], &Error>) -> Result<Vec<Vec<u8>>, Error> {
         let gave_up = Error::InvalidUsage(format!("rank {} gave up an operation like this one before", self.rank));
-        let own = if self.gave_up { Err(&gave_up) } else { own };
+        let own = if self.operation.gave_up { Err(&gave_up) } else { own };
         let own: Word<Vec<u8>> = own.map(<[u8]>::to_vec).map_err(|error| Blame::of(self.rank, error));
         let result = match ranks.split_first() {
             Some((leader, others)) if *leader == self.rank => self.lead(others, own),
@@ -82,7 +88,7 @@ impl Bootstrap {
             None => Err(Error::Internal("an exchange of no ranks".to_string())),
         };
         if let Err(Error::Aborted | Error::Timeout(_)) = &result {
-            self.gave_up = true;
+            self.operation.gave_up = true;
         }
         result
     }
@@ -131,20 +137,18 @@ impl Bootstrap {
 
     /// Gives up in the middle; the others are told, if they are there to hear it.
     fn leave_exchange<T>(&mut self, others: &[u32], error: Error) -> Result<T, Error> {
-        if self.watch(None).is_ok() {
-            let text = format!("rank {} has given up: {error}", self.rank);
-            let word: Word<Vec<Vec<u8>>> = Err(Blame { rank: Some(self.rank), usage: false, text });
-            self.limit = Some(self.driver.now() + GOODBYE);
-            let bytes = encode(&word)?;
-            others.iter().for_each(|other| drop(self.send(*other, TAG, &bytes)));
-            self.limit = None;
-        }
+        self.driver.watch(None);
+        let text = format!("rank {} has given up: {error}", self.rank);
+        let word: Word<Vec<Vec<u8>>> = Err(Blame { rank: Some(self.rank), usage: false, text });
+        self.limit = Some(Instant::now() + GOODBYE);
+        let bytes = encode(&word)?;
+        others.iter().for_each(|other| drop(self.send(*other, TAG, &bytes)));
         Err(error)
     }
 }
 
 /// How long a rank that gives up tries to tell the others.
-const GOODBYE: std::time::Duration = std::time::Duration::from_secs(1);
+const GOODBYE: Duration = Duration::from_secs(1);
 
 fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
     postcard::to_stdvec(value).map_err(|error| Error::Internal(format!("encoding: {error}")))

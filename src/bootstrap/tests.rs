@@ -18,7 +18,7 @@ fn parts() -> IdParts {
     }
 }
 
-/// Magic and address stand where NVIDIA's library has them (internals A.1).
+/// Magic and address stand where NVIDIA's library has them.
 #[test]
 fn an_id_has_the_address_where_nvidias_library_looks_for_it() {
     let id = parts().encode();
@@ -65,7 +65,7 @@ fn addresses_are_shown_as_nccl_does() {
     assert_eq!(text("[2001:db8::1]:80"), "2001:db8::1<80>");
 }
 
-/// User case A5 and the grammar of spec §8.6.
+/// NCCL's grammar of interface lists, with modifiers that users write in the wrong place.
 #[test]
 fn interface_lists_are_read() {
     let read = |text: &str| InterfaceFilter::parse(text);

@@ -208,6 +208,11 @@ impl Registration {
         self.event_loop.poller.remove(fd);
     }
 
+    /// Whether the calling thread is the loop's, which must not wait for what the loop does.
+    pub fn is_loop_thread(&self) -> bool {
+        self.event_loop.is_thread(&self.event_loop.shared.lock())
+    }
+
     fn token(&self, token: u32) -> u64 {
         u64::from(self.id) << 32 | u64::from(token)
     }
@@ -269,10 +274,14 @@ impl EventLoop {
         Ok(event_loop)
     }
 
+    fn is_thread(&self, shared: &Shared) -> bool {
+        shared.thread == Some(thread::current().id())
+    }
+
     /// Waits for the end of the thread, but not in it.
     fn wait_for_end(&self) {
         let mut shared = self.shared.lock();
-        if shared.thread == Some(thread::current().id()) {
+        if self.is_thread(&shared) {
             return;
         }
         let until = Instant::now() + END_LIMIT;

@@ -18,7 +18,7 @@ mod outbox;
 mod source;
 mod tcp;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unix;
 
 pub use event_loop::{Registration, join};

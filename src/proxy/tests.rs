@@ -10,7 +10,7 @@ use crate::sys::{MESSAGE_MAX, Mailbox, Ready, SharedFile};
 mod tcp;
 
 /// The thread is the process's: tests that count on it take turns.
-static TURN: Mutex<()> = Mutex::new(());
+pub(crate) static TURN: Mutex<()> = Mutex::new(());
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Keeps what comes, answers every message that begins with `?`, and counts ticks.
@@ -64,7 +64,8 @@ fn until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-fn helpers() -> usize {
+/// How many threads of the event loop there are.
+pub(crate) fn helpers() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
     let name = |task: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(task.ok()?.path().join("comm")).ok();
     tasks.filter_map(name).filter(|name| name.trim() == "oxccl-helper").count()

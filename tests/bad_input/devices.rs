@@ -37,7 +37,7 @@ fn no_device() {
 
 /// The root of an id that nobody uses waits for a day, as NCCL's does.
 fn root_of_an_unused_id(line: &str) -> bool {
-    line.contains("oxccl-root") || line.contains("fds")
+    line.contains("oxccl-helper") || line.contains("fds")
 }
 
 /// One rank has no device: the others, who have, need not wait for it.

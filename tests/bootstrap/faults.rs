@@ -88,6 +88,63 @@ fn a_rank_that_fails_is_named() {
     }
 }
 
+/// A rank dies after the communicator was made: who is connected with it knows, without a call in progress.
+#[test]
+fn a_death_is_noticed_while_nobody_waits() {
+    let id = id();
+    let mut other = Plan::new(&id, 1, 2, "stay").start();
+    assert_eq!(other.line(), "ready");
+    other.go();
+    let bootstrap = Bootstrap::join(&NetConfig::default(), &id, join_of(0, 2)).unwrap();
+    bootstrap.complete();
+    other.succeeds();
+    assert_eq!(bootstrap.why_gone(1), None);
+    other.kill();
+    let end = Instant::now() + Duration::from_millis(SOON_MS);
+    let error = loop {
+        match bootstrap.why_gone(1) {
+            Some(error) => break error,
+            None => assert!(Instant::now() < end, "nobody notices"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let named = matches!(&error, Error::Remote { rank: Some(1), text } if text.contains("has probably died"));
+    assert!(named, "{error}");
+}
+
+/// A forked child answers at once, and what it does and drops is no affair of its parent's.
+#[test]
+fn a_forked_child_is_inert() {
+    let id = &id();
+    let config = &NetConfig::default();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            let bootstrap = Bootstrap::join(config, id, join_of(1, 2)).unwrap();
+            bootstrap.complete();
+            bootstrap.barrier()
+        });
+        let cancel = Cancel::new();
+        let join = Join { cancel: Some(cancel.clone()), ..join_of(0, 2) };
+        let bootstrap = Bootstrap::join(config, id, join).unwrap();
+        bootstrap.complete();
+        // SAFETY: the child calls what is tested, and ends without a return.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let inert = bootstrap.barrier().is_err_and(|error| error.code() == Code::InvalidUsage);
+            cancel.fire();
+            drop(bootstrap);
+            // SAFETY: exit handlers are not wanted.
+            unsafe { libc::_exit(i32::from(!inert)) }
+        }
+        let mut status = -1;
+        // SAFETY: the status lives.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(bootstrap.barrier(), Ok(()));
+        assert_eq!(other.join().unwrap(), Ok(()));
+    });
+}
+
 /// A message is awaited from a rank that this one has no other connection with, and it dies.
 #[test]
 fn a_dead_sender_is_named() {
@@ -257,7 +314,7 @@ fn a_wrong_listener_is_an_error() {
 #[test]
 fn a_join_can_be_cancelled() {
     let id = &id();
-    let cancel = &Cancel::new().unwrap();
+    let cancel = &Cancel::new();
     let config = &NetConfig::default();
     std::thread::scope(|scope| {
         let other = scope.spawn(move || Bootstrap::join(config, id, join_of(1, 3)).err().unwrap());
@@ -277,11 +334,11 @@ fn a_join_can_be_cancelled() {
 #[test]
 fn a_receive_can_be_cancelled() {
     let id = &id();
-    let cancel = &Cancel::new().unwrap();
+    let cancel = &Cancel::new();
     let config = &NetConfig::default();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(move || {
-            let mut bootstrap =
+            let bootstrap =
                 Bootstrap::join(config, id, Join { cancel: Some(cancel.clone()), ..join_of(0, 2) }).unwrap();
             (bootstrap.recv(1, 9), bootstrap.barrier())
         });

@@ -31,6 +31,12 @@ fn nothing_is_leaked() {
     ranks::start(&[Plan::new(&id, 0, 1, "leaks")])[0].succeeds();
 }
 
+#[test]
+fn idle_communicators_cost_nothing() {
+    let id = create_id(&NetConfig::default()).unwrap();
+    ranks::start(&[Plan::new(&id, 0, 1, "idle")])[0].succeeds();
+}
+
 /// Several threads make several communicators at once, each thread in another order.
 #[test]
 fn communicators_are_made_concurrently() {
@@ -41,7 +47,7 @@ fn communicators_are_made_concurrently() {
         for rank in 0..RANKS {
             for (k, id) in ids.iter().enumerate() {
                 scope.spawn(move || {
-                    let mut bootstrap = Bootstrap::join(config, id, join_of(rank, RANKS)).unwrap();
+                    let bootstrap = Bootstrap::join(config, id, join_of(rank, RANKS)).unwrap();
                     let blocks = bootstrap.all_gather(&[k as u8, rank as u8]).unwrap();
                     assert!((0..RANKS as u8).all(|other| blocks[other as usize] == [k as u8, other]));
                     bootstrap.complete();

@@ -210,9 +210,10 @@ fn carry_out(task: &str, rank: u32, nranks: u32, config: &NetConfig, id: &Unique
         "alone" => return alone(config),
         "two hosts" => return two_hosts(),
         "leaks" => return crate::leaks::check(config).map(|()| Instant::now()),
+        "idle" => return crate::leaks::check_idle(config).map(|()| Instant::now()),
         _ => {}
     }
-    let mut bootstrap = Bootstrap::join(config, &own, join_of(rank, nranks))?;
+    let bootstrap = Bootstrap::join(config, &own, join_of(rank, nranks))?;
     let joined = Instant::now();
     match task {
         "join" => {}
@@ -225,7 +226,7 @@ fn carry_out(task: &str, rank: u32, nranks: u32, config: &NetConfig, id: &Unique
             bootstrap.barrier()?;
             println!("@h1 {} h2 {}", places[0], places[1]);
         }
-        "gather" => gather(&mut bootstrap)?,
+        "gather" => gather(&bootstrap)?,
         "time" => {
             bootstrap.all_gather(&[7; 144])?;
             bootstrap.all_gather(&[8; 2400])?;
@@ -250,7 +251,7 @@ fn alone(config: &NetConfig) -> Result<Instant, Error> {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
                 scope.spawn(move || {
-                    let mut bootstrap = Bootstrap::join(config, &id, join_of(rank, 2))?;
+                    let bootstrap = Bootstrap::join(config, &id, join_of(rank, 2))?;
                     let place = bootstrap.address(0).unwrap_or_default();
                     bootstrap.barrier()?;
                     Ok::<String, Error>(place)
@@ -284,7 +285,7 @@ fn two_hosts() -> Result<Instant, Error> {
     Ok(Instant::now())
 }
 
-fn gather(bootstrap: &mut Bootstrap) -> Result<(), Error> {
+fn gather(bootstrap: &Bootstrap) -> Result<(), Error> {
     let (rank, nranks) = (bootstrap.rank(), bootstrap.nranks());
     for other in 0..nranks {
         assert_eq!(bootstrap.facts(other), facts(other));

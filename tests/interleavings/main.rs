@@ -1,6 +1,7 @@
 //! Every interleaving that matters, not only those that this machine happens to have: the table of handles, the
-//! hand-over between a thread in the background and who ends its communicator, and the helper thread with its messages,
-//! run on shuttle's locks and threads. The sources are the library's own; `sys` is what differs.
+//! hand-over between a thread in the background and who ends its communicator, the helper thread with its messages, and
+//! waits that it or another thread ends, run on shuttle's locks and threads. The sources are the library's own; `sys`
+//! is what differs.
 //!
 //! `OXCCL_LONG=1` tries a hundred times as many schedules. A failure prints the schedule, and `shuttle::replay` runs it
 //! again.
@@ -9,6 +10,7 @@
 #[allow(dead_code)]
 mod need;
 
+mod bootstrap;
 mod comm;
 mod proxy;
 mod sys;

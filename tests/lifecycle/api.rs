@@ -276,18 +276,17 @@ impl Holdings {
     }
 }
 
-/// What there is more of than before, without what roots have that may stay.
+/// What there is more of than before, without what roots have that may stay: they are in the helper thread.
 fn left_behind(before: &Resources) -> Vec<String> {
     let now = Resources::now();
     let grown = now.grown(before);
     let more = |line: &str| line.split(' ').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(usize::MAX);
-    // Not how many more: one that was there may have closed everything, and its thread been on its way out.
-    let roots = now.threads.get("oxccl-root").copied().unwrap_or(0);
+    let helpers = now.threads.get("oxccl-helper").copied().unwrap_or(0);
     let allowed = |line: &String| match line.split_once(" more ").map_or("", |(_, what)| what) {
-        "threads: oxccl-root" => roots <= ROOTS,
-        // A root listens, and has an epoll set and an event.
-        "fds: socket" => more(line) <= roots,
-        "fds: anon_inode" => more(line) <= 2 * roots,
+        "threads: oxccl-helper" => helpers == 1,
+        // A root listens; the thread has a mailbox, an epoll set and an event.
+        "fds: socket" => helpers == 1 && more(line) <= ROOTS + 1,
+        "fds: anon_inode" => more(line) <= 2 * helpers,
         // The driver's own, which comes and goes as it is needed.
         "threads: softcuda-kicker" => true,
         _ => false,

@@ -131,7 +131,7 @@ fn connected(
     then: impl FnOnce(&mut Gather<'_>, Result<Connected, Error>, &str),
 ) {
     let context = Context::retain((case.device)(rank)).expect("a device");
-    let (cancel, ledger) = (Cancel::new().expect("a cancel"), Arc::new(Ledger::default()));
+    let (cancel, ledger) = (Cancel::new(), Arc::new(Ledger::default()));
     let links = Links::open(&context, rank, &cancel, &ledger).expect("a helper thread");
     let mut gather = Gather { place, rank, nranks: case.nranks, round: 0 };
     let mine = postcard::to_stdvec(&facts(case, rank, &context, &links)).expect("encode");

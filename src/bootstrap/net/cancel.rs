@@ -1,45 +1,52 @@
 //! A way to end waits of another thread.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use crate::error::Error;
-use crate::sys::off_standard;
+use crate::sys;
+use crate::sys::sync::Mutex;
 
 /// Shared between the thread that waits and the one that ends the wait. Once fired it stays so.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cancel(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     fired: AtomicBool,
-    /// Readable once fired; nobody reads it, so that every wait sees it.
-    event: OwnedFd,
+    /// Who is told; those that are gone are taken out when others come.
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+    /// How often the process had been forked: what waits in it is no affair of a child's.
+    forks: u32,
+}
+
+/// What hears of a [`Cancel`].
+pub trait Listener: Send + Sync {
+    /// It was fired. Called in the thread that has fired it, which holds none of the listener's locks.
+    fn cancelled(&self);
 }
 
 impl Cancel {
     /// Not fired.
-    ///
-    /// # Errors
-    /// `System` if there is no descriptor left.
-    pub fn new() -> Result<Cancel, Error> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(io::Error::from)
-            .and_then(off_standard)
-            .map_err(|error| Error::system("eventfd", "cancel event", &error))?;
-        Ok(Cancel(Arc::new(Inner { fired: AtomicBool::new(false), event })))
+    pub fn new() -> Cancel {
+        let listeners = Mutex::new(Vec::new());
+        Cancel(Arc::new(Inner { fired: AtomicBool::new(false), listeners, forks: sys::forks() }))
     }
 
-    /// Every wait with this `Cancel`, now and later, returns [`Error::Aborted`] at once.
+    /// Every wait with this `Cancel`, now and later, returns [`crate::error::Error::Aborted`] at once. In a forked
+    /// child nobody hears of it.
     pub fn fire(&self) {
-        if !self.0.fired.swap(true, Ordering::AcqRel) {
-            // The counter is 0 here, so that the write can neither block nor fail.
-            let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
+        if self.0.fired.swap(true, Ordering::AcqRel) || self.0.forks != sys::forks() {
+            return;
         }
+        let listeners = std::mem::take(&mut *self.0.listeners.lock());
+        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.cancelled());
+    }
+
+    /// Tells a listener when it is fired. It may have been fired already: then the listener hears nothing.
+    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+        let mut listeners = self.0.listeners.lock();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(listener);
     }
 
     /// Whether both end the same waits.
@@ -53,8 +60,14 @@ impl Cancel {
     }
 }
 
-impl AsFd for Cancel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.event.as_fd()
+impl Default for Cancel {
+    fn default() -> Cancel {
+        Cancel::new()
+    }
+}
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cancel").field("fired", &self.fired()).finish_non_exhaustive()
     }
 }

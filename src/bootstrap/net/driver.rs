@@ -1,85 +1,58 @@
-//! Carries out what a protocol machine wants: one epoll set, blocking waits with a deadline, no spinning.
+//! A machine that callers wait for, as a source of the event loop: whatever comes is taken in at any time, also while
+//! nobody waits.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::fs::Timespec;
+use parking_lot::Mutex;
 use socket2::Socket;
 
-use super::cancel::Cancel;
-use super::socket::{self, Buffers};
-use crate::bootstrap::protocol::{Action, Conn, ConnectError, Level, Machine};
+use super::cancel::{Cancel, Listener};
+use super::connections::Connections;
+use super::shared::Shared;
+use super::socket::Buffers;
+use crate::bootstrap::protocol::Machine;
 use crate::error::Error;
-use crate::sys::{ChildCloses, off_standard};
+use crate::proxy::{self, Address, Message, Outbox, Progress, Source, Undeliverable};
+use crate::sys::{self, Ready};
 
-/// Marks of the two descriptors that are no connection.
-const LISTENER: u64 = u64::MAX;
-const CANCEL: u64 = u64::MAX - 1;
-/// Bytes of one read.
-const READ: usize = 256 << 10;
-/// Connections accepted in a row before the others get their turn.
-const ACCEPTS: usize = 256;
-/// How long accepting pauses when there are no descriptors left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long accepting may fail before that is an error.
-const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
-/// Events taken at once.
-const EVENTS: usize = 256;
 /// How long closing connections may take to deliver what is queued.
-const GOODBYE: Duration = Duration::from_secs(1);
+pub const GOODBYE: Duration = Duration::from_secs(1);
 
-struct Io {
-    /// Before the socket, so that it goes first.
-    _child_closes: ChildCloses,
-    socket: Socket,
-    queue: VecDeque<Arc<[u8]>>,
-    /// Bytes of the first queued block that are sent.
-    sent: usize,
-    connecting: bool,
-    /// The machine has parted from it; it is closed once the queue is empty.
-    closing: bool,
-    /// Writing failed; what can still be read is read.
-    broken: bool,
-    /// Registered for writability.
-    wants_write: bool,
+/// Drives one machine. Its sockets close with it; a forked child leaves all of it alone.
+pub struct Driver<M: Machine + Send + 'static> {
+    served: Arc<Served<M>>,
+    /// How often the process had been forked.
+    forks: u32,
 }
 
-/// Where connections come in.
-struct Listener {
-    /// Before the socket, so that it goes first.
-    _child_closes: ChildCloses,
-    socket: Socket,
-}
+struct Served<M: Machine>(Shared<State<M>>);
 
-/// Owns the sockets of one machine.
-pub struct Driver {
-    epoll: OwnedFd,
-    listener: Option<Listener>,
+struct State<M: Machine> {
+    connections: Connections<M>,
+    wait: Option<Wait<M>>,
     cancel: Option<Cancel>,
     /// Ends the operation in progress only.
     also: Option<Cancel>,
-    buffers: Buffers,
-    conns: BTreeMap<Conn, Io>,
-    /// Connections with bytes that the system has not taken.
-    unsent: usize,
-    /// Accepting pauses until then.
-    accept_at: Option<Duration>,
-    /// Accepting has failed since then.
-    accept_failing: Option<Duration>,
-    start: Instant,
-    scratch: Vec<u8>,
+    ending: Option<Ending<M>>,
+    /// Itself, while nobody else keeps it, until its end.
+    own: Option<Arc<Served<M>>>,
+    /// When the event loop gives it a turn.
+    timer: Option<Duration>,
+}
+
+/// What a caller waits for.
+struct Wait<M> {
+    done: Box<dyn FnMut(&mut M) -> bool + Send>,
+    holds: bool,
+    outcome: Option<Result<(), Stop>>,
 }
 
 /// Why a run ended before its condition held.
 #[derive(Debug)]
 pub enum Stop {
-    /// The cancel event fired.
+    /// A cancel was fired.
     Cancelled,
     /// The time given has passed.
     Late,
@@ -87,388 +60,280 @@ pub enum Stop {
     System(Error),
 }
 
-impl Driver {
-    /// A driver without connections.
+/// How a machine parts from the others.
+pub struct Parting<M> {
+    /// As long as this holds it stays.
+    pub awaits: fn(&M) -> bool,
+    /// But not longer.
+    pub within: Duration,
+    /// What it says in the end.
+    pub leave: fn(&mut M),
+}
+
+struct Ending<M> {
+    parting: Parting<M>,
+    until: Duration,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Awaiting,
+    /// It has said everything, but the system may not have taken all of it.
+    Flushing,
+    Over,
+}
+
+impl<M: Machine + Send + 'static> Driver<M> {
+    /// Starts a machine, which gets its time, with a listener or without.
     ///
     /// # Errors
     /// `System` if there are no descriptors left.
-    pub fn new(listener: Option<Socket>, cancel: Option<Cancel>, buffers: Buffers) -> Result<Driver, Error> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).and_then(off_standard);
-        let epoll = epoll.map_err(|error| Error::system("epoll_create1", "bootstrap", &error))?;
-        let add = |fd: &dyn AsFdDyn, mark: u64| {
-            epoll::add(&epoll, fd.fd(), EventData::new_u64(mark), EventFlags::IN)
-                .map_err(|errno| Error::system("epoll_ctl", "bootstrap", &errno.into()))
-        };
-        if let Some(listener) = &listener {
-            add(listener, LISTENER)?;
-        }
-        if let Some(cancel) = &cancel {
-            add(cancel, CANCEL)?;
-        }
-        Ok(Driver {
-            epoll,
-            listener: listener.map(|socket| Listener { _child_closes: ChildCloses::of(socket.as_fd()), socket }),
-            cancel,
-            also: None,
-            buffers,
-            conns: BTreeMap::new(),
-            unsent: 0,
-            accept_at: None,
-            accept_failing: None,
-            start: Instant::now(),
-            scratch: vec![0; READ],
-        })
-    }
-
-    /// The machine's clock.
-    pub fn now(&self) -> Duration {
-        self.start.elapsed()
+    pub fn new(
+        machine: impl FnOnce(Duration) -> M,
+        listener: Option<Socket>,
+        cancel: Option<Cancel>,
+        buffers: Buffers,
+    ) -> Result<Driver<M>, Error> {
+        let connections = Connections::new(machine, listener, buffers);
+        let state = State { connections, wait: None, cancel, also: None, ending: None, own: None, timer: None };
+        let served = Arc::new(Served(Shared::new(state)));
+        let source: Arc<dyn Source> = served.clone();
+        let mut state = served.0.lock();
+        // Its first turn waits for the lock.
+        let registration = proxy::join(Address { key: sys::random(), rank: 0 }, Arc::downgrade(&source))?;
+        state.connections.register(registration)?;
+        state.cancel.iter().for_each(|cancel| cancel.listen(served.listener()));
+        // It says so in its first turn.
+        state.timer = state.deadline();
+        drop(state);
+        Ok(Driver { served, forks: sys::forks() })
     }
 
     /// A second event that ends waits, until it is taken away again.
-    ///
-    /// # Errors
-    /// `System` if the system refuses.
-    pub fn watch(&mut self, also: Option<Cancel>) -> Result<(), Error> {
-        if let Some(old) = self.also.take() {
-            let _ = epoll::delete(&self.epoll, &old);
-        }
-        if let Some(new) = &also {
-            epoll::add(&self.epoll, new, EventData::new_u64(CANCEL), EventFlags::IN)
-                .map_err(|errno| Error::system("epoll_ctl", "bootstrap", &errno.into()))?;
-        }
-        self.also = also;
-        Ok(())
+    pub fn watch(&self, also: Option<Cancel>) {
+        also.iter().for_each(|also| also.listen(self.served.listener()));
+        self.served.0.lock().also = also;
     }
 
     /// Whether waits are over for good.
     pub fn cancelled(&self) -> bool {
-        self.cancel.as_ref().is_some_and(Cancel::fired)
+        self.served.0.lock().cancel.as_ref().is_some_and(Cancel::fired)
     }
 
-    /// Whether everything that the machine has sent is with the system.
-    pub fn flushed(&self) -> bool {
-        self.unsent == 0
+    /// Asks the machine, or tells it something; what it wants is carried out at once.
+    pub fn with<R>(&self, act: impl FnOnce(&mut M, Duration) -> R) -> R {
+        let mut state = self.served.0.lock();
+        let now = state.connections.now();
+        let result = act(&mut state.connections.machine, now);
+        if state.settle() {
+            self.served.0.notify();
+        }
+        state.set_timer();
+        result
     }
 
-    /// Runs the machine until `done` holds and all it has sent is with the system. `limit` ends the wait early.
+    /// Waits until `done` has a result and all that the machine has sent is with the system. `limit` ends the wait
+    /// early. One caller at a time, and never the event loop's thread, which would wait for itself.
     ///
     /// # Errors
     /// See [`Stop`].
-    pub fn run<M: Machine>(
-        &mut self,
-        machine: &mut M,
-        limit: Option<Duration>,
-        mut done: impl FnMut(&mut M) -> bool,
-    ) -> Result<(), Stop> {
-        loop {
-            self.carry_out(machine);
-            if self.cancelled() || self.also.as_ref().is_some_and(Cancel::fired) {
-                return Err(Stop::Cancelled);
-            }
-            if done(machine) && self.flushed() {
-                // `done` may have made the machine say more.
-                self.carry_out(machine);
-                if self.flushed() {
-                    return Ok(());
-                }
-            }
-            let now = self.now();
-            if limit.is_some_and(|limit| now >= limit) {
-                return Err(Stop::Late);
-            }
-            self.wait(machine, limit).map_err(Stop::System)?;
-        }
-    }
-
-    /// From now on nothing ends waits before their time.
-    pub fn ignore_cancel(&mut self) {
-        if let Some(cancel) = self.cancel.take() {
-            let _ = epoll::delete(&self.epoll, &cancel);
-        }
-        let _ = self.watch(None);
-    }
-
-    /// Sends what is queued, for at most a second, and closes everything.
-    pub fn goodbye<M: Machine>(&mut self, machine: &mut M) {
-        let limit = self.now() + GOODBYE;
-        self.listener = None;
-        self.ignore_cancel();
-        let _ = self.run(machine, Some(limit), |_| true);
-        self.conns.clear();
-    }
-
-    fn wait<M: Machine>(&mut self, machine: &mut M, limit: Option<Duration>) -> Result<(), Error> {
-        let now = self.now();
-        let until = machine.deadline().into_iter().chain(limit).chain(self.accept_at).min();
-        let timeout = until
-            .map(|until| until.saturating_sub(now))
-            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
-        let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
-        match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(Error::system("epoll_wait", "bootstrap", &errno.into())),
-        }
-        for event in &events {
-            match event.data.u64() {
-                LISTENER => self.accept(machine)?,
-                CANCEL => {}
-                conn => self.ready(machine, conn, event.flags),
-            }
-            self.carry_out(machine);
-        }
-        let now = self.now();
-        if self.accept_at.is_some_and(|at| now >= at) {
-            self.accept_at = None;
-            self.watch_listener(EventFlags::IN);
-            self.accept(machine)?;
-        }
-        if machine.deadline().is_some_and(|deadline| now >= deadline) {
-            machine.tick(now);
-        }
-        Ok(())
-    }
-
-    fn accept<M: Machine>(&mut self, machine: &mut M) -> Result<(), Error> {
-        for _ in 0..ACCEPTS {
-            let Some(listener) = &self.listener else {
-                return Ok(());
-            };
-            match socket::accept(&listener.socket, self.buffers) {
-                Ok(None) => {
-                    self.accept_failing = None;
-                    return Ok(());
-                }
-                Ok(Some((socket, peer))) => {
-                    self.accept_failing = None;
-                    let conn = machine.accepted(self.start.elapsed(), peer);
-                    self.adopt(machine, conn, socket, false);
-                }
-                Err(error) => return self.accept_failed(&error),
-            }
-        }
-        Ok(())
-    }
-
-    /// No descriptors or memory: more descriptors if the system gives them, else a pause, in which the
-    /// connection waits in the backlog, and after some seconds an error.
-    fn accept_failed(&mut self, error: &io::Error) -> Result<(), Error> {
-        let now = self.now();
-        let exhausted = error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
-        if exhausted && raise_descriptor_limit() {
-            self.accept_at = Some(now);
-            return Ok(());
-        }
-        let text = socket::text(error);
-        let open = self.conns.len();
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(0);
-        let text = format!(
-            "cannot accept connections: {text} ({open} connections open here, limit of open files of this process {limit}: ulimit -n)"
-        );
-        let since = *self.accept_failing.get_or_insert(now);
-        if now >= since + ACCEPT_PATIENCE {
-            return Err(Error::Resource(text));
-        }
-        if since == now {
-            log::warn!(target: "BOOTSTRAP", "Bootstrap: {text}; trying again");
-        }
-        self.accept_at = Some(now + ACCEPT_PAUSE);
-        // Level-triggered: without this every wait would return at once.
-        self.watch_listener(EventFlags::empty());
-        Ok(())
-    }
-
-    fn watch_listener(&self, flags: EventFlags) {
-        if let Some(listener) = &self.listener {
-            let _ = epoll::modify(&self.epoll, &listener.socket, EventData::new_u64(LISTENER), flags);
-        }
-    }
-
-    fn adopt<M: Machine>(&mut self, machine: &mut M, conn: Conn, socket: Socket, connecting: bool) {
-        let flags = if connecting { EventFlags::OUT } else { EventFlags::IN };
-        if let Err(errno) = epoll::add(&self.epoll, &socket, EventData::new_u64(conn), flags) {
-            let text = socket::text(&errno.into());
-            let now = self.now();
-            return machine.closed(now, conn, Some(text));
-        }
-        let io = Io {
-            _child_closes: ChildCloses::of(socket.as_fd()),
-            socket,
-            queue: VecDeque::new(),
-            sent: 0,
-            connecting,
-            closing: false,
-            broken: false,
-            wants_write: connecting,
+    pub fn run<T: Send + 'static>(
+        &self,
+        limit: Option<Instant>,
+        mut done: impl FnMut(&mut M) -> Option<T> + Send + 'static,
+    ) -> Result<T, Stop> {
+        let result = Arc::new(Mutex::new(None));
+        let slot = result.clone();
+        let done = Box::new(move |machine: &mut M| {
+            let mut slot = slot.lock();
+            *slot = done(machine);
+            slot.is_some()
+        });
+        let mut state = self.served.0.lock();
+        state.wait = Some(Wait { done, holds: false, outcome: None });
+        state.connections.attended = true;
+        state.settle();
+        state.set_timer();
+        let look = |state: &mut State<M>| match state.is_cancelled() {
+            true => Some(Err(Stop::Cancelled)),
+            false => state.wait.as_mut().and_then(|wait| wait.outcome.take()),
         };
-        self.conns.insert(conn, io);
-    }
-
-    fn carry_out<M: Machine>(&mut self, machine: &mut M) {
-        while let Some(action) = machine.action() {
-            match action {
-                Action::Log(Level::Warn, text) => log::warn!(target: "BOOTSTRAP", "{text}"),
-                Action::Log(Level::Attention, text) => log::warn!(target: "ATTN", "{text}"),
-                Action::Log(Level::Info, text) => log::info!(target: "BOOTSTRAP", "{text}"),
-                Action::StopListening => self.listener = None,
-                Action::Connect { conn, to } => match socket::connect(to, self.buffers) {
-                    Ok(socket) => self.adopt(machine, conn, socket, true),
-                    Err(error) => machine.connected(self.start.elapsed(), conn, Err(error)),
-                },
-                Action::Send { conn, bytes } => {
-                    let Some(io) = self.conns.get_mut(&conn) else {
-                        continue;
-                    };
-                    if io.broken || io.closing {
-                        continue;
-                    }
-                    self.unsent += usize::from(io.queue.is_empty());
-                    io.queue.push_back(bytes);
-                    self.flush(conn);
-                }
-                Action::Close { conn } => {
-                    if let Some(io) = self.conns.get_mut(&conn) {
-                        io.closing = true;
-                        self.flush(conn);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Hands queued bytes to the system as far as it takes them; closes what is to be closed.
-    fn flush(&mut self, conn: Conn) {
-        let Some(io) = self.conns.get_mut(&conn) else {
-            return;
+        let outcome = match state.is_loop_thread() {
+            true => look(&mut state).or_else(|| Some(Err(Stop::System(waits_for_itself())))),
+            false => self.served.0.wait(&mut state, limit, look),
         };
-        let before = !io.queue.is_empty();
-        if !io.connecting {
-            io.write();
-        } else if io.closing {
-            io.queue.clear();
-        }
-        let after = !io.queue.is_empty();
-        self.unsent -= usize::from(before && !after);
-        if io.closing && !after {
-            let _ = io.socket.shutdown(Shutdown::Write);
-            self.conns.remove(&conn);
+        state.wait = None;
+        state.connections.attended = false;
+        drop(state);
+        outcome.unwrap_or(Err(Stop::Late))?;
+        let found = result.lock().take();
+        found.ok_or_else(|| Stop::System(Error::Internal("a wait ended without a result".to_string())))
+    }
+
+    /// Leaves the event loop with a machine that needs no connections any more.
+    pub fn retire(&self) {
+        let registration = self.served.0.lock().connections.retire();
+        drop(registration);
+    }
+
+    /// Parts from the others and closes all connections. It returns when that is done; the event loop's thread does not
+    /// wait, and the connections stay until then.
+    pub fn finish(&self, parting: Parting<M>) {
+        let limit = Instant::now() + parting.within + GOODBYE;
+        let mut state = self.served.0.lock();
+        let until = state.connections.now() + parting.within;
+        state.ending = Some(Ending { parting, until, stage: Stage::Awaiting });
+        state.settle();
+        state.set_timer();
+        if !state.is_over() && state.is_loop_thread() {
+            state.own = Some(self.served.clone());
             return;
         }
-        if after != io.wants_write && !io.connecting {
-            io.wants_write = after;
-            let flags = if after { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            let _ = epoll::modify(&self.epoll, &io.socket, EventData::new_u64(conn), flags);
+        let over = |state: &mut State<M>| state.is_over().then_some(());
+        if self.served.0.wait(&mut state, Some(limit), over).is_none() {
+            state.connections.close();
         }
     }
 
-    fn ready<M: Machine>(&mut self, machine: &mut M, conn: Conn, flags: EventFlags) {
-        let Some(io) = self.conns.get_mut(&conn) else {
-            return;
-        };
-        if io.connecting {
-            let outcome = socket::connect_outcome(&io.socket);
-            return self.connected(machine, conn, outcome);
-        }
-        if flags.contains(EventFlags::OUT) {
-            self.flush(conn);
-        }
-        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-            self.read(machine, conn);
-        }
+    /// Whether this is a forked child of the process that it was made in.
+    pub fn is_inherited(&self) -> bool {
+        self.forks != sys::forks()
     }
+}
 
-    fn connected<M: Machine>(&mut self, machine: &mut M, conn: Conn, outcome: Result<(), ConnectError>) {
-        let now = self.now();
-        let Some(io) = self.conns.get_mut(&conn) else {
-            return;
-        };
-        match outcome {
-            Ok(()) => {
-                io.connecting = false;
-                io.wants_write = false;
-                let _ = epoll::modify(&self.epoll, &io.socket, EventData::new_u64(conn), EventFlags::IN);
-                machine.connected(now, conn, Ok(()));
-            }
-            Err(error) => {
-                self.forget(conn);
-                machine.connected(now, conn, Err(error));
-            }
-        }
-    }
-
-    /// Drops a connection and what was queued on it.
-    fn forget(&mut self, conn: Conn) {
-        if let Some(io) = self.conns.remove(&conn) {
-            self.unsent -= usize::from(!io.queue.is_empty());
-        }
-    }
-
-    fn read<M: Machine>(&mut self, machine: &mut M, conn: Conn) {
-        let now = self.now();
-        let Some(io) = self.conns.get_mut(&conn) else {
-            return;
-        };
-        if io.closing {
-            // Nobody wants it any more; the queue is what keeps the connection open.
-            return;
-        }
-        match (&io.socket).read(&mut self.scratch) {
-            Ok(0) => {
-                self.forget(conn);
-                machine.closed(now, conn, None);
-            }
-            Ok(n) => machine.received(now, conn, &self.scratch[..n]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(error) => {
-                self.forget(conn);
-                machine.closed(now, conn, Some(socket::text(&error)));
-            }
+impl<M: Machine + Send + 'static> Drop for Driver<M> {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            // The descriptors were closed when the child began, and their numbers may be somebody else's.
+            std::mem::forget(self.served.clone());
         }
     }
 }
 
-impl Io {
-    fn write(&mut self) {
-        while let Some(first) = self.queue.front() {
-            match socket::send(&self.socket, &first[self.sent..]) {
-                Ok(n) => {
-                    self.sent += n;
-                    if self.sent == first.len() {
-                        self.queue.pop_front();
-                        self.sent = 0;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => {
-                    // What the peer said before it closed is still to be read: it may be the reason.
-                    self.broken = true;
-                    self.queue.clear();
-                    self.sent = 0;
-                }
-            }
+fn waits_for_itself() -> Error {
+    Error::Internal("the event loop's thread waits for other ranks".to_string())
+}
+
+impl<M: Machine + Send + 'static> Served<M> {
+    fn listener(self: &Arc<Self>) -> Weak<dyn Listener> {
+        let listener: Arc<dyn Listener> = self.clone();
+        Arc::downgrade(&listener)
+    }
+
+    /// Does something in the event loop's thread, and says when it wants its next turn. A panic leaves nobody waiting.
+    fn turn(&self, act: impl FnOnce(&mut State<M>)) -> Option<Instant> {
+        let mut state = self.0.lock();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            act(&mut state);
+            state.settle()
+        }));
+        if let (Err(_), Some(wait)) = (&done, &mut state.wait) {
+            wait.outcome = Some(Err(Stop::System(Error::Internal("the bootstrap has panicked".to_string()))));
+        }
+        if matches!(done, Err(_) | Ok(true)) {
+            self.0.notify();
+        }
+        state.timer = state.deadline();
+        let next = state.timer.and_then(|time| state.connections.instant(time));
+        let own = if done.is_err() || state.is_over() { state.own.take() } else { None };
+        drop(state);
+        // Who calls has another one.
+        drop(own);
+        done.unwrap_or_else(|panic| resume_unwind(panic));
+        next
+    }
+}
+
+impl<M: Machine + Send + 'static> Source for Served<M> {
+    fn receive(&self, _: Message, _: &mut Outbox) {}
+
+    fn undeliverable(&self, _: Address, _: Undeliverable) {}
+
+    fn ready(&self, token: u32, ready: Ready, _: &mut Outbox) {
+        self.turn(|state| state.connections.ready(token, ready));
+    }
+
+    fn progress(&self, _: Instant, _: &mut Outbox) -> Progress {
+        Progress::at(self.turn(|state| state.connections.tick()))
+    }
+}
+
+impl<M: Machine + Send> Listener for Served<M> {
+    fn cancelled(&self) {
+        self.0.cancelled();
+    }
+}
+
+impl<M: Machine> State<M> {
+    /// Carries out what the machine wants; whether that is news for who waits.
+    fn settle(&mut self) -> bool {
+        self.connections.carry_out();
+        if self.ending.is_some() {
+            return self.end();
+        }
+        let Some(wait) = self.wait.as_mut().filter(|wait| wait.outcome.is_none()) else { return false };
+        if let Some(error) = self.connections.take_error() {
+            wait.outcome = Some(Err(Stop::System(error)));
+            return true;
+        }
+        if !wait.holds {
+            wait.holds = (wait.done)(&mut self.connections.machine);
+            // It may have made the machine say more.
+            self.connections.carry_out();
+        }
+        if wait.holds && self.connections.flushed() {
+            wait.outcome = Some(Ok(()));
+        }
+        wait.outcome.is_some()
+    }
+
+    /// Goes on to part from the others; whether that is over now.
+    fn end(&mut self) -> bool {
+        let Some(ending) = &mut self.ending else { return false };
+        let now = self.connections.now();
+        let Parting { awaits, leave, .. } = ending.parting;
+        if ending.stage == Stage::Awaiting && (now >= ending.until || !awaits(&self.connections.machine)) {
+            leave(&mut self.connections.machine);
+            self.connections.stop_listening();
+            self.connections.carry_out();
+            (ending.stage, ending.until) = (Stage::Flushing, now + GOODBYE);
+        }
+        if ending.stage == Stage::Flushing && (now >= ending.until || self.connections.flushed()) {
+            self.connections.close();
+            ending.stage = Stage::Over;
+            return true;
+        }
+        false
+    }
+
+    fn is_over(&self) -> bool {
+        self.ending.as_ref().is_some_and(|ending| ending.stage == Stage::Over)
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.iter().chain(&self.also).any(Cancel::fired)
+    }
+
+    fn is_loop_thread(&self) -> bool {
+        self.connections.registration().is_some_and(proxy::Registration::is_loop_thread)
+    }
+
+    /// When it wants a turn.
+    fn deadline(&self) -> Option<Duration> {
+        let ending = self.ending.as_ref().filter(|ending| ending.stage != Stage::Over).map(|ending| ending.until);
+        ending.into_iter().chain(self.connections.deadline()).min()
+    }
+
+    /// Tells the event loop, from another thread, where it wants a turn earlier than the loop knows.
+    fn set_timer(&mut self) {
+        let Some(deadline) = self.deadline() else { return };
+        if self.timer.is_none_or(|timer| deadline < timer) {
+            self.timer = Some(deadline);
+            self.connections.registration().into_iter().for_each(proxy::Registration::wake);
         }
     }
 }
 
-/// Raises the soft limit of open descriptors to the hard one; whether there was room.
-pub(super) fn raise_descriptor_limit() -> bool {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current == limit.maximum {
-        return false;
-    }
-    limit.current = limit.maximum;
-    setrlimit(Resource::Nofile, limit).is_ok()
-}
-
-/// `AsFd` as an object.
-trait AsFdDyn {
-    fn fd(&self) -> std::os::fd::BorrowedFd<'_>;
-}
-
-impl<T: AsFd> AsFdDyn for T {
-    fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.as_fd()
-    }
-}
+#[cfg(test)]
+mod tests;

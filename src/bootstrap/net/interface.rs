@@ -1,4 +1,4 @@
-//! Which interface the bootstrap listens on: the rules of spec §8.6 as a pure choice, and the list of the
+//! Which interface the bootstrap listens on: NCCL's rules as a pure choice, and the list of the
 //! host's interfaces.
 //!
 //! Without `NCCL_SOCKET_IFNAME`, a rank takes the address from which it reaches the root: a container
@@ -40,7 +40,7 @@ impl Interface {
         }
     }
 
-    /// How NCCL prints it: `eth0:10.0.0.1` (spec §9.4).
+    /// How NCCL prints it: `eth0:10.0.0.1`.
     pub fn show(&self) -> String {
         format!("{}:{}", self.name, show_ip(self.ip))
     }
@@ -116,7 +116,7 @@ fn choose_named(
     best.map(|one| (*one).clone()).ok_or_else(|| nothing_named(all, filter))
 }
 
-/// The order of spec §8.6, behind the question whether others can use the address at all.
+/// NCCL's order, behind the question whether others can use the address at all.
 fn class(one: &Interface, subnet: Option<IpAddr>) -> (u8, u8) {
     let reach = match one.ip {
         _ if one.link_local_v6() => 3,

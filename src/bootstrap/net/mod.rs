@@ -1,9 +1,11 @@
-//! Sockets, interfaces, the root's thread: what carries the protocol out.
+//! Sockets, interfaces, and the sources of the event loop that carry the protocol out.
 
 pub mod cancel;
+pub mod connections;
 pub mod driver;
 pub mod interface;
 pub mod root;
+pub mod shared;
 pub mod socket;
 
 #[cfg(test)]

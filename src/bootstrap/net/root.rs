@@ -1,14 +1,17 @@
-//! The root's thread: one for each id, named `oxccl-root`.
+//! The root of a rendezvous as a source of the event loop: one for each id, which keeps itself until its end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use socket2::Socket;
 
-use super::cancel::Cancel;
-use super::driver::{Driver, Stop};
+use super::cancel::{Cancel, Listener};
+use super::connections::Connections;
+use super::driver::GOODBYE;
 use super::socket::{self, Buffers};
 use crate::bootstrap::config::{CommId, NetConfig};
 use crate::bootstrap::id::{fnv1a, show};
@@ -16,7 +19,8 @@ use crate::bootstrap::net::interface;
 use crate::bootstrap::protocol::failure::Failure;
 use crate::bootstrap::protocol::root::{Root, RootConfig};
 use crate::error::Error;
-use crate::sys;
+use crate::proxy::{self, Address, Message, Outbox, Progress, Source, Undeliverable};
+use crate::sys::{self, Ready};
 
 /// How long a fixed address may be in use by the root of an earlier run before that is an error.
 const FIXED_BIND: Duration = Duration::from_secs(5);
@@ -25,25 +29,52 @@ const FIXED_BIND_PAUSE: Duration = Duration::from_millis(50);
 /// How long a root that is stopped stays to tell ranks that are on their way.
 const STOPPED_STAY: Duration = Duration::from_secs(1);
 
-/// Most roots of a process that have failed and stay for ranks that come late, each with a thread and three
-/// descriptors.
+/// Most roots of a process that have failed and stay for ranks that come late, each with a listener.
 const LATE_ROOTS: usize = 8;
 /// Those roots, the oldest first. They outlive the calls and communicators that they were made for, and have no other
 /// owner.
 static LATE: Mutex<VecDeque<Cancel>> = Mutex::new(VecDeque::new());
 
 /// A root has failed: it may stay a while, and where there are too many of its kind, the oldest goes.
-fn stay(cancel: &Cancel) {
+fn stay(cancel: Cancel) {
     let mut late = LATE.lock();
-    late.push_back(cancel.clone());
+    late.push_back(cancel);
     let over = late.len().saturating_sub(LATE_ROOTS);
-    late.drain(..over).for_each(|oldest| oldest.fire());
+    let oldest: Vec<Cancel> = late.drain(..over).collect();
+    drop(late);
+    oldest.iter().for_each(Cancel::fire);
 }
 
-/// Starts the thread of a root that listens on `listener`; `stop` ends it before its time.
+/// A root and its connections.
+struct Served(Mutex<State>);
+
+struct State {
+    connections: Connections<Root>,
+    stage: Stage,
+    /// Fired where there are too many roots that stay.
+    evicted: Cancel,
+    /// Fired where nobody needs it.
+    stop: Option<Cancel>,
+    /// It has failed, and is one of those that stay.
+    stays: bool,
+    /// Itself, until its end.
+    own: Option<Arc<Served>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// It was stopped, and ends at this time at the latest.
+    Stopped(Duration),
+    /// All is said; what the system has not taken by then is lost.
+    Flushing(Duration),
+    Over,
+}
+
+/// Starts a root that listens on `listener`; `stop` ends it before its time.
 ///
 /// # Errors
-/// `System` if the thread or its descriptors cannot be made.
+/// `System` if the event loop has no descriptors or thread.
 pub fn start(
     config: &NetConfig,
     listener: Socket,
@@ -61,36 +92,124 @@ pub fn start(
         idle: config.root_idle,
         linger: config.failed_linger,
     };
-    let cancel = Cancel::new()?;
-    let mut driver = Driver::new(Some(listener), Some(cancel.clone()), Buffers::from(config))?;
-    driver.watch(stop)?;
-    let run = move || {
-        let mut root = Root::new(settings, driver.now());
-        let mut stays = false;
-        let outcome = driver.run(&mut root, None, |root| {
-            if root.has_failed() && !std::mem::replace(&mut stays, true) {
-                stay(&cancel);
-            }
-            root.finished()
-        });
-        let text = match outcome {
-            Err(Stop::System(error)) => Some(format!("the root has failed: {error}")),
-            Err(Stop::Cancelled) if !driver.cancelled() => {
-                Some("the rank that made the id of this communicator has given up".to_string())
-            }
-            _ => None,
-        };
-        if let Some(text) = text {
-            let _ = driver.watch(None);
-            root.fail(driver.now(), Failure::remote(None, text));
-            let limit = driver.now() + STOPPED_STAY;
-            let _ = driver.run(&mut root, Some(limit), |root| root.finished());
+    let connections = Connections::new(|now| Root::new(settings, now), Some(listener), Buffers::from(config));
+    let (stage, evicted) = (Stage::Serving, Cancel::new());
+    let state = State { connections, stage, evicted, stop, stays: false, own: None };
+    let served = Arc::new(Served(Mutex::new(state)));
+    let source: Arc<dyn Source> = served.clone();
+    let mut state = served.0.lock();
+    // Its first turn waits for the lock.
+    let registration = proxy::join(Address { key: sys::random(), rank: 0 }, Arc::downgrade(&source))?;
+    state.connections.register(registration)?;
+    state.connections.attended = true;
+    for cancel in [Some(&state.evicted), state.stop.as_ref()].into_iter().flatten() {
+        let listener: Arc<dyn Listener> = served.clone();
+        let listener: Weak<dyn Listener> = Arc::downgrade(&listener);
+        cancel.listen(listener);
+    }
+    state.own = Some(served.clone());
+    // It was registered with a turn to come, in which it says when it wants the next one.
+    Ok(())
+}
+
+impl Served {
+    /// Does something in the event loop's thread, where the root alone lives. A panic is its end.
+    fn turn(&self, act: impl FnOnce(&mut State)) -> Option<Instant> {
+        let mut state = self.0.lock();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            act(&mut state);
+            state.settle();
+        }));
+        if done.is_err() {
+            state.connections.close();
+            state.stage = Stage::Over;
         }
-        LATE.lock().retain(|late| !late.is(&cancel));
-        driver.goodbye(&mut root);
-    };
-    let spawned = sys::spawn("oxccl-root", run);
-    spawned.map(drop).map_err(|error| Error::system("pthread_create", "thread of the bootstrap's root", &error))
+        let stays = state.connections.machine.has_failed() && state.stage == Stage::Serving;
+        let stays = stays && !std::mem::replace(&mut state.stays, true);
+        let (evicted, next) = (state.evicted.clone(), state.next());
+        let own = if state.stage == Stage::Over { state.own.take() } else { None };
+        drop(state);
+        if own.is_some() {
+            LATE.lock().retain(|late| !late.is(&evicted));
+        } else if stays {
+            stay(evicted);
+        }
+        // Who calls has another one.
+        drop(own);
+        done.unwrap_or_else(|panic| resume_unwind(panic));
+        next
+    }
+}
+
+impl Source for Served {
+    fn receive(&self, _: Message, _: &mut Outbox) {}
+
+    fn undeliverable(&self, _: Address, _: Undeliverable) {}
+
+    fn ready(&self, token: u32, ready: Ready, _: &mut Outbox) {
+        self.turn(|state| state.connections.ready(token, ready));
+    }
+
+    fn progress(&self, _: Instant, _: &mut Outbox) -> Progress {
+        Progress::at(self.turn(|state| state.connections.tick()))
+    }
+}
+
+impl Listener for Served {
+    fn cancelled(&self) {
+        self.0.lock().connections.registration().into_iter().for_each(proxy::Registration::wake);
+    }
+}
+
+impl State {
+    /// Carries out what the root wants, and goes on to the next stage where it is time.
+    fn settle(&mut self) {
+        self.connections.carry_out();
+        while let Some(next) = self.next_stage() {
+            match next {
+                Stage::Flushing(_) => self.connections.stop_listening(),
+                Stage::Over => self.connections.close(),
+                Stage::Serving | Stage::Stopped(_) => {}
+            }
+            self.stage = next;
+            self.connections.carry_out();
+        }
+    }
+
+    fn next_stage(&mut self) -> Option<Stage> {
+        let now = self.connections.now();
+        let through = self.evicted.fired() || self.connections.machine.finished();
+        match self.stage {
+            Stage::Serving | Stage::Stopped(_) if through => Some(Stage::Flushing(now + GOODBYE)),
+            Stage::Serving => {
+                let text = self.reason_to_stop()?;
+                self.connections.machine.fail(now, Failure::remote(None, text));
+                Some(Stage::Stopped(now + STOPPED_STAY))
+            }
+            Stage::Stopped(until) => (now >= until).then_some(Stage::Flushing(now + GOODBYE)),
+            Stage::Flushing(until) => (now >= until || self.connections.flushed()).then_some(Stage::Over),
+            Stage::Over => None,
+        }
+    }
+
+    fn reason_to_stop(&mut self) -> Option<String> {
+        if let Some(error) = self.connections.take_error() {
+            return Some(format!("the root has failed: {error}"));
+        }
+        let stopped = self.stop.as_ref().is_some_and(Cancel::fired);
+        stopped.then(|| "the rank that made the id of this communicator has given up".to_string())
+    }
+
+    /// When it wants a turn.
+    fn next(&self) -> Option<Instant> {
+        let stage = match self.stage {
+            Stage::Stopped(until) | Stage::Flushing(until) => Some(until),
+            Stage::Serving => None,
+            Stage::Over => return None,
+        };
+        let next = stage.into_iter().chain(self.connections.deadline()).min();
+        next.and_then(|next| self.connections.instant(next))
+    }
 }
 
 /// A listener on the address of `NCCL_COMM_ID`. The root of an earlier run may still be closing there.
@@ -156,3 +275,6 @@ pub fn fixed_magic(config: &NetConfig, address: SocketAddr) -> u64 {
     let seed = config.magic.unwrap_or(0x006f_7863_636c_0001);
     fnv1a(format!("{seed:016x} {address}").as_bytes())
 }
+
+#[cfg(test)]
+mod tests;

@@ -160,7 +160,7 @@ pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError>
     };
     let exhausted = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
     let outcome = match begin() {
-        Err(error) if exhausted(&error) && super::driver::raise_descriptor_limit() => begin(),
+        Err(error) if exhausted(&error) && super::connections::raise_descriptor_limit() => begin(),
         outcome => outcome,
     };
     outcome.map_err(|error| connect_error(&error))

@@ -34,7 +34,7 @@ fn default(table: &[(&str, &str)]) -> String {
 
 #[test]
 fn without_a_filter_names_decide_among_usable_addresses() {
-    // Spec §8.6: ib*, then anything but docker*, lo, virbr*, then those.
+    // NCCL's order: ib*, then anything but docker*, lo, virbr*, then those.
     assert_eq!(
         default(&[("lo", "127.0.0.1"), ("docker0", "172.17.0.1"), ("eth0", "10.0.0.1"), ("ib0", "10.1.0.1")]),
         "ib0:10.1.0.1"
@@ -45,11 +45,11 @@ fn without_a_filter_names_decide_among_usable_addresses() {
         "docker0:172.17.0.1"
     );
     assert_eq!(default(&[("lo", "127.0.0.1"), ("virbr0", "192.168.122.1")]), "virbr0:192.168.122.1");
-    // User case A10: an address that is good on its own link only does not win by its name.
+    // An address that is good on its own link only does not win by its name.
     assert_eq!(default(&[("lo", "127.0.0.1"), ("ib1", "fe80::1/64"), ("eth0", "10.0.0.1")]), "eth0:10.0.0.1");
-    // User case A9: a dangling veth with a link-local address only; here nothing else but lo.
+    // A dangling veth with a link-local address only; here nothing else but lo.
     assert_eq!(default(&[("veth1", "fe80::2/64"), ("lo", "127.0.0.1")]), "lo:127.0.0.1");
-    // User case A11: no interface at all.
+    // No interface at all.
     assert_eq!(default(&[("lo", "127.0.0.1")]), "lo:127.0.0.1");
     assert_eq!(default(&[("eth1", "-10.0.0.1"), ("eth2", "10.2.0.1")]), "eth2:10.2.0.1");
     assert_eq!(default(&[("eth0", "169.254.3.4/16"), ("eth1", "10.2.0.1")]), "eth1:10.2.0.1");
@@ -62,7 +62,7 @@ fn the_rendezvous_guides_the_choice() {
     let by = |request: AddressRequest<'_>| choose(&all, request).unwrap().name;
     assert_eq!(by(AddressRequest { subnet: Some("10.9.15.9".parse().unwrap()), ..AddressRequest::default() }), "eth1");
     assert_eq!(by(AddressRequest { subnet: Some("10.9.16.9".parse().unwrap()), ..AddressRequest::default() }), "eth0");
-    // User case A13: the address from which the root is reached, whatever its name.
+    // The address from which the root is reached, whatever its name.
     assert_eq!(
         by(AddressRequest { route: Some("172.17.0.2".parse().unwrap()), ..AddressRequest::default() }),
         "docker0"
@@ -89,7 +89,7 @@ fn the_rendezvous_guides_the_choice() {
     );
 }
 
-/// User case A3: four syntaxes over bond0, bond0.2973, bond0.2973.1.
+/// Four syntaxes over bond0, bond0.2973, bond0.2973.1.
 #[test]
 fn filters_choose_by_prefix_and_exactly() {
     let bonds = [("lo", "127.0.0.1"), ("bond0.2973.1", "10.3.0.1"), ("bond0.2973", "10.2.0.1"), ("bond0", "10.1.0.1")];
@@ -99,7 +99,7 @@ fn filters_choose_by_prefix_and_exactly() {
     assert_eq!(named(&bonds, "^=bond0.2973.1").unwrap(), "bond0.2973:10.2.0.1");
     assert_eq!(named(&bonds, "^=bond0.2973.1,bond0.2973").unwrap(), "bond0:10.1.0.1");
     assert_eq!(named(&bonds, "^bond0").unwrap(), "lo:127.0.0.1");
-    // User case A1: a list of which each host has one.
+    // A list of which each host has one.
     assert_eq!(named(&bonds, "eno1, bond0.2973.1 ,").unwrap(), "bond0.2973.1:10.3.0.1");
     assert_eq!(named(&bonds, "lo").unwrap(), "lo:127.0.0.1");
     // What the user names is used, even where only its own link can reach it.
@@ -117,7 +117,7 @@ fn a_filter_that_fits_nothing_says_what_there_is() {
     let names = "(available: lo:127.0.0.1, eth0:10.0.0.1, eth1:10.0.1.1 (down))";
     assert_eq!(text("enp"), format!("NCCL_SOCKET_IFNAME='enp' matches no interface with a usable address {names}"));
     assert_eq!(text("eth1"), format!("NCCL_SOCKET_IFNAME='eth1' matches only interfaces that are down: eth1 {names}"));
-    // User case A6: an address in place of a name.
+    // An address in place of a name.
     assert_eq!(
         text("10.0.0.1"),
         format!(

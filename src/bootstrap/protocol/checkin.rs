@@ -56,7 +56,7 @@ pub struct CheckIn {
     pub rank: u32,
     /// How many ranks it expects.
     pub nranks: u32,
-    /// The library's version code, which must be the same everywhere (spec §6.1).
+    /// The library's version code, which must be the same everywhere.
     pub version: u32,
     /// Its time limit for the rendezvous in milliseconds; 0 = none.
     pub timeout_ms: u64,

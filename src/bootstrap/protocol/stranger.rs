@@ -2,7 +2,7 @@
 
 use super::wire::{Decoder, PROTOCOL, Service};
 
-/// NVIDIA's connection types are numbers below this (internals A.7 lists six).
+/// NVIDIA's connection types are numbers below this; there are six.
 const NVIDIA_TYPES: u32 = 32;
 
 /// What the first bytes of a connection say.
@@ -44,7 +44,7 @@ pub fn identify(bytes: &[u8], magic: u64, service: Service) -> Visitor {
     }
 }
 
-/// The record of NVIDIA's check-in begins with rank and rank count, after a 4-byte length (internals A.2).
+/// The record of NVIDIA's check-in begins with rank and rank count, after a 4-byte length.
 fn nvidia_rank(bytes: &[u8]) -> Option<(u32, u32)> {
     let word = |at: usize| bytes.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     let (rank, nranks) = (word(16)?, word(20)?);

@@ -1,6 +1,6 @@
 //! What stands on the wire: a preamble of 16 bytes in each direction, then frames.
 //!
-//! The preamble begins with the run's magic and a 32-bit type, as NVIDIA's does (internals A.7), so that
+//! The preamble begins with the run's magic and a 32-bit type, as NVIDIA's does, so that
 //! each library recognises the other. A frame is a 4-byte length, a kind, three zero bytes, the payload.
 //! Everything is little-endian. A reader never allocates by an announced length, only by bytes that came.
 

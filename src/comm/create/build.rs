@@ -246,7 +246,7 @@ fn read_facts(bootstrap: &mut Bootstrap) -> Result<Vec<PeerFacts>, Error> {
         bootstrap.barrier()?;
     }
     let read = |rank| {
-        let facts: Result<PeerFacts, _> = postcard::from_bytes(bootstrap.facts(rank));
+        let facts: Result<PeerFacts, _> = postcard::from_bytes(&bootstrap.facts(rank));
         facts.ok().filter(|facts| facts.rank == rank).ok_or_else(|| Error::Remote {
             rank: Some(rank),
             text: format!("rank {rank} sent facts that cannot be read; does it run another build of oxccl?"),

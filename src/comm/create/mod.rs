@@ -76,7 +76,7 @@ impl Comm {
             config,
             lifecycle: SharedLifecycle::new(),
             first_failure: FirstFailure::default(),
-            cancel: cancel.map_or_else(Cancel::new, Ok)?,
+            cancel: cancel.unwrap_or_default(),
             counters: Counters::default(),
             background: Mutex::new(None),
             parts: OnceLock::new(),

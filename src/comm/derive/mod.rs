@@ -62,7 +62,7 @@ impl Derivation {
     /// # Errors
     /// `System` if there is no descriptor left.
     pub fn new(parent: Arc<Comm>, plan: DerivePlan, config: Config, publish: Publish) -> Result<Derivation, Error> {
-        Ok(Derivation { parent, plan, config, cancel: Cancel::new()?, child: None, publish: Some(publish) })
+        Ok(Derivation { parent, plan, config, cancel: Cancel::new(), child: None, publish: Some(publish) })
     }
 
     /// Makes the new communicator now, before its ranks meet; it has a handle from here on. For a grow, which knows how

@@ -6,7 +6,7 @@ use super::super::wire::{Encoder, Kind, Malformed, Preamble, Service};
 use super::super::{ANSWER, Action, CONNECT, Cause, Conn, REFUSED};
 use super::{CheckIn, Failure, Link, Member, Purpose, Reader, Role, show};
 
-/// How often a connect is tried again: `count` times, after `sleep`, 2 `sleep`, 3 `sleep` … (spec §8.6).
+/// How often a connect is tried again: `count` times, after `sleep`, 2 `sleep`, 3 `sleep` …
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Tries after the first.

@@ -55,8 +55,12 @@ impl Messages {
         self.gone.entry(rank).or_insert((why.to_string(), bye));
     }
 
+    pub(super) fn heard_of_end(&self, rank: u32) -> Option<(String, bool)> {
+        self.gone.get(&rank).cloned()
+    }
+
     pub(super) fn why_gone(&self, rank: u32) -> (String, bool) {
-        self.gone.get(&rank).cloned().unwrap_or(("it said goodbye".to_string(), true))
+        self.heard_of_end(rank).unwrap_or(("it said goodbye".to_string(), true))
     }
 
     fn put(&mut self, from: u32, tag: u64, bytes: Vec<u8>) {

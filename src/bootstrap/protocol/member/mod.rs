@@ -207,6 +207,12 @@ impl Member {
         self.failure.as_ref().or(self.trouble.as_ref())
     }
 
+    /// Why a rank that this one is, or was, connected with is gone.
+    pub fn why_gone(&self, rank: u32) -> Option<Error> {
+        let (why, bye) = self.messages.heard_of_end(rank)?;
+        Some(self.absence(rank, &why, bye).error())
+    }
+
     /// How many ranks there are.
     pub fn nranks(&self) -> u32 {
         self.config.nranks

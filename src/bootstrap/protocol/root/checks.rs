@@ -55,7 +55,7 @@ impl Root {
         })
     }
 
-    /// A rank that listens on the loopback address of another host cannot be reached (user case A1).
+    /// A rank that listens on the loopback address of another host cannot be reached.
     pub(super) fn loopback_across_hosts(&self) -> Option<Failure> {
         let mut seats = self.seats.iter().flatten();
         let local = seats.clone().find(|seat| seat.record.entry.address.ip().is_loopback())?;
@@ -72,7 +72,7 @@ impl Root {
         Some(Failure::usage(Some(rank), text))
     }
 
-    /// One warning per setting that is not the same everywhere (user case A15).
+    /// One warning per setting that is not the same everywhere.
     pub(super) fn warn_about_settings(&mut self) {
         let mut groups: BTreeMap<&Settings, Vec<u32>> = BTreeMap::new();
         for seat in self.seats.iter().flatten() {

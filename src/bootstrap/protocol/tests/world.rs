@@ -583,7 +583,7 @@ impl World {
     }
 }
 
-/// What NVIDIA's library says first: magic, type, the length of a record, and the record (internals A.2, A.7).
+/// What NVIDIA's library says first: magic, type, the length of a record, and the record.
 pub fn nvidia_hello(rank: u32, nranks: u32) -> Vec<u8> {
     let mut bytes = MAGIC.to_le_bytes().to_vec();
     for word in [1u32, 180, rank, nranks] {
