@@ -306,7 +306,12 @@ impl EventLoop {
             let retry = (full_for > 0).then(|| Instant::now() + (FULL_RETRY * full_for).min(FULL_RETRY_MAX));
             let again = (more || moved || !turns.due.is_empty() || turns.outbox.is_fresh()).then(Instant::now);
             let next = turns.timers.values().copied().chain(turns.outbox.tcp.next());
-            self.poller.wait(next.chain(retry).chain(again).min(), &mut ready);
+            let until = next.chain(retry).chain(again).min();
+            if again.is_none() && until.is_some_and(|until| until <= now) {
+                // A source looks again and again at what others are to write: they may need this processor for it.
+                thread::yield_now();
+            }
+            self.poller.wait(until, &mut ready);
         }
         self.finish(&mut turns);
         self.shared.lock().ended = true;

@@ -39,13 +39,15 @@ pub enum Transport {
     Net,
 }
 
-/// What reaches each other's memory by a mover is the same as over a network: `OXCCL_TRANSPORTS=net` has all jobs of
-/// processes run that way.
-fn processes() -> Transport {
-    match env::var("OXCCL_TRANSPORTS").is_ok_and(|list| list == "net") {
-        true => Transport::Net,
-        false => Transport::P2p,
-    }
+/// Whether all ranks of this process's job are connected by a mover, as over a network: with `OXCCL_TRANSPORTS=net` all
+/// jobs run that way, also those that name another transport.
+fn moved() -> bool {
+    env::var("OXCCL_TRANSPORTS").is_ok_and(|list| list == "net")
+}
+
+/// Whether the ranks of this process's job map each other's buffers.
+pub fn maps_buffers() -> bool {
+    !moved() && !label().contains("Shm")
 }
 
 /// Under what a job runs.
@@ -70,7 +72,7 @@ impl Setup {
     pub fn plain(n: usize) -> Setup {
         Setup {
             n,
-            transport: processes(),
+            transport: Transport::P2p,
             algorithm: None,
             protocol: None,
             small_slots: false,

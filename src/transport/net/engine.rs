@@ -142,8 +142,7 @@ impl Engine {
             return Progress::at(None);
         }
         if idle < HOT_TURNS {
-            std::thread::yield_now();
-            return Progress { moved: true, next: None };
+            return Progress::at(Some(now));
         }
         let naps = idle - HOT_TURNS;
         if naps % LOOKS == LOOKS - 1 {
