@@ -1,6 +1,6 @@
 //! oxccl: collective communication for GPUs, a drop-in replacement for NVIDIA's `libnccl.so.2`.
 //!
-//! This file is the map of the house; the logic lives in the rooms. Imports point downwards only, in
+//! This file is the map of the crate; the logic lives in the rooms. Imports point downwards only, in
 //! the order in which the rooms are listed here (`tests/tidy.rs` checks it). `ARCHITECTURE.md` says
 //! what each room is for and who may know whom.
 #![deny(unsafe_code)]
@@ -33,7 +33,7 @@ pub mod tuning;
 pub mod plan;
 // The graph that schedules are compiled from. Pure.
 pub mod topology;
-// The helper thread: an event loop that drives registered sources and knows none of them.
+// The process's event loop: one thread that serves registered sources and knows none of them.
 pub mod proxy;
 // All use of CUDA.
 #[allow(unsafe_code)]

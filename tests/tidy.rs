@@ -1,4 +1,4 @@
-//! The house's rules, checked over its source: who may import whom, where `unsafe` may stand, how long
+//! The project's rules, checked over its source: who may import whom, where `unsafe` may stand, how long
 //! functions and files may be, what must not be left in. Each rule is a test of its own; a finding is a
 //! line `file:line: rule: what`.
 //!
@@ -164,7 +164,7 @@ const READ: [&str; 13] = [
     "ARCHITECTURE.md",
 ];
 /// Where lines may still be longer, and may still cite documents that readers do not have. The list may only shrink.
-const NOT_YET: [&str; 3] = ["src/", "README.md", "ARCHITECTURE.md"];
+const NOT_YET: [&str; 4] = ["src/bootstrap/", "src/launch/", "src/group.rs", "src/proxy/"];
 
 #[test]
 fn imports_point_downwards() {

@@ -123,7 +123,7 @@ pub(super) fn source(path: &str) -> &str {
     path.rsplit_once("src/").map_or(path, |(_, file)| file)
 }
 
-/// The first call that initialises something reads the configuration files (spec §8.1).
+/// The first call that initialises something reads the configuration files.
 pub(super) fn prepare() {
     params::load(&mut super::environment::ProcessEnvironment);
 }
@@ -138,7 +138,7 @@ pub(super) fn unsupported(function: &str) -> Error {
     Error::InvalidUsage(format!("{function} is not supported by this version of oxccl"))
 }
 
-/// The communicator of a handle; `name` is how messages call the operation (spec §3.0).
+/// The communicator of a handle; `name` is how messages call the operation.
 pub(super) fn comm_of(name: &str, handle: CommHandle) -> Result<Arc<Comm>, Error> {
     if handle.is_null() {
         return Err(null(name, "comm"));
@@ -183,7 +183,7 @@ pub(super) fn never_made(function: &str, error: &Error) {
     log::tell_stderr(&place(function), error);
 }
 
-/// Passes a result on; an error is remembered by the thread's open group (spec §4.2).
+/// Passes a result on; an error is remembered by the thread's open group.
 pub(super) fn noted<T>(result: Result<T, Error>) -> Result<T, Error> {
     result.inspect_err(|error| {
         group::note_error(error);

@@ -1,4 +1,4 @@
-//! The collectives, with and without a per-call configuration, and point to point (spec §3.6, §3.7, delta §3.1).
+//! The collectives, with and without a per-call configuration, and point to point.
 //!
 //! # Safety
 //! As the C interface says ([`super`]).
@@ -69,7 +69,7 @@ impl Call {
         })
     }
 
-    /// The checks of spec §3.6 in their order, then the call.
+    /// NCCL's checks in NCCL's order (`docs/nccl-behaviour.md`), then the call.
     fn on(self, comm: &Arc<Comm>, config: Option<crate::comm::config::CollConfig>) -> Result<Outcome, Error> {
         let name = self.func.name();
         comm.check_again(CallKind::Data(name))?;
@@ -88,7 +88,7 @@ impl Call {
         group::submit(comm.clone(), group::Call { func, send, recv, count, datatype, reduction, root, stream, config })
     }
 
-    /// The line by which a run can be replayed (spec §9.4).
+    /// The line by which a run can be replayed.
     fn trace(&self) {
         let Call { function, send, recv, count, datatype, op, root, comm, stream, .. } = self;
         ::log::trace!(

@@ -1,5 +1,5 @@
-//! The host side of the device API (spec §11, delta §4): there is none yet, and these are the answers that
-//! say so; teams and requirements are arithmetic.
+//! The host side of the device API: there is none yet, and these are the answers that say so; teams and requirements
+//! are arithmetic.
 //!
 //! # Safety
 //! As the C interface says ([`super`]).
@@ -22,10 +22,11 @@ weak_aliases! {
     ncclLLA2ACreateRequirement, ncclGinOutboxCreateRequirement, ncclGinInboxA2ACreateRequirement,
 }
 
-/// Bytes of an ncclDevComm of this version (delta §4.4).
+/// Bytes of an ncclDevComm of this version.
 const DEV_COMM_SIZE: usize = 248;
 
-/// Checks the head of a struct of the device API: here a wrong magic is a wrong use (spec §12, trap 4).
+/// Checks the head of a struct of the device API: here a wrong magic is `ncclInvalidUsage`, where that of a
+/// configuration is `ncclInvalidArgument`.
 ///
 /// # Safety
 /// `head` is valid for reading.
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn pncclCommQueryProperties(comm: CommHandle, properties: 
     })
 }
 
-/// Writes the fields that the caller's version has, whatever its size says (delta §4.2), and no padding.
+/// Writes the fields that the caller's version has, whatever its size says, and no padding.
 ///
 /// # Safety
 /// `p` is valid for writing the struct of `version`.

@@ -30,7 +30,7 @@ impl Environment for ProcessEnvironment {
 
     fn set(&mut self, name: &str, value: &str) {
         // SAFETY: as with NCCL, which does the same at the same moment, no other thread of the program may
-        // use the environment during the first initialisation (spec §8.1). Name and value were checked.
+        // use the environment during the first initialisation. Name and value were checked.
         unsafe { std::env::set_var(name, value) };
     }
 }

@@ -1,4 +1,4 @@
-//! ncclGroupStart, ncclGroupEnd, ncclGroupSimulateEnd (spec §3.1, §4).
+//! ncclGroupStart, ncclGroupEnd, ncclGroupSimulateEnd.
 //!
 //! # Safety
 //! As the C interface says ([`super`]).

@@ -1,4 +1,4 @@
-//! The library itself: version, error texts, memory, ids, encryption (spec §3.1, delta §3.7).
+//! The library itself: version, error texts, memory, ids, encryption.
 //!
 //! # Safety
 //! As the C interface says ([`super`]).
@@ -14,7 +14,8 @@ use crate::{comm, device};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 weak_aliases! {
-    ncclGetVersion, ncclGetErrorString, ncclGetLastError, ncclResetDebugInit, ncclGetUniqueId, ncclMemAlloc, ncclMemFree, ncclSetEncryption,
+    ncclGetVersion, ncclGetErrorString, ncclGetLastError, ncclResetDebugInit, ncclGetUniqueId, ncclMemAlloc,
+    ncclMemFree, ncclSetEncryption,
 }
 
 /// Makes the next log line read the environment again.
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn pncclGetVersion(version: *mut c_int) -> ResultCode {
     })
 }
 
-/// NCCL's words, which programs print and match (spec §2.2).
+/// NCCL's words, which programs print and match.
 pub(super) fn error_string(result: c_int) -> &'static CStr {
     match result {
         0 => c"no error",

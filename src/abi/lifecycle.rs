@@ -1,4 +1,4 @@
-//! Making and ending communicators (spec §3.2, §6).
+//! Making and ending communicators.
 //!
 //! # Safety
 //! As the C interface says ([`super`]).
@@ -62,8 +62,8 @@ pub unsafe extern "C" fn pncclCommInitRankConfig(
 
 /// Makes a communicator; several ids share the work of meeting.
 ///
-/// The first id alone is used: it names the communicator (spec §3.2), and one root serves thousands of ranks. The roots
-/// of the others hear from the ranks of their place in the list that nobody will come.
+/// The first id alone is used: it names the communicator, and one root serves thousands of ranks. The roots of the
+/// others hear from the ranks of their place in the list that nobody will come.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pncclCommInitRankScalable(
     newcomm: *mut CommHandle,
@@ -170,7 +170,7 @@ unsafe fn make_all(comms: *mut CommHandle, ndev: c_int, devlist: *const c_int) -
 
 /// `NCCL_SPLIT_NOCOLOR`.
 const NO_COLOR: c_int = -1;
-/// `NCCL_SHRINK_ABORT`; other bits are ignored (spec §6.4).
+/// `NCCL_SHRINK_ABORT`; other bits are ignored.
 const SHRINK_ABORT: c_int = 1;
 
 /// Hands the handle of a communicator to C.
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn pncclCommShrink(
     })
 }
 
-/// The ranks that a shrink keeps. The list is sorted in place, as by NCCL (spec §3.2).
+/// The ranks that a shrink keeps. The list is sorted in place, as by NCCL.
 ///
 /// # Safety
 /// `excluded` is NULL or a list of `count` ints.
@@ -446,7 +446,7 @@ pub unsafe extern "C" fn pncclCommRevoke(comm: CommHandle, flags: c_int) -> Resu
     })
 }
 
-/// `NCCL_SUSPEND_MEM`: other bits of the flags say nothing (spec §3.4).
+/// `NCCL_SUSPEND_MEM`: other bits of the flags say nothing.
 const SUSPEND_MEMORY: c_int = 1;
 
 /// Gives memory back for a while.

@@ -1,4 +1,4 @@
-//! The C boundary: all 193 exported names (spec §1.2, delta §5). Pointers and C integers end here.
+//! The C boundary: all 193 exported names. Pointers and C integers end here.
 //!
 //! Each function is a plain `extern "C"` function, strong as `pnccl…`, and a list in its file (`weak_aliases!`) gives
 //! it its second name, weak as `nccl…`, at the same address, so that a tool can put itself in front of the first and

@@ -1,4 +1,4 @@
-//! One-sided operations (spec §3.7, delta §3.4): no communicator supports host RMA yet.
+//! One-sided operations: no communicator supports host RMA yet.
 //!
 //! # Safety
 //! As the C interface says ([`super`]).

@@ -1,4 +1,4 @@
-//! ncclParam*: the variables as C sees them (spec §3.8).
+//! ncclParam*: the variables as C sees them.
 //!
 //! # Safety
 //! As the C interface says ([`super`]).

@@ -1,4 +1,4 @@
-//! Questions about a communicator, reduction operators, buffer registration (spec §3.3 to §3.5).
+//! Questions about a communicator, reduction operators, buffer registration.
 //!
 //! # Safety
 //! As the C interface says ([`super`]).

@@ -1,4 +1,4 @@
-//! Reading the versioned structs of the caller: never more than it says it has (spec §2.6.1).
+//! Reading the versioned structs of the caller: never more than it says it has.
 
 use super::types;
 use crate::comm::config::{CollConfig, CollRequest, Config, MAGIC, Request, UNDEF, VERSION};
@@ -23,7 +23,7 @@ pub(super) unsafe fn versioned<T: Copy>(from: *const T, initial: T) -> T {
 /// Bytes of a versioned struct up to and with its magic: size, then magic.
 const HEAD: usize = size_of::<usize>() + size_of::<u32>();
 
-/// Refuses a struct that ends before its magic, so that nothing shows that it is one (delta §2.4).
+/// Refuses a struct that ends before its magic, so that nothing shows that it is one.
 ///
 /// # Safety
 /// `from` is valid for reading 8 bytes.

@@ -15,7 +15,7 @@ fn a_panic_becomes_an_internal_error() {
     assert_eq!(number, -1);
 }
 
-/// The strings of spec §2.2.
+/// Programs match these strings.
 #[test]
 fn codes_have_nccls_words() {
     let words = |code| error_string(code).to_str().unwrap();

@@ -1,5 +1,4 @@
-//! The structs of the C interface, with NCCL's layouts (spec §2, §11.1, delta §2, §4). A test holds them
-//! against NVIDIA's header.
+//! The structs of the C interface, with NCCL's layouts. A test holds them against NVIDIA's header.
 #![allow(missing_docs)] // the fields have the names and meaning of the C structs
 
 use crate::comm::config::{Given, Request};
@@ -195,7 +194,7 @@ pub struct Head {
 /// `ncclDevCommRequirements_t`: only its head is read.
 pub type DevCommRequirements = Head;
 
-/// `ncclCommProperties_t`. Never written as a whole: the caller's may be shorter (delta §4.2).
+/// `ncclCommProperties_t`. Never written as a whole: the caller's may be shorter.
 #[repr(C)]
 pub struct Properties {
     pub head: Head,

@@ -1,4 +1,4 @@
-//! Windows and the getters of addresses in them (spec §3.4, §6.8, §11.2, delta §3.5, §3.6).
+//! Windows and the getters of addresses in them.
 //!
 //! No communicator supports symmetric memory yet, so a registration succeeds with a NULL window, and every
 //! window that is not NULL is unknown.

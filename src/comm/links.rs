@@ -18,7 +18,7 @@ impl Comm {
         self.links()?.ask(groups)
     }
 
-    /// Connects connection groups of links: waits for answers of the peers' helper threads, whatever their users do.
+    /// Connects connection groups of links: waits for answers of the peers' event loops, whatever their users do.
     /// `busy` says that the communicator may be busy, with this. A failure is for good, and the peers are told.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Comm {
         self.async_state();
     }
 
-    /// Tells the peers that this rank leaves, by their helper threads: they may wait on links that this rank has not
+    /// Tells the peers that this rank leaves, by their event loops: they may wait on links that this rank has not
     /// connected.
     pub fn tell_leaving(&self) {
         if let Some(links) = self.parts.get().and_then(|parts| parts.links.as_ref()) {

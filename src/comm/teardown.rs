@@ -228,11 +228,11 @@ impl Comm {
         !matches!(order, Some(None))
     }
 
-    /// Whether only the list of ended communicators has it. The helper thread must not be the last to have its links: it
+    /// Whether only the list of ended communicators has it. The event loop must not be the last to have its links: it
     /// would wait for the device, and kernels there for it.
     fn is_unused(self: &Arc<Comm>) -> bool {
         let links = self.parts.get().and_then(|parts| parts.links.as_ref());
-        // The links first: they are closed, so that the helper comes by nothing any more once it has let them go.
+        // The links first: they are closed, so that the event loop comes by nothing any more once it has let them go.
         links.is_none_or(|links| Arc::strong_count(links) == 1) && Arc::strong_count(self) == 1 && !self.is_inherited()
     }
 

@@ -47,8 +47,8 @@ fn properties(device: i32) -> CUmemAllocationProp {
     }
 }
 
-/// Device memory that is mapped in this process, made here or by another one. Dropping it unmaps it; the memory lives until
-/// nobody has it mapped, in any process.
+/// Device memory that is mapped in this process, made here or by another one. Dropping it unmaps it; the memory lives
+/// until nobody has it mapped, in any process.
 pub struct PhysicalMemory {
     context: Arc<Context>,
     address: u64,

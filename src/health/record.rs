@@ -126,7 +126,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_survive_the_recorder(serial: u64, root: u32, count: u64, func in 0..11u8, datatype in 0..12u8, op in 0..6u8) {
+        fn records_survive_the_recorder(
+            serial: u64,
+            root: u32,
+            count: u64,
+            func in 0..11u8,
+            datatype in 0..12u8,
+            op in 0..6u8,
+        ) {
             let record = Record { serial, func, datatype, op, root, count };
             prop_assert_eq!(Record::from_words(record.to_words()), Some(record));
             prop_assert!(!record.text().is_empty());

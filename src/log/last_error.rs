@@ -1,4 +1,4 @@
-//! The text of `ncclGetLastError`: one buffer for the process (spec §6.9).
+//! The text of `ncclGetLastError`: one buffer for the process.
 
 use super::hold;
 use std::ffi::c_char;

@@ -1,4 +1,4 @@
-//! The layouts of the lines (spec §9.3). Pure, but for the host's name.
+//! The layouts of the lines, which programs read (`docs/nccl-behaviour.md`). Pure, but for the host's name.
 
 use super::settings::Kind;
 

@@ -1,4 +1,4 @@
-//! Lines whose format is known outside (spec §9.4) and is needed in more than one place.
+//! Lines whose format is known outside and is needed in more than one place.
 
 /// What the lines of a communicator's life say about it.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! NCCL's log format on the `log` facade (spec §9, delta §3.8).
+//! NCCL's log format on the `log` facade.
 //!
 //! The library logs with the macros of the `log` crate and names the subsystems as the target:
 //! `log::info!(target: "INIT,NET", "…")`. `log::warn!` is a WARN line, with the target `ATTN` an ATTN
@@ -176,9 +176,9 @@ fn is_told(text: &str) -> bool {
     same
 }
 
-/// The version line of the process's first communicator: every process shows it at INFO, only the one
-/// of rank 0 at VERSION and WARN (spec §9.1). At VERSION and INFO a second line says which library that is, and
-/// which file: `library` finds its path.
+/// The version line of the process's first communicator: every process shows it at INFO, only the one of rank 0 at
+/// VERSION and WARN. At VERSION and INFO a second line says which library that is, and which file: `library` finds
+/// its path.
 pub fn banner(rank: i32, library: fn() -> String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! What NCCL_DEBUG and its companions ask for (spec §9.1, §9.2, delta §3.8). Pure.
+//! What NCCL_DEBUG and its companions ask for (`docs/nccl-behaviour.md`). Pure.
 
 /// The kinds of line, with NCCL's numbers; bit `1 << kind` stands for a kind in a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub const LEVELS: [(&str, u64); 8] = [
     ("NONE", 0),
 ];
 
-/// The words of NCCL_DEBUG_SUBSYS and their bits (spec §9.2).
+/// The words of NCCL_DEBUG_SUBSYS and their bits.
 pub const SUBSYSTEMS: [(&str, u64); 19] = [
     ("INIT", 0x1),
     ("COLL", 0x2),
@@ -133,7 +133,7 @@ impl Settings {
         self.stamped >> kind as u32 & 1 != 0
     }
 
-    /// The log file, which counts only where more than version lines are shown (spec §9.3).
+    /// The log file, which counts only where more than version lines are shown.
     pub(super) fn log_file(&self) -> Option<&str> {
         self.file.as_deref().filter(|_| self.levels >> 2 != 0 || self.info_after_warn)
     }

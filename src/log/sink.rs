@@ -79,7 +79,7 @@ pub(super) fn to_stdout(text: &str) {
     write_line(std::io::stdout().as_fd(), text.as_bytes());
 }
 
-/// `%h` is the host, `%p` the process, `%%` a percent sign, anything else stays (spec §9.3).
+/// `%h` is the host, `%p` the process, `%%` a percent sign, anything else stays.
 pub(super) fn expand(pattern: &str, host: &str, pid: u32) -> String {
     let mut out = String::new();
     let mut chars = pattern.chars();

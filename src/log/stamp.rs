@@ -1,4 +1,4 @@
-//! Timestamps: strftime with fractions of a second (spec §9.3).
+//! Timestamps: strftime with fractions of a second.
 
 use chrono::format::StrftimeItems;
 use chrono::{DateTime, Local, Timelike};

@@ -10,7 +10,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string()))
 }
 
-/// The layouts of spec §9.3, with its own examples.
+/// The layouts, as NCCL writes them.
 #[test]
 fn layouts() {
     let origin = Origin { host: "vm", pid: 13381, thread: 13382, device: 0, uptime_ms: 12.5 };
@@ -68,7 +68,7 @@ fn lines_that_people_look_for() {
     assert_eq!(lines::ring(0, 24, &[0, 1, 2, 3]), "Channel 00/24 : 0 1 2 3");
 }
 
-/// Which kinds each word shows (spec §9.1, delta §3.8).
+/// Which kinds each word shows.
 #[test]
 fn levels() {
     let all = [Kind::Version, Kind::Warn, Kind::Attn, Kind::Info, Kind::Trace];

@@ -1,4 +1,4 @@
-//! Configuration files (spec §8.1): `NCCL_CONF_FILE` or `~/.nccl.conf`, then `/etc/nccl.conf`.
+//! Configuration files: `NCCL_CONF_FILE` or `~/.nccl.conf`, then `/etc/nccl.conf`.
 //!
 //! The syntax is NCCL's, to the letter: `NAME=value`, one a line, no quoting, no trimming, `#` in the
 //! first column is a comment, a line without `=` is nothing. What it makes useless (a blank before the

@@ -1,4 +1,4 @@
-//! One table of every variable (spec §8): it drives the parser, the documentation, `ncclParam*` and
+//! One table of every variable: it drives the parser, the documentation, `ncclParam*` and
 //! the dump. NCCL's variables keep names, meaning and precedence; ours begin with `OXCCL_`.
 //!
 //! [`load`] reads the configuration files once, [`snapshot`] gives the values that hold for one

@@ -1,4 +1,4 @@
-//! The values of variables (spec §8.2). Pure.
+//! The values of variables. Pure.
 
 use super::source::Source;
 use super::table::{Kind, Param};
@@ -78,7 +78,7 @@ pub(super) fn lists_name(list: &str, name: &str) -> bool {
     list.split(',').map(str::trim).any(|item| item == name || item.eq_ignore_ascii_case("ALL"))
 }
 
-/// What the log says about a variable that is set (spec §8.2); None for an empty one.
+/// What the log says about a variable that is set; None for an empty one.
 pub(super) fn note(param: &Param, text: &str, reading: Option<&Reading>, source: &Source) -> Option<String> {
     if text.is_empty() {
         return None;

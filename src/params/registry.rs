@@ -1,5 +1,4 @@
-//! The view of the table that `ncclParam*` gives (spec §3.8, delta §3.8): ten of NCCL's variables, each
-//! with a C type.
+//! The view of the table that `ncclParam*` gives: ten of NCCL's variables, each with a C type.
 
 use super::table::{Api, Kind, Param, TABLE};
 use crate::log::{LEVELS, SUBSYSTEMS, Settings};

@@ -32,7 +32,7 @@ enum Preset {
     Text(&'static str),
 }
 
-/// Whether `ncclParam*` knows a variable (spec §3.8: ten of NCCL's do).
+/// Whether `ncclParam*` knows a variable, as it does ten of NCCL's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// It does not.

@@ -1,5 +1,4 @@
-//! Variables of NCCL that are accepted and have no effect yet (spec §8.3 to §8.12, delta §3.8). One that
-//! gets an effect moves to `table.rs`.
+//! Variables of NCCL that are accepted and have no effect yet. One that gets an effect moves to `table.rs`.
 
 use super::table::{Param, int, text};
 
@@ -11,7 +10,7 @@ const fn words(name: &'static str, default: &'static str, doc: &'static str) -> 
     text(name, default, doc).accepted()
 }
 
-/// In the order of the specification.
+/// Grouped by what they concern.
 pub(super) const ACCEPTED: &[Param] = &[
     number("NCCL_NVTX_DISABLE", 0, "no NVTX ranges"),
     number("NCCL_CHECK_POINTERS", 0, "1 = check mode DEBUG_LOCAL (deprecated)"),

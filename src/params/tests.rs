@@ -42,7 +42,7 @@ fn snapshot_of(variables: &[(&str, &str)]) -> Snapshot {
     Snapshot::of(|name| fake.get(name))
 }
 
-/// C's own examples of strtoll with base 0, and spec §8.2.
+/// C's own examples of strtoll with base 0: what stands behind the digits is ignored, a unit such as M too.
 #[test]
 fn integers_are_read_as_c_reads_them() {
     for (text, value) in [

@@ -120,7 +120,7 @@ impl Op {
     }
 }
 
-/// A collective function; the number is the plug-ins' `ncclFunc_t` (spec §10.2).
+/// A collective function; the number is the plug-ins' `ncclFunc_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Func {

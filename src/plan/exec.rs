@@ -32,7 +32,7 @@ pub struct Setting {
     pub slots: u32,
     /// Pieces of every chunk: with two or more, slots are used again and pieces could be mixed up.
     pub pieces: u32,
-    /// The call is in place, on the ranks where that means something (spec §4.9).
+    /// The call is in place, on the ranks where that means something.
     pub in_place: bool,
     /// Calls in a row.
     pub calls: u32,

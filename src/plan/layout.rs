@@ -30,7 +30,7 @@ pub const OFFER_BITS: u32 = 39;
 /// Bytes that registered memory is aligned to.
 pub const PLACE_UNIT: u64 = 512;
 
-/// The operator that kernels know, with the numbers of `ncclRedOp_t` (spec §2.4). An average is a sum with scalars.
+/// The operator that kernels know, with the numbers of `ncclRedOp_t`. An average is a sum with scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum KernelOp {
@@ -67,7 +67,7 @@ impl Proto {
         if software { &Proto::HOST } else { &Proto::ALL }
     }
 
-    /// The name, as `NCCL_PROTO` and log lines have it (spec §8.10).
+    /// The name, as `NCCL_PROTO` and log lines have it.
     pub fn name(self) -> &'static str {
         match self {
             Proto::Simple => "Simple",
@@ -214,14 +214,15 @@ pub struct Counter {
     /// In `posted`: [`Work::signature`] of whoever filled the slot of this number.
     pub signatures: [u32; SLOTS],
     /// In `posted`, for LL: where the sender's last work item began on this link (low half), and its signature. For
-    /// Simple: the sender's offer of its input. On a link with [`LINK_MOVED`] it and `offer` are the sizes of the slots, as
-    /// [`SLOTS`] numbers of 16 bits, in units of [`SLOT_SIZE_UNIT`].
+    /// Simple: the sender's offer of its input. On a link with [`LINK_MOVED`] it and `offer` are the sizes of the
+    /// slots, as [`SLOTS`] numbers of 16 bits, in units of [`SLOT_SIZE_UNIT`].
     pub call: u64,
     /// In `posted`, for Simple: the sender's offer of its output.
     pub offer: u64,
 }
 
-/// In [`LinkEnd::peer`], where this rank sends: a mover takes what is posted to the peer, and is told how much a slot holds.
+/// In [`LinkEnd::peer`], where this rank sends: a mover takes what is posted to the peer, and is told how much a slot
+/// holds.
 pub const LINK_MOVED: u32 = 1 << 31;
 /// Bytes of a unit in which the sizes of slots are told.
 pub const SLOT_SIZE_UNIT: u32 = 256;

@@ -77,7 +77,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tags_offers_and_places_are_not_mistaken(number in 0..REGISTRATIONS, before: u32, offset in 0..1u64 << OFFER_BITS, units in 1..1u64 << OFFER_BITS) {
+        fn tags_offers_and_places_are_not_mistaken(
+            number in 0..REGISTRATIONS,
+            before: u32,
+            offset in 0..1u64 << OFFER_BITS,
+            units in 1..1u64 << OFFER_BITS,
+        ) {
             let tag = Tag::new(number, before);
             prop_assert!(tag.bits() != 0 && tag.number() == number);
             prop_assert_eq!(Tag::from_bits(tag.bits().into()), Some(tag));

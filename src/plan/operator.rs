@@ -1,4 +1,4 @@
-//! From a reduction as a call names it to what kernels know: an operator and scalars (spec §5.1).
+//! From a reduction as a call names it to what kernels know: an operator and scalars.
 
 use super::call::{DataType, Op};
 use super::layout::{KernelOp, work_flag};
@@ -51,7 +51,7 @@ impl Reduction {
         }
     }
 
-    /// Whether even one rank alone must compute (spec §4.9).
+    /// Whether even one rank alone must compute.
     pub fn changes_one_rank(self) -> bool {
         matches!(self, Reduction::Scaled(_))
     }
@@ -75,7 +75,7 @@ impl Operator {
     /// What kernels do for a built-in reduction over `nranks` ranks.
     ///
     /// An average of floats multiplies every input by 1/n, rounded to the type, before it adds; one of
-    /// integers adds and divides once at the end (spec §5.3).
+    /// integers adds and divides once at the end.
     pub fn builtin(op: Op, datatype: DataType, nranks: u32) -> Operator {
         let plain = |op| Operator { op, flags: 0, pre: 0, post: 0 };
         match op {

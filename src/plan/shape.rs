@@ -17,7 +17,7 @@ pub enum Shape {
     },
 }
 
-/// The shape of a function's calls (spec §4.9). A message between two ranks is one chunk that is cut into one.
+/// The shape of a function's calls. A message between two ranks is one chunk that is cut into one.
 pub fn shape(func: Func, nranks: u32) -> Shape {
     match func {
         Func::AllReduce | Func::Broadcast | Func::Reduce | Func::Send | Func::Recv => Shape::Divided,
@@ -45,7 +45,7 @@ pub fn has_output(func: Func, root: u32, rank: u32) -> bool {
     }
 }
 
-/// What is one and the same memory when a call is in place (spec §4.9).
+/// What is one and the same memory when a call is in place (`docs/nccl-behaviour.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     /// The function cannot be called in place.

@@ -12,7 +12,7 @@
 //! made, ranks only try ([`probe()`]) whether the transports that they have chosen work.
 //!
 //! A new transport is a file here that implements [`Transport`] and [`Endpoint`], a number in [`TransportId`] and a
-//! line in [`TRANSPORTS`].
+//! line in `TRANSPORTS`.
 
 mod facts;
 mod handshake;

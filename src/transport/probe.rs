@@ -18,7 +18,7 @@ pub struct Route {
     pub channel: u32,
     /// The receiving rank.
     pub to: u32,
-    /// The number of the connection, where log lines of the transport have one (spec §9.4).
+    /// The number of the connection, where log lines of the transport have one.
     pub connection: Option<u32>,
     /// The transport's label.
     pub label: &'static str,

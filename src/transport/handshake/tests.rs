@@ -235,7 +235,11 @@ proptest! {
 
     /// Whoever wants a connection group gets it, with what its peers have made for it, whatever the order of things.
     #[test]
-    fn what_is_wanted_comes(n in 2..7u32, wants in prop::collection::vec((0..7u32, 0..1000usize), 1..30), picks in prop::collection::vec(0..1000usize, 300)) {
+    fn what_is_wanted_comes(
+        n in 2..7u32,
+        wants in prop::collection::vec((0..7u32, 0..1000usize), 1..30),
+        picks in prop::collection::vec(0..1000usize, 300),
+    ) {
         let mut world = World::new(n);
         let mut picks = picks.into_iter().cycle();
         for (rank, number) in &wants {
@@ -253,7 +257,9 @@ proptest! {
                 continue;
             }
             prop_assert_eq!(world.ranks[rank as usize].standing(group), Standing::Complete);
-            let both = |peer: &u32| [(*peer, group, rank), (rank, group, *peer)].iter().all(|part| world.taken.contains(part));
+            let both = |peer: &u32| {
+                [(*peer, group, rank), (rank, group, *peer)].iter().all(|part| world.taken.contains(part))
+            };
             prop_assert!(peers.iter().all(both), "all peers have its part, and it has theirs");
             world.ranks[rank as usize].finish(group);
         }
@@ -262,7 +268,13 @@ proptest! {
 
     /// Where ranks die, those who wait for them hear it, and nobody waits for ever.
     #[test]
-    fn nobody_waits_for_the_dead(n in 2..7u32, dead in 0..7u32, wants in prop::collection::vec((0..7u32, 0..1000usize), 1..30), picks in prop::collection::vec(0..1000usize, 300), when in 0..40usize) {
+    fn nobody_waits_for_the_dead(
+        n in 2..7u32,
+        dead in 0..7u32,
+        wants in prop::collection::vec((0..7u32, 0..1000usize), 1..30),
+        picks in prop::collection::vec(0..1000usize, 300),
+        when in 0..40usize,
+    ) {
         let (mut world, dead) = (World::new(n), dead % n);
         let mut picks = picks.into_iter().cycle();
         for (at, (rank, number)) in wants.iter().enumerate() {

@@ -110,7 +110,11 @@ impl Links {
         }
         let peers = connectivity.wiring.group_peers(self.rank, group);
         if !peers.contains(&from) {
-            log::info!(target: "INIT", "rank {from} wrote to rank {} about {group:?}, which they do not share", self.rank);
+            log::info!(
+                target: "INIT",
+                "rank {from} wrote to rank {} about {group:?}, which they do not share",
+                self.rank
+            );
             return;
         }
         let (todo, answers) = state.handshake.receive(from, group, notice, || peers);

@@ -184,7 +184,8 @@ fn nonsense_ends_the_connection_and_harms_nothing() {
 proptest! {
     #[test]
     fn frames_survive_their_encoding(link: u16, bytes: u32, signature: u32, consumed: u64, sender: bool) {
-        for frame in [Frame::Data { link, bytes, signature }, Frame::Credit { link, consumed }, Frame::Left { link, sender }] {
+        let data = Frame::Data { link, bytes, signature };
+        for frame in [data, Frame::Credit { link, consumed }, Frame::Left { link, sender }] {
             prop_assert_eq!(Frame::decode(&frame.encode()), Some(frame));
         }
     }
