@@ -104,7 +104,11 @@ fn rendezvous_addresses_are_read() {
 
 proptest! {
     #[test]
-    fn any_text_and_any_id_is_survived(text in ".{0,40}", bytes in prop::collection::vec(any::<u8>(), 128), marked in any::<bool>()) {
+    fn any_text_and_any_id_is_survived(
+        text in ".{0,40}",
+        bytes in prop::collection::vec(any::<u8>(), 128),
+        marked in any::<bool>(),
+    ) {
         let _ = CommId::parse(&text);
         let _ = InterfaceFilter::parse(&text);
         let mut id = [0; 128];

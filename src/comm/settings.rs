@@ -67,7 +67,7 @@ impl Settings {
         })
     }
 
-    /// What this rank's filters leave that its device can do, for [`crate::transport::PeerFacts::candidates`].
+    /// What this rank's filters leave that its device can do, for [`crate::tuning::Preferences::candidates`].
     pub(super) fn usable_candidates(&self, capability: i32, software: bool) -> Vec<(u8, u8)> {
         let (filters, simple_instead) = self.filters.usable(self.asks_protocols, capability, software);
         peers::warn_of_simple(simple_instead);

@@ -12,8 +12,8 @@ pub enum HealthNotice {
     Leaving,
 }
 
-/// Whether the process of a peer on this rank's host has ended, or at least all communicators that it had. What cannot be
-/// found out is not so.
+/// Whether the process of a peer on this rank's host has ended, or at least all communicators that it had. What cannot
+/// be found out is not so.
 pub fn has_ended(me: &PeerFacts, peer: &PeerFacts) -> bool {
     me.process != peer.process && me.host.can_pass_descriptors(&peer.host) && !is_open(&peer.location.mailbox)
 }

@@ -119,7 +119,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_harm(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..99), 0..9)) {
+        fn any_bytes_are_read_without_harm(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..99), 0..9),
+        ) {
             let (mut greeted, mut framed) = (Decoder::default(), Decoder::default());
             for piece in &pieces {
                 greeted.push(piece);

@@ -291,7 +291,8 @@ impl Tcp {
     /// Adds a message that goes back over a connection.
     ///
     /// # Errors
-    /// [`Error::Resource`] where too much waits for who has connected, [`Error::Remote`] where the connection has ended.
+    /// [`Error::Resource`] where too much waits for who has connected, [`Error::Remote`] where the connection has
+    /// ended.
     pub fn answer(&mut self, id: ConnectionId, ends: (Address, Address), bytes: &[u8]) -> Result<(), Error> {
         let Some(connection) = self.connections.get_mut(&id) else { return Err(ended(ends.1)) };
         self.dirty.insert(id);

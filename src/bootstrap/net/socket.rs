@@ -54,7 +54,8 @@ pub fn listen(address: SocketAddr, ports: Option<(u16, u16)>, purpose: &str) -> 
         match listen_at(wanted) {
             Ok(socket) => {
                 let local = socket.local_addr().ok().and_then(|local| local.as_socket());
-                log::info!(target: "BOOTSTRAP", "Bootstrap: listening for {purpose} on {}", local.map_or(String::new(), show));
+                let at = local.map_or(String::new(), show);
+                log::info!(target: "BOOTSTRAP", "Bootstrap: listening for {purpose} on {at}");
                 return Ok(socket);
             }
             Err(error) if count > 1 && error.kind() == io::ErrorKind::AddrInUse => {}

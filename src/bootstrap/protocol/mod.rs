@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! member ──Join──▶ root            address, version, settings, facts of the rank
-//! member ◀─Welcome─ root           when everybody is in: all addresses and facts, or (many ranks) only those of the next links
+//! member ◀─Welcome─ root           when everybody is in: all addresses and facts, or those of the next links
 //! child ──Hello──▶ parent          the tree: each rank connects to its parent and accepts its children
-//! child ──Up──▶ parent ──Down──▶   an all-gather: blocks go up, all blocks come down; large ones go round a ring instead
+//! child ──Up──▶ parent ──Down──▶   an all-gather: blocks go up, all come down; large ones go round a ring
 //! member ──Done──▶ root            this rank's initialisation is complete
 //! ```
 //!

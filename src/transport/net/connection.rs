@@ -431,10 +431,10 @@ unsafe fn slice<'a>((address, bytes): (usize, usize)) -> &'a [u8] {
     }
 }
 
-/// As [`slice`], to be written.
+/// As [`slice()`], to be written.
 ///
 /// # Safety
-/// As for [`slice`], and nobody else reads them either.
+/// As for [`slice()`], and nobody else reads them either.
 unsafe fn slice_mut<'a>((address, bytes): (usize, usize)) -> &'a mut [u8] {
     match bytes {
         0 => &mut [],

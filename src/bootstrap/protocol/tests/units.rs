@@ -84,7 +84,10 @@ proptest! {
     #[test]
     fn records_come_back(
         rank in any::<u32>(), nranks in any::<u32>(), version in any::<u32>(), timeout_ms in any::<u64>(),
-        process in "[a-z]{1,9}:[0-9]{1,5}", settings in prop::collection::vec(("[A-Z_]{1,20}", "[ -~]{0,30}"), 0..5), list in prop::collection::vec(entries(), 1..5), token in any::<u64>(),
+        process in "[a-z]{1,9}:[0-9]{1,5}",
+        settings in prop::collection::vec(("[A-Z_]{1,20}", "[ -~]{0,30}"), 0..5),
+        list in prop::collection::vec(entries(), 1..5),
+        token in any::<u64>(),
     ) {
         let record = CheckIn { rank, nranks, version, timeout_ms, process, settings, entry: list[0].clone() };
         prop_assert_eq!(CheckIn::decode(&record.encode()[8..]), Ok(record));
@@ -121,7 +124,11 @@ proptest! {
 
     /// One wrong byte in a record is an error or another record, never a panic.
     #[test]
-    fn a_flipped_byte_is_survived(list in prop::collection::vec(entries(), 1..4), at in any::<prop::sample::Index>(), value in any::<u8>()) {
+    fn a_flipped_byte_is_survived(
+        list in prop::collection::vec(entries(), 1..4),
+        at in any::<prop::sample::Index>(),
+        value in any::<u8>(),
+    ) {
         let mut bytes = Welcome { token: 7, roster: Roster::Full(list) }.encode().to_vec();
         let at = at.index(bytes.len());
         bytes[at] = value;
