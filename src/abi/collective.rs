@@ -22,7 +22,7 @@ weak_aliases! {
 
 /// The arguments of a data call as C gave them.
 #[derive(Clone, Copy)]
-struct Call {
+struct CollectiveCall {
     /// The C function, as a refusal names it.
     function: &'static str,
     func: Func,
@@ -41,7 +41,7 @@ struct Call {
 const SUM: c_int = 0;
 const NO_ROOT: c_int = 0;
 
-impl Call {
+impl CollectiveCall {
     /// The plain call. Whatever goes wrong is remembered by an open group.
     fn run(self) -> Result<Outcome, Error> {
         self.trace();
@@ -83,14 +83,14 @@ impl Call {
         if let Some(config) = &config {
             config.algorithms(self.func)?;
         }
-        let Call { func, send, recv, count, root, stream, .. } = self;
+        let CollectiveCall { func, send, recv, count, root, stream, .. } = self;
         let (send, recv, stream) = (send as u64, recv as u64, stream as usize);
         group::submit(comm.clone(), group::Call { func, send, recv, count, datatype, reduction, root, stream, config })
     }
 
     /// The line by which a run can be replayed.
     fn trace(&self) {
-        let Call { function, send, recv, count, datatype, op, root, comm, stream, .. } = self;
+        let CollectiveCall { function, send, recv, count, datatype, op, root, comm, stream, .. } = self;
         ::log::trace!(
             target: "CALL",
             "{function}({:x},{:x},{count},{datatype},{op},{root},{comm:p},{stream:p})",
@@ -120,7 +120,8 @@ pub unsafe extern "C" fn pncclAllReduce(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclAllReduce", |function| {
-        Call { function, func: Func::AllReduce, send, recv, count, datatype, op, root: NO_ROOT, comm, stream }.run()
+        CollectiveCall { function, func: Func::AllReduce, send, recv, count, datatype, op, root: NO_ROOT, comm, stream }
+            .run()
     })
 }
 
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn pncclReduce(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclReduce", |function| {
-        Call { function, func: Func::Reduce, send, recv, count, datatype, op, root, comm, stream }.run()
+        CollectiveCall { function, func: Func::Reduce, send, recv, count, datatype, op, root, comm, stream }.run()
     })
 }
 
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn pncclBcast(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclBcast", |function| {
-        Call {
+        CollectiveCall {
             function,
             func: Func::Broadcast,
             send: buffer,
@@ -180,7 +181,8 @@ pub unsafe extern "C" fn pncclBroadcast(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclBroadcast", |function| {
-        Call { function, func: Func::Broadcast, send, recv, count, datatype, op: SUM, root, comm, stream }.run()
+        CollectiveCall { function, func: Func::Broadcast, send, recv, count, datatype, op: SUM, root, comm, stream }
+            .run()
     })
 }
 
@@ -196,7 +198,19 @@ pub unsafe extern "C" fn pncclReduceScatter(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclReduceScatter", |function| {
-        Call { function, func: Func::ReduceScatter, send, recv, count, datatype, op, root: NO_ROOT, comm, stream }.run()
+        CollectiveCall {
+            function,
+            func: Func::ReduceScatter,
+            send,
+            recv,
+            count,
+            datatype,
+            op,
+            root: NO_ROOT,
+            comm,
+            stream,
+        }
+        .run()
     })
 }
 
@@ -211,8 +225,19 @@ pub unsafe extern "C" fn pncclAllGather(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclAllGather", |function| {
-        Call { function, func: Func::AllGather, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream }
-            .run()
+        CollectiveCall {
+            function,
+            func: Func::AllGather,
+            send,
+            recv,
+            count,
+            datatype,
+            op: SUM,
+            root: NO_ROOT,
+            comm,
+            stream,
+        }
+        .run()
     })
 }
 
@@ -227,7 +252,19 @@ pub unsafe extern "C" fn pncclAlltoAll(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclAlltoAll", |function| {
-        Call { function, func: Func::AlltoAll, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream }.run()
+        CollectiveCall {
+            function,
+            func: Func::AlltoAll,
+            send,
+            recv,
+            count,
+            datatype,
+            op: SUM,
+            root: NO_ROOT,
+            comm,
+            stream,
+        }
+        .run()
     })
 }
 
@@ -243,7 +280,7 @@ pub unsafe extern "C" fn pncclGather(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclGather", |function| {
-        Call { function, func: Func::Gather, send, recv, count, datatype, op: SUM, root, comm, stream }.run()
+        CollectiveCall { function, func: Func::Gather, send, recv, count, datatype, op: SUM, root, comm, stream }.run()
     })
 }
 
@@ -259,7 +296,7 @@ pub unsafe extern "C" fn pncclScatter(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclScatter", |function| {
-        Call { function, func: Func::Scatter, send, recv, count, datatype, op: SUM, root, comm, stream }.run()
+        CollectiveCall { function, func: Func::Scatter, send, recv, count, datatype, op: SUM, root, comm, stream }.run()
     })
 }
 
@@ -274,7 +311,7 @@ pub unsafe extern "C" fn pncclSend(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclSend", |function| {
-        Call {
+        CollectiveCall {
             function,
             func: Func::Send,
             send,
@@ -301,7 +338,7 @@ pub unsafe extern "C" fn pncclRecv(
     stream: StreamHandle,
 ) -> ResultCode {
     guard("ncclRecv", |function| {
-        Call {
+        CollectiveCall {
             function,
             func: Func::Recv,
             send: std::ptr::null(),
@@ -330,8 +367,18 @@ pub unsafe extern "C" fn pncclAllReduceConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclAllReduceConfig", |function| {
-        let call =
-            Call { function, func: Func::AllReduce, send, recv, count, datatype, op, root: NO_ROOT, comm, stream };
+        let call = CollectiveCall {
+            function,
+            func: Func::AllReduce,
+            send,
+            recv,
+            count,
+            datatype,
+            op,
+            root: NO_ROOT,
+            comm,
+            stream,
+        };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -350,7 +397,18 @@ pub unsafe extern "C" fn pncclBroadcastConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclBroadcastConfig", |function| {
-        let call = Call { function, func: Func::Broadcast, send, recv, count, datatype, op: SUM, root, comm, stream };
+        let call = CollectiveCall {
+            function,
+            func: Func::Broadcast,
+            send,
+            recv,
+            count,
+            datatype,
+            op: SUM,
+            root,
+            comm,
+            stream,
+        };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -370,7 +428,7 @@ pub unsafe extern "C" fn pncclReduceConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclReduceConfig", |function| {
-        let call = Call { function, func: Func::Reduce, send, recv, count, datatype, op, root, comm, stream };
+        let call = CollectiveCall { function, func: Func::Reduce, send, recv, count, datatype, op, root, comm, stream };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -388,8 +446,18 @@ pub unsafe extern "C" fn pncclAllGatherConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclAllGatherConfig", |function| {
-        let call =
-            Call { function, func: Func::AllGather, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream };
+        let call = CollectiveCall {
+            function,
+            func: Func::AllGather,
+            send,
+            recv,
+            count,
+            datatype,
+            op: SUM,
+            root: NO_ROOT,
+            comm,
+            stream,
+        };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -408,8 +476,18 @@ pub unsafe extern "C" fn pncclReduceScatterConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclReduceScatterConfig", |function| {
-        let call =
-            Call { function, func: Func::ReduceScatter, send, recv, count, datatype, op, root: NO_ROOT, comm, stream };
+        let call = CollectiveCall {
+            function,
+            func: Func::ReduceScatter,
+            send,
+            recv,
+            count,
+            datatype,
+            op,
+            root: NO_ROOT,
+            comm,
+            stream,
+        };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -427,8 +505,18 @@ pub unsafe extern "C" fn pncclAlltoAllConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclAlltoAllConfig", |function| {
-        let call =
-            Call { function, func: Func::AlltoAll, send, recv, count, datatype, op: SUM, root: NO_ROOT, comm, stream };
+        let call = CollectiveCall {
+            function,
+            func: Func::AlltoAll,
+            send,
+            recv,
+            count,
+            datatype,
+            op: SUM,
+            root: NO_ROOT,
+            comm,
+            stream,
+        };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -447,7 +535,8 @@ pub unsafe extern "C" fn pncclGatherConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclGatherConfig", |function| {
-        let call = Call { function, func: Func::Gather, send, recv, count, datatype, op: SUM, root, comm, stream };
+        let call =
+            CollectiveCall { function, func: Func::Gather, send, recv, count, datatype, op: SUM, root, comm, stream };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })
@@ -466,7 +555,8 @@ pub unsafe extern "C" fn pncclScatterConfig(
     config: *const CollConfig,
 ) -> ResultCode {
     guard("ncclScatterConfig", |function| {
-        let call = Call { function, func: Func::Scatter, send, recv, count, datatype, op: SUM, root, comm, stream };
+        let call =
+            CollectiveCall { function, func: Func::Scatter, send, recv, count, datatype, op: SUM, root, comm, stream };
         // SAFETY: NULL or an ncclCollConfig_t, by the C contract.
         unsafe { call.run_with(config) }
     })

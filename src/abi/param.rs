@@ -20,7 +20,7 @@ weak_aliases! {
 
 /// What C was lent, kept until the thread's next call of the same kind.
 #[derive(Default)]
-struct Lent {
+struct LentText {
     text: CString,
     value: CString,
     names: Vec<CString>,
@@ -28,7 +28,7 @@ struct Lent {
 }
 
 thread_local! {
-    static LENT: RefCell<Lent> = RefCell::default();
+    static LENT: RefCell<LentText> = RefCell::default();
 }
 
 fn environment(name: &str) -> Option<String> {

@@ -103,7 +103,7 @@ struct Operation {
 }
 
 /// An operation in progress.
-struct Turn<'a> {
+struct OperationTurn<'a> {
     driver: &'a Driver<Member>,
     rank: u32,
     operation: MutexGuard<'a, Operation>,
@@ -274,11 +274,11 @@ impl Bootstrap {
     }
 
     /// Begins an operation, when there is no other one.
-    fn turn(&self) -> Result<Turn<'_>, Error> {
+    fn turn(&self) -> Result<OperationTurn<'_>, Error> {
         if self.driver.is_inherited() {
             return Err(Error::InvalidUsage("a forked process has no connections of its parent's".to_string()));
         }
-        Ok(Turn { driver: &self.driver, rank: self.rank, operation: self.operation.lock(), limit: None })
+        Ok(OperationTurn { driver: &self.driver, rank: self.rank, operation: self.operation.lock(), limit: None })
     }
 
     /// What the member says to others is with the system afterwards, if that can be.
@@ -295,7 +295,7 @@ impl Bootstrap {
     }
 }
 
-impl Turn<'_> {
+impl OperationTurn<'_> {
     fn all_gather(&self, block: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.begin(|member, now| member.start_all_gather(now, block))?;
         // News of what a rank did afterwards may have come with the last block.
@@ -408,22 +408,22 @@ fn abandon(config: &NetConfig, id: &UniqueId, (rank, nranks): (u32, u32), versio
 }
 
 /// What a member is made of.
-struct Prepared {
+struct PreparedRank {
     settings: MemberConfig,
     listener: Option<Socket>,
     cancel: Option<Cancel>,
     buffers: Buffers,
 }
 
-impl Prepared {
+impl PreparedRank {
     fn start(self, member: impl FnOnce(MemberConfig, Duration) -> Member) -> Result<Driver<Member>, Error> {
-        let Prepared { settings, listener, cancel, buffers } = self;
+        let PreparedRank { settings, listener, cancel, buffers } = self;
         Driver::new(|now| member(settings, now), listener, cancel, buffers)
     }
 }
 
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
-fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Result<Prepared, Error> {
+fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Result<PreparedRank, Error> {
     let listen = errand == Errand::Join;
     check(&join, listen)?;
     let parts = IdParts::decode(id)?;
@@ -451,7 +451,7 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Res
         timeout: config.timeout,
         retry: Retry { count: config.retry_count, sleep: config.retry_sleep },
     };
-    Ok(Prepared { settings, listener, cancel: join.cancel, buffers: Buffers::from(config) })
+    Ok(PreparedRank { settings, listener, cancel: join.cancel, buffers: Buffers::from(config) })
 }
 
 /// What can be wrong with a rank's own arguments.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Bootstrap, Turn};
+use super::{Bootstrap, OperationTurn};
 use crate::error::Error;
 
 /// Marks the messages of exchanges among some ranks.
@@ -77,7 +77,7 @@ impl Bootstrap {
     }
 }
 
-impl Turn<'_> {
+impl OperationTurn<'_> {
     fn gather_among(&mut self, ranks: &[u32], own: Result<&[u8], &Error>) -> Result<Vec<Vec<u8>>, Error> {
         let gave_up = Error::InvalidUsage(format!("rank {} gave up an operation like this one before", self.rank));
         let own = if self.operation.gave_up { Err(&gave_up) } else { own };

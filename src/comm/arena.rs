@@ -25,13 +25,13 @@ pub(super) struct Cells {
     range: AddressRange,
     /// How many there are.
     count: usize,
-    table: RwLock<Table>,
+    table: RwLock<HandleTable>,
     /// How often the process had been forked when it was made.
     forks: u32,
 }
 
 #[derive(Default)]
-struct Table {
+struct HandleTable {
     cells: Vec<Option<Arc<Comm>>>,
     /// Dead cells, the longest dead first; used only once all cells have been used.
     dead: VecDeque<usize>,
@@ -44,11 +44,11 @@ impl Cells {
     /// [`Error::System`] without address space.
     pub(super) fn new(count: usize) -> Result<Cells, Error> {
         let range = AddressRange::reserve(CELL * count)?;
-        Ok(Cells { range, count, table: RwLock::new(Table::default()), forks: sys::forks() })
+        Ok(Cells { range, count, table: RwLock::new(HandleTable::default()), forks: sys::forks() })
     }
 
     /// To look things up. In a forked child nothing, where another thread of the parent was changing the table.
-    fn look(&self) -> Option<RwLockReadGuard<'_, Table>> {
+    fn look(&self) -> Option<RwLockReadGuard<'_, HandleTable>> {
         match self.is_childs() {
             true => self.table.try_read().ok(),
             // What was done to the table is done, whatever its thread has come to.
@@ -57,7 +57,7 @@ impl Cells {
     }
 
     /// To change things. In a forked child nothing, where another thread of the parent was looking at the table.
-    fn change(&self) -> Option<RwLockWriteGuard<'_, Table>> {
+    fn change(&self) -> Option<RwLockWriteGuard<'_, HandleTable>> {
         match self.is_childs() {
             true => self.table.try_write().ok(),
             false => Some(self.table.write().unwrap_or_else(PoisonError::into_inner)),

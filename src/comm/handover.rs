@@ -17,7 +17,7 @@ use crate::sys;
 /// What the owner does. It tells the communicators itself how it went.
 pub type Rest = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 
-enum Stage {
+enum HandoverStage {
     Awaited,
     There(Rest),
     /// It was taken, or nothing will come.
@@ -25,7 +25,7 @@ enum Stage {
 }
 
 struct Handover {
-    stage: Mutex<Stage>,
+    stage: Mutex<HandoverStage>,
     changed: Condvar,
     /// Those that are busy until the rest is done.
     comms: Vec<Weak<Comm>>,
@@ -35,11 +35,11 @@ struct Handover {
 
 impl Handover {
     /// Takes what is there; none while it is awaited.
-    fn take(&self) -> Option<Stage> {
+    fn take(&self) -> Option<HandoverStage> {
         let mut stage = self.stage.lock();
         match *stage {
-            Stage::Awaited => None,
-            _ => Some(replace(&mut *stage, Stage::Over)),
+            HandoverStage::Awaited => None,
+            _ => Some(replace(&mut *stage, HandoverStage::Over)),
         }
     }
 }
@@ -52,8 +52,8 @@ impl Giver {
     pub fn give(self, rest: Rest) -> Option<Rest> {
         let mut stage = self.0.stage.lock();
         match *stage {
-            Stage::Awaited => {
-                *stage = Stage::There(rest);
+            HandoverStage::Awaited => {
+                *stage = HandoverStage::There(rest);
                 self.0.changed.notify_all();
                 None
             }
@@ -65,8 +65,8 @@ impl Giver {
 impl Drop for Giver {
     fn drop(&mut self) {
         let mut stage = self.0.stage.lock();
-        if matches!(*stage, Stage::Awaited) {
-            *stage = Stage::Over;
+        if matches!(*stage, HandoverStage::Awaited) {
+            *stage = HandoverStage::Over;
             self.0.changed.notify_all();
         }
     }
@@ -86,8 +86,8 @@ impl Drop for Owned {
                 std::mem::forget(handover);
                 continue;
             }
-            let stage = replace(&mut *handover.stage.lock(), Stage::Over);
-            if !matches!(stage, Stage::Over) {
+            let stage = replace(&mut *handover.stage.lock(), HandoverStage::Over);
+            if !matches!(stage, HandoverStage::Over) {
                 let place = Place { file: "comm/handover.rs", line: line!(), function: "GroupEnd" };
                 crate::log::failure(&place, &error);
                 let error = Err(error.clone());
@@ -115,7 +115,7 @@ thread_local! {
 /// [`Error::InvalidUsage`] in a thread that is ending: it will not come back for it.
 pub fn to_this_thread(comms: &[Arc<Comm>]) -> Result<Giver, Error> {
     let comms = comms.iter().map(Arc::downgrade).collect();
-    let (stage, changed) = (Mutex::new(Stage::Awaited), Condvar::new());
+    let (stage, changed) = (Mutex::new(HandoverStage::Awaited), Condvar::new());
     let handover = Arc::new(Handover { stage, changed, comms, forks: sys::forks() });
     MINE.try_with(|mine| mine.borrow_mut().0.push_back(handover.clone())).map_err(|_| thread_has_ended())?;
     COUNT.set(COUNT.get() + 1);
@@ -130,7 +130,7 @@ pub fn take_up() -> Option<Result<(), Error>> {
         && let Some(stage) = next()
     {
         last = match stage {
-            Stage::There(rest) => Some(rest()),
+            HandoverStage::There(rest) => Some(rest()),
             _ => None,
         };
     }
@@ -143,7 +143,7 @@ pub fn wait_for_last(limit: Duration) -> Option<Result<(), Error>> {
     let deadline = Instant::now() + limit;
     let last = MINE.try_with(|mine| mine.borrow().0.back().cloned()).ok().flatten()?;
     let mut stage = last.stage.lock();
-    while matches!(*stage, Stage::Awaited) {
+    while matches!(*stage, HandoverStage::Awaited) {
         if last.changed.wait_until(&mut stage, deadline).timed_out() {
             return None;
         }
@@ -154,12 +154,12 @@ pub fn wait_for_last(limit: Duration) -> Option<Result<(), Error>> {
 }
 
 /// Takes the first off the list, if it is there.
-fn next() -> Option<Stage> {
+fn next() -> Option<HandoverStage> {
     MINE.try_with(|mine| {
         let mut mine = mine.borrow_mut();
         let first = mine.0.front()?;
         // A forked child has no stream of its parent's, and who would give may be missing.
-        let stage = if first.forks == sys::forks() { first.take()? } else { Stage::Over };
+        let stage = if first.forks == sys::forks() { first.take()? } else { HandoverStage::Over };
         let first = mine.0.pop_front();
         COUNT.set(mine.0.len());
         first.filter(|first| first.forks != sys::forks()).into_iter().for_each(std::mem::forget);

@@ -17,10 +17,10 @@ const NUMBERS: u32 = 1 << 30;
 /// The operators that were made for one communicator. Numbers start at random, so that another communicator's
 /// operator is most likely unknown here.
 #[derive(Default)]
-pub struct Operators(Mutex<Table>);
+pub struct Operators(Mutex<OperatorTable>);
 
 #[derive(Default)]
-struct Table {
+struct OperatorTable {
     start: Option<u32>,
     made: u32,
     known: HashMap<i32, (DataType, Scalar)>,

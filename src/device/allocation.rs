@@ -75,13 +75,13 @@ impl Allocation {
 }
 
 /// Memory that users have from [`allocate`]. It has no owner in this library, so its context is kept with it.
-struct Given {
+struct GivenAllocation {
     end: u64,
     context: Arc<Context>,
 }
 
 /// The memory of [`allocate`], by where each piece begins.
-static GIVEN: Mutex<BTreeMap<u64, Given>> = Mutex::new(BTreeMap::new());
+static GIVEN: Mutex<BTreeMap<u64, GivenAllocation>> = Mutex::new(BTreeMap::new());
 
 /// The calling thread's context: one that is held for other memory already, where there is one.
 fn context_of_thread() -> Result<Arc<Context>, Error> {
@@ -110,7 +110,7 @@ pub fn allocate(bytes: usize) -> Result<u64, Error> {
     let mut given = GIVEN.lock();
     // What went with its context was never freed, and its addresses may be used again.
     given.retain(|_, piece| !piece.context.is_gone());
-    given.insert(address, Given { end: address + bytes as u64, context });
+    given.insert(address, GivenAllocation { end: address + bytes as u64, context });
     Ok(address)
 }
 

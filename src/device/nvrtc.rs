@@ -31,7 +31,7 @@ type SizeOf = unsafe extern "C" fn(Program, *mut usize) -> c_int;
 type BytesOf = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 
 /// The compiler's functions that are used.
-struct Table {
+struct NvrtcTable {
     version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     count_architectures: unsafe extern "C" fn(*mut c_int) -> c_int,
@@ -53,7 +53,7 @@ struct Table {
 
 /// A loaded compiler.
 pub struct Nvrtc {
-    table: Table,
+    table: NvrtcTable,
     version: (i32, i32),
     // Kept so that the table's functions stay mapped.
     _library: Library,
@@ -69,11 +69,11 @@ unsafe fn symbol<T: Copy>(library: &Library, name: &str) -> Result<T, Error> {
     found.map(|symbol| *symbol).map_err(|_| Error::NoCuda(format!("libnvrtc lacks {name}")))
 }
 
-impl Table {
-    fn load(library: &Library) -> Result<Table, Error> {
+impl NvrtcTable {
+    fn load(library: &Library) -> Result<NvrtcTable, Error> {
         // SAFETY: nvrtc.h declares the functions with these types.
         unsafe {
-            Ok(Table {
+            Ok(NvrtcTable {
                 version: symbol(library, "nvrtcVersion")?,
                 error_string: symbol(library, "nvrtcGetErrorString")?,
                 count_architectures: symbol(library, "nvrtcGetNumSupportedArchs")?,
@@ -91,7 +91,7 @@ impl Table {
 
 /// A program of the compiler. Dropping it destroys it.
 struct Compilation<'a> {
-    table: &'a Table,
+    table: &'a NvrtcTable,
     program: Program,
 }
 
@@ -125,7 +125,7 @@ impl Nvrtc {
         let missing = |why: &dyn Display| Error::NoCuda(format!("{}: {why}", name.display()));
         // SAFETY: the caller asks for this compiler; its initialisers are its own.
         let library = unsafe { Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL) }.map_err(|error| missing(&error))?;
-        let table = Table::load(&library)?;
+        let table = NvrtcTable::load(&library)?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the pointers are to live integers.
         let code = unsafe { (table.version)(&mut major, &mut minor) };

@@ -46,13 +46,13 @@ thread_local! {
 }
 
 struct Logger {
-    state: RwLock<Option<State>>,
+    state: RwLock<Option<LogState>>,
     /// The program has its own logger: WARN lines are given to it.
     foreign: AtomicBool,
 }
 
 /// What is read from the environment, and what was opened because of it.
-struct State {
+struct LogState {
     settings: Settings,
     /// NCCL_WARN_ENABLE_DEBUG_INFO has raised the level.
     raised: AtomicBool,
@@ -201,12 +201,12 @@ pub fn banner(rank: i32, library: fn() -> String) {
 
 impl Logger {
     /// Runs `f` on the state, which is read first where it is missing; not at all where the state cannot be had.
-    fn with<R>(&self, f: impl FnOnce(&State) -> R) -> Option<R> {
+    fn with<R>(&self, f: impl FnOnce(&LogState) -> R) -> Option<R> {
         if let Some(state) = hold(|| self.state.read(), || self.state.try_read())?.as_ref() {
             return Some(f(state));
         }
         let mut slot = hold(|| self.state.write(), || self.state.try_write())?;
-        let state = slot.get_or_insert_with(State::from_environment);
+        let state = slot.get_or_insert_with(LogState::from_environment);
         self.limit(state.settings.max_level());
         Some(f(state))
     }
@@ -233,12 +233,12 @@ impl Logger {
     }
 }
 
-impl State {
-    fn from_environment() -> State {
+impl LogState {
+    fn from_environment() -> LogState {
         let settings = Settings::read(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()));
         let host = line::host_name();
         let sink = Sink::open(settings.log_file(), &host);
-        State { settings, raised: AtomicBool::new(false), sink, host, started: Instant::now() }
+        LogState { settings, raised: AtomicBool::new(false), sink, host, started: Instant::now() }
     }
 
     fn shows(&self, kind: Kind) -> bool {

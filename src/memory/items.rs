@@ -16,11 +16,11 @@ const LEAST: usize = 256;
 pub struct ItemStore {
     context: Arc<Context>,
     ledger: Arc<Ledger>,
-    pieces: Mutex<Vec<Piece>>,
+    pieces: Mutex<Vec<ItemsPiece>>,
 }
 
 /// A piece, and the end of the launch that last read it.
-struct Piece {
+struct ItemsPiece {
     memory: HostMemory,
     read: Event,
     _charge: Charge,
@@ -28,7 +28,7 @@ struct Piece {
 
 /// Items that a launch is about to read.
 pub struct Lent {
-    piece: Piece,
+    piece: ItemsPiece,
 }
 
 impl Lent {
@@ -56,7 +56,7 @@ impl ItemStore {
                 let room = items.len().next_power_of_two().max(LEAST);
                 let memory = HostMemory::create(&self.context, room * size_of::<Work>())?;
                 let charge = self.ledger.charge(Use::Persist, memory.bytes());
-                Piece { memory, read: Event::create(&self.context)?, _charge: charge }
+                ItemsPiece { memory, read: Event::create(&self.context)?, _charge: charge }
             }
         };
         piece.memory.write(items);
@@ -64,7 +64,7 @@ impl ItemStore {
     }
 
     /// A piece that is large enough and that no launch reads any more.
-    fn take(&self, items: usize) -> Result<Option<Piece>, Error> {
+    fn take(&self, items: usize) -> Result<Option<ItemsPiece>, Error> {
         let mut pieces = self.pieces.lock();
         for (place, piece) in pieces.iter().enumerate() {
             if piece.memory.bytes() >= items * size_of::<Work>() && piece.read.is_done()? {

@@ -30,7 +30,7 @@ struct RegisteredRange {
 }
 
 /// An allocation of this rank that peers may map.
-struct Own {
+struct OwnRegistration {
     tag: Tag,
     allocation: Allocation,
     ranges: Vec<RegisteredRange>,
@@ -56,7 +56,7 @@ struct RegisteringPeer {
 
 #[derive(Default)]
 struct RegistrationState {
-    own: Vec<Option<Own>>,
+    own: Vec<Option<OwnRegistration>>,
     /// The handles that users have. Memory may go before its handle.
     handles: HashSet<usize>,
     /// Tags given out so far.
@@ -147,7 +147,7 @@ impl Registrations {
         let record = Registered { tag, base: allocation.base, bytes: allocation.bytes, handle: handle.0 };
         recorder.publish(number, Some(record));
         log::info!(target: "REG", "registered {:#x}, {} bytes, as {number}", allocation.base, allocation.bytes);
-        state.own[number] = Some(Own { tag, allocation, ranges: vec![range] });
+        state.own[number] = Some(OwnRegistration { tag, allocation, ranges: vec![range] });
         true
     }
 
@@ -161,7 +161,7 @@ impl Registrations {
 
     /// Takes all registrations of an allocation back that is gone. Another one may begin at its address by now.
     pub fn freed(&self, recorder: &FlightRecorder, base: u64) {
-        let gone = |own: &Own| {
+        let gone = |own: &OwnRegistration| {
             own.allocation.base == base && device::buffer_id(&self.context, base) != Some(own.allocation.id)
         };
         self.state.lock().forget(recorder, gone);
@@ -233,7 +233,7 @@ impl Registrations {
     }
 }
 
-impl Own {
+impl OwnRegistration {
     fn end(&self) -> u64 {
         self.allocation.base + self.allocation.bytes
     }
@@ -245,7 +245,7 @@ impl Own {
 
 impl RegistrationState {
     /// Takes registrations back.
-    fn forget(&mut self, recorder: &FlightRecorder, which: impl Fn(&Own) -> bool) {
+    fn forget(&mut self, recorder: &FlightRecorder, which: impl Fn(&OwnRegistration) -> bool) {
         for (number, own) in self.own.iter_mut().enumerate() {
             if own.as_ref().is_some_and(&which) {
                 *own = None;

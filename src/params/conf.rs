@@ -17,7 +17,7 @@ const LONGEST_WORD: usize = 1023;
 
 /// One assignment of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct ConfSetting {
     pub name: String,
     pub value: String,
     /// From 1.
@@ -54,7 +54,7 @@ fn apply_file(
     let (settings, problems) = parse(&bytes);
     notes.push(format!("read {} settings from {path}", settings.len()));
     notes.extend(problems.into_iter().map(|(line, text)| format!("{path}:{line}: {text}")));
-    for Setting { name, value, line } in settings {
+    for ConfSetting { name, value, line } in settings {
         match (environment.get(&name), origins.get(&name)) {
             (None, _) => {
                 environment.set(&name, &value);
@@ -69,7 +69,7 @@ fn apply_file(
 }
 
 /// The assignments of a file in their order, and what is wrong with other lines.
-pub(super) fn parse(bytes: &[u8]) -> (Vec<Setting>, Vec<(usize, String)>) {
+pub(super) fn parse(bytes: &[u8]) -> (Vec<ConfSetting>, Vec<(usize, String)>) {
     let text = String::from_utf8_lossy(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes));
     let mut settings = Vec::new();
     let mut problems = Vec::new();
@@ -78,7 +78,7 @@ pub(super) fn parse(bytes: &[u8]) -> (Vec<Setting>, Vec<(usize, String)>) {
         match assignment(line) {
             Ok(None) => {}
             Ok(Some((name, value))) => {
-                settings.push(Setting { name: name.to_string(), value: value.to_string(), line: index + 1 });
+                settings.push(ConfSetting { name: name.to_string(), value: value.to_string(), line: index + 1 });
             }
             Err(problem) => problems.push((index + 1, problem)),
         }

@@ -1,4 +1,4 @@
-use super::conf::{self, Setting};
+use super::conf::{self, ConfSetting};
 use super::source::{Environment, Files, Source};
 use super::*;
 use proptest::prelude::*;
@@ -90,7 +90,8 @@ fn the_files_win_over_nothing_but_defaults() {
 #[test]
 fn a_conf_file_is_read_to_the_letter() {
     let (settings, problems) = conf::parse(b"A=b=c\r\n#X=1\nno value\n=2\nD=\n E=3\nF= \"g\" ");
-    let setting = |name: &str, value: &str, line| Setting { name: name.to_string(), value: value.to_string(), line };
+    let setting =
+        |name: &str, value: &str, line| ConfSetting { name: name.to_string(), value: value.to_string(), line };
     assert_eq!(settings, [setting("A", "b=c", 1), setting("D", "", 5), setting("F", " \"g\" ", 7)]);
     assert_eq!(problems.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [4, 6]);
 }

@@ -60,18 +60,18 @@ pub(super) fn distances(n: u32) -> BTreeSet<u32> {
 }
 
 /// A rank among all.
-struct Place<'a> {
+struct PatPlace<'a> {
     order: &'a Order,
     rank: u32,
     at: u32,
     n: u32,
 }
 
-impl<'a> Place<'a> {
-    fn find(order: &'a Order, rank: u32) -> Result<Place<'a>, Error> {
+impl<'a> PatPlace<'a> {
+    fn find(order: &'a Order, rank: u32) -> Result<PatPlace<'a>, Error> {
         let n = order.nranks();
         match order.place(rank) {
-            Some(at) if n >= 2 => Ok(Place { order, rank, at, n }),
+            Some(at) if n >= 2 => Ok(PatPlace { order, rank, at, n }),
             _ => Err(Error::Internal(format!("no trees of {n} ranks for rank {rank}"))),
         }
     }
@@ -108,7 +108,7 @@ impl<'a> Place<'a> {
 /// # Errors
 /// [`Error::Internal`] where `order` has fewer than two ranks, or not `rank`.
 pub fn all_gather(order: &Order, rank: u32) -> Result<Schedule, Error> {
-    let me = Place::find(order, rank)?;
+    let me = PatPlace::find(order, rank)?;
     let mut s = me.schedule();
     for o in offsets(me.n) {
         let send: Vec<u32> = me.children(o).iter().map(|d| me.behind(*d)).collect();
@@ -128,7 +128,7 @@ pub fn all_gather(order: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_gather`].
 pub fn reduce_scatter(order: &Order, rank: u32) -> Result<Schedule, Error> {
-    let me = Place::find(order, rank)?;
+    let me = PatPlace::find(order, rank)?;
     let mut s = me.schedule();
     for o in offsets(me.n).into_iter().rev() {
         let recv: Vec<u32> = me.children(o).iter().map(|d| me.behind(*d)).collect();
@@ -152,13 +152,13 @@ mod tests {
         assert_eq!(offsets(5), [0, 4, 2, 1, 3]);
         assert_eq!(offsets(20)[14..], [7, 15, 16, 18, 17, 19]);
         let (order, two) = (Order::of_numbers(13), Order::of_numbers(2));
-        let me = Place::find(&order, 0).unwrap();
+        let me = PatPlace::find(&order, 0).unwrap();
         assert_eq!(me.children(0), [8, 4, 2, 1]);
         assert_eq!(me.children(8), [4, 2, 1]);
         assert!(me.children(12).is_empty());
-        assert_eq!(Place::find(&two, 0).unwrap().children(0), [1]);
+        assert_eq!(PatPlace::find(&two, 0).unwrap().children(0), [1]);
         let thousand = Order::of_numbers(1000);
-        let me = Place::find(&thousand, 0).unwrap();
+        let me = PatPlace::find(&thousand, 0).unwrap();
         assert_eq!([0, 512, 896].map(|o| me.children(o)[0]), [128, 128, 64]);
         assert_eq!((me.children(768).len(), me.children(64).len(), distance(512)), (MAX_FAN, 6, 128));
     }

@@ -11,16 +11,16 @@ use crate::topology::Order;
 const SLOTS_NEEDED: u32 = 2;
 
 /// A rank's place in a ring.
-struct Seat<'a> {
+struct RingSeat<'a> {
     ring: &'a Order,
     rank: u32,
     at: u32,
 }
 
-impl<'a> Seat<'a> {
-    fn find(ring: &'a Order, rank: u32) -> Result<Seat<'a>, Error> {
+impl<'a> RingSeat<'a> {
+    fn find(ring: &'a Order, rank: u32) -> Result<RingSeat<'a>, Error> {
         match ring.place(rank) {
-            Some(at) if ring.nranks() >= 2 => Ok(Seat { ring, rank, at }),
+            Some(at) if ring.nranks() >= 2 => Ok(RingSeat { ring, rank, at }),
             _ => Err(Error::Internal(format!("no ring of {} ranks for rank {rank}", ring.nranks()))),
         }
     }
@@ -45,7 +45,7 @@ impl<'a> Seat<'a> {
 
     /// How many steps after `root` the rank comes.
     fn after(&self, root: u32) -> Result<u32, Error> {
-        let seat = Seat::find(self.ring, root)?;
+        let seat = RingSeat::find(self.ring, root)?;
         Ok(self.before(seat.at))
     }
 
@@ -65,7 +65,7 @@ impl<'a> Seat<'a> {
 /// [`Error::Internal`] where `ring` has fewer than two ranks (one rank's AllReduce is a copy), more than
 /// a step can repeat, or not `rank`.
 pub fn all_reduce(ring: &Order, rank: u32) -> Result<Schedule, Error> {
-    let seat = Seat::find(ring, rank)?;
+    let seat = RingSeat::find(ring, rank)?;
     let n = ring.nranks();
     let (next, prev) = (seat.next(), seat.prev());
     let chunk = |back: u32| seat.before(back);
@@ -86,7 +86,7 @@ pub fn all_reduce(ring: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn all_gather(ring: &Order, rank: u32) -> Result<Schedule, Error> {
-    let seat = Seat::find(ring, rank)?;
+    let seat = RingSeat::find(ring, rank)?;
     let n = ring.nranks();
     let (next, prev) = (seat.next(), seat.prev());
     let mut s = seat.schedule(n);
@@ -103,7 +103,7 @@ pub fn all_gather(ring: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn reduce_scatter(ring: &Order, rank: u32) -> Result<Schedule, Error> {
-    let seat = Seat::find(ring, rank)?;
+    let seat = RingSeat::find(ring, rank)?;
     let n = ring.nranks();
     let (next, prev) = (seat.next(), seat.prev());
     let mut s = seat.schedule(n);
@@ -120,7 +120,7 @@ pub fn reduce_scatter(ring: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`]; also where the ring has no `root`.
 pub fn broadcast(ring: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let seat = Seat::find(ring, rank)?;
+    let seat = RingSeat::find(ring, rank)?;
     let (next, prev) = (seat.next(), seat.prev());
     let after = seat.after(root)?;
     let mut s = seat.schedule(1);
@@ -137,7 +137,7 @@ pub fn broadcast(ring: &Order, root: u32, rank: u32) -> Result<Schedule, Error> 
 /// # Errors
 /// As [`broadcast`].
 pub fn reduce(ring: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let seat = Seat::find(ring, rank)?;
+    let seat = RingSeat::find(ring, rank)?;
     let (next, prev) = (seat.next(), seat.prev());
     let mut s = seat.schedule(1);
     s.push(match seat.after(root)? {

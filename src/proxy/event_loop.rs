@@ -43,7 +43,7 @@ struct EventLoop {
     mailbox: Mailbox,
     /// Woken when there is something in `shared`.
     poller: Poller,
-    shared: Mutex<Shared>,
+    shared: Mutex<LoopState>,
     ended: Condvar,
     /// How often the process had been forked: a child has no such thread.
     forks: u32,
@@ -51,14 +51,14 @@ struct EventLoop {
 
 /// What other threads tell the loop's.
 #[derive(Default)]
-struct Shared {
-    sources: BTreeMap<SourceId, Entry>,
+struct LoopState {
+    sources: BTreeMap<SourceId, SourceEntry>,
     ids: BTreeMap<Address, SourceId>,
     next_id: SourceId,
     /// What sources have sent from other threads.
     messages: Vec<Message>,
     /// Where processes of other hosts connect.
-    listeners: Vec<Arc<tcp::Listener>>,
+    listeners: Vec<Arc<tcp::KeyedListener>>,
     /// Sources that are to have a turn.
     woken: BTreeSet<SourceId>,
     /// Sources that have gone, whose messages are to be forgotten.
@@ -71,7 +71,7 @@ struct Shared {
 
 /// A source that has joined.
 #[derive(Clone)]
-struct Entry {
+struct SourceEntry {
     address: Address,
     /// Where answers to it go.
     location: Location,
@@ -134,7 +134,7 @@ impl EventLoops {
             None => EventLoop::start()?,
         };
         let location = Location { mailbox: event_loop.mailbox.name(), tcp: None };
-        let id = event_loop.shared.lock().add(Entry { address, location, source })?;
+        let id = event_loop.shared.lock().add(SourceEntry { address, location, source })?;
         event_loop.poller.wake();
         *place = Some(event_loop.clone());
         Ok(Registration { loops: self.clone(), event_loop, address, id })
@@ -160,7 +160,7 @@ impl Registration {
         let listener = match known {
             Some(listener) => listener,
             None => {
-                let listener = tcp::Listener::new(TcpListener::open(at)?, sys::random(), shared.listeners.len())?;
+                let listener = tcp::KeyedListener::new(TcpListener::open(at)?, sys::random(), shared.listeners.len())?;
                 listener.watch(&self.event_loop.poller)?;
                 shared.listeners.push(Arc::new(listener));
                 shared.listeners[shared.listeners.len() - 1].clone()
@@ -240,8 +240,8 @@ impl Drop for Registration {
     }
 }
 
-impl Shared {
-    fn add(&mut self, entry: Entry) -> Result<SourceId, Error> {
+impl LoopState {
+    fn add(&mut self, entry: SourceEntry) -> Result<SourceId, Error> {
         let address = entry.address;
         if self.ids.contains_key(&address) {
             return Err(Error::Internal(format!("two sources have one address: {address:?}")));
@@ -262,7 +262,7 @@ impl Shared {
 impl EventLoop {
     fn start() -> Result<Arc<EventLoop>, Error> {
         let mailbox = Mailbox::open()?;
-        let (poller, shared) = (Poller::open(&mailbox)?, Mutex::new(Shared::default()));
+        let (poller, shared) = (Poller::open(&mailbox)?, Mutex::new(LoopState::default()));
         let event_loop = Arc::new(EventLoop { mailbox, poller, shared, ended: Condvar::new(), forks: sys::forks() });
         let own = event_loop.clone();
         let spawned = sys::spawn("oxccl-helper", move || own.run());
@@ -274,7 +274,7 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    fn is_thread(&self, shared: &Shared) -> bool {
+    fn is_thread(&self, shared: &LoopState) -> bool {
         shared.thread == Some(thread::current().id())
     }
 
@@ -362,7 +362,7 @@ impl EventLoop {
         let outbox = &mut turns.outbox;
         let known = id.is_some_and(|id| {
             turns.due.insert(id);
-            let act = |entry: &Entry, source: &dyn Source| match message.content {
+            let act = |entry: &SourceEntry, source: &dyn Source| match message.content {
                 Content::Bytes(_) => source.receive(message, outbox.of(entry.address, entry.location)),
                 Content::NoSource => source.undeliverable(from, Undeliverable::NoSource),
             };
@@ -400,8 +400,9 @@ impl EventLoop {
         due.extend(timers.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id));
         let mut moved = BTreeSet::new();
         for id in std::mem::take(due) {
-            let act =
-                |entry: &Entry, source: &dyn Source| source.progress(now, outbox.of(entry.address, entry.location));
+            let act = |entry: &SourceEntry, source: &dyn Source| {
+                source.progress(now, outbox.of(entry.address, entry.location))
+            };
             let Progress { moved: has_moved, next } = self.with_source(id, act).unwrap_or_default();
             if has_moved {
                 moved.insert(id);
@@ -433,7 +434,7 @@ impl EventLoop {
     }
 
     /// Lets a source do something; none where there is no such source, or it panics, which is its own affair.
-    fn with_source<T>(&self, id: SourceId, act: impl FnOnce(&Entry, &dyn Source) -> T) -> Option<T> {
+    fn with_source<T>(&self, id: SourceId, act: impl FnOnce(&SourceEntry, &dyn Source) -> T) -> Option<T> {
         let entry = self.shared.lock().sources.get(&id).cloned()?;
         let source = entry.source.upgrade()?;
         let done = catch_unwind(AssertUnwindSafe(|| act(&entry, &*source)));

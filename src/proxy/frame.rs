@@ -18,14 +18,14 @@ pub fn hello(key: u128) -> Vec<u8> {
 
 /// A part of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub enum TcpFrame {
     /// The other side has taken the key, or one more message. An empty frame.
     Taken,
     /// An encoded message.
     Message(Vec<u8>),
 }
 
-impl Frame {
+impl TcpFrame {
     /// Adds the bytes of a message, at most [`MESSAGE_MAX`].
     pub fn write(bytes: &[u8], output: &mut VecDeque<u8>) {
         output.extend((bytes.len() as u32).to_le_bytes());
@@ -39,13 +39,13 @@ pub struct Garbage;
 
 /// Bytes that have come, in whatever pieces.
 #[derive(Default)]
-pub struct Decoder {
+pub struct TcpDecoder {
     bytes: Vec<u8>,
     /// So many of them have been read.
     read: usize,
 }
 
-impl Decoder {
+impl TcpDecoder {
     /// Adds bytes that have come.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..std::mem::take(&mut self.read));
@@ -65,7 +65,7 @@ impl Decoder {
     }
 
     /// The next frame, once it is there.
-    pub fn next(&mut self) -> Result<Option<Frame>, Garbage> {
+    pub fn next(&mut self) -> Result<Option<TcpFrame>, Garbage> {
         let rest = &self.bytes[self.read..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
@@ -74,7 +74,7 @@ impl Decoder {
         }
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
         self.read += LENGTH + length;
-        Ok(Some(if bytes.is_empty() { Frame::Taken } else { Frame::Message(bytes.to_vec()) }))
+        Ok(Some(if bytes.is_empty() { TcpFrame::Taken } else { TcpFrame::Message(bytes.to_vec()) }))
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all(decoder: &mut Decoder) -> Result<Vec<Frame>, Garbage> {
+    fn all(decoder: &mut TcpDecoder) -> Result<Vec<TcpFrame>, Garbage> {
         std::iter::from_fn(|| decoder.next().transpose()).collect()
     }
 
@@ -95,9 +95,9 @@ mod tests {
             splits in prop::collection::vec(1usize..300, 1..20),
         ) {
             let mut stream: VecDeque<u8> = hello(key).into();
-            messages.iter().for_each(|bytes| Frame::write(bytes, &mut stream));
+            messages.iter().for_each(|bytes| TcpFrame::write(bytes, &mut stream));
             let (stream, mut at) = (Vec::from(stream), 0);
-            let (mut decoder, mut found, mut frames) = (Decoder::default(), None, Vec::new());
+            let (mut decoder, mut found, mut frames) = (TcpDecoder::default(), None, Vec::new());
             for split in splits.iter().cycle() {
                 let end = (at + split).min(stream.len());
                 decoder.push(&stream[at..end]);
@@ -112,8 +112,8 @@ mod tests {
             }
             prop_assert_eq!(found, Some(key));
             let expected = messages.iter().map(|bytes| match bytes.is_empty() {
-                true => Frame::Taken,
-                false => Frame::Message(bytes.clone()),
+                true => TcpFrame::Taken,
+                false => TcpFrame::Message(bytes.clone()),
             });
             prop_assert!(frames.into_iter().eq(expected));
         }
@@ -122,7 +122,7 @@ mod tests {
         fn any_bytes_are_read_without_harm(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..99), 0..9),
         ) {
-            let (mut greeted, mut framed) = (Decoder::default(), Decoder::default());
+            let (mut greeted, mut framed) = (TcpDecoder::default(), TcpDecoder::default());
             for piece in &pieces {
                 greeted.push(piece);
                 if greeted.hello().is_err() {
@@ -142,10 +142,10 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_garbage_at_once() {
-        let mut decoder = Decoder::default();
+        let mut decoder = TcpDecoder::default();
         decoder.push(&(MESSAGE_MAX as u32 + 1).to_le_bytes());
         assert_eq!(decoder.next(), Err(Garbage));
-        let mut decoder = Decoder::default();
+        let mut decoder = TcpDecoder::default();
         decoder.push(b"GET ");
         assert_eq!(decoder.hello(), Err(Garbage));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::message::{Address, Destination, Location, Message, Undeliverable};
-use super::tcp::{Listener, Tcp};
+use super::tcp::{KeyedListener, Tcp};
 use super::unix::Unix;
 use crate::error::Error;
 use crate::sys::{MESSAGE_MAX, Mailbox, MailboxName, Poller, Ready};
@@ -87,7 +87,7 @@ impl Outbox {
     }
 
     /// Somebody connects.
-    pub(super) fn accept(&mut self, listener: &Arc<Listener>, poller: &Poller) {
+    pub(super) fn accept(&mut self, listener: &Arc<KeyedListener>, poller: &Poller) {
         self.tcp.accept(listener, poller, &mut self.lost);
     }
 

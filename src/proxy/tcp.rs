@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::frame::{Decoder, Frame, hello};
+use super::frame::{TcpDecoder, TcpFrame, hello};
 use super::message::{Address, Message, TcpAddress, Undeliverable};
 use super::outbox::Lost;
 use crate::error::Error;
@@ -48,7 +48,7 @@ const LISTENERS: u32 = 1 << 31;
 type ConnectionId = u32;
 
 /// Where others connect.
-pub(super) struct Listener {
+pub(super) struct KeyedListener {
     pub socket: TcpListener,
     pub address: TcpAddress,
     token: u64,
@@ -63,7 +63,7 @@ struct Queue {
 }
 
 /// A process that messages go to.
-struct Peer {
+struct TcpPeer {
     /// What waits until there is a connection.
     queue: Queue,
     connection: Option<ConnectionId>,
@@ -75,7 +75,7 @@ struct Peer {
 
 /// How far a connection is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum TcpStage {
     /// It is being made.
     Connecting(Instant),
     /// The key was sent.
@@ -85,12 +85,12 @@ enum Stage {
     Open,
 }
 
-struct Connection {
+struct TcpConnection {
     stream: TcpStream,
-    stage: Stage,
+    stage: TcpStage,
     /// Whom this process has connected to.
     to: Option<TcpAddress>,
-    decoder: Decoder,
+    decoder: TcpDecoder,
     queue: Queue,
     interest: Interest,
     used: Instant,
@@ -99,21 +99,21 @@ struct Connection {
 /// All connections of a process.
 #[derive(Default)]
 pub(super) struct Tcp {
-    peers: BTreeMap<TcpAddress, Peer>,
-    connections: BTreeMap<ConnectionId, Connection>,
+    peers: BTreeMap<TcpAddress, TcpPeer>,
+    connections: BTreeMap<ConnectionId, TcpConnection>,
     next_id: ConnectionId,
     /// Connections that may have something to send.
     dirty: BTreeSet<ConnectionId>,
     /// When there is something to be done that nobody says.
     next: Option<Instant>,
     /// Listeners that accept nobody until then.
-    paused: Vec<(Arc<Listener>, Instant)>,
+    paused: Vec<(Arc<KeyedListener>, Instant)>,
     strangers: u64,
     buffer: Vec<u8>,
 }
 
 /// Why a connection ends.
-enum End {
+enum TcpEnd {
     /// The other side has closed it.
     Closed,
     /// What comes is nothing of this library's.
@@ -122,18 +122,18 @@ enum End {
     Failed(io::Error),
 }
 
-impl From<io::Error> for End {
-    fn from(error: io::Error) -> End {
-        End::Failed(error)
+impl From<io::Error> for TcpEnd {
+    fn from(error: io::Error) -> TcpEnd {
+        TcpEnd::Failed(error)
     }
 }
 
-impl End {
+impl TcpEnd {
     /// What the end of a connection to a process says of the process.
     fn why(&self, to: TcpAddress) -> Undeliverable {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         match self {
-            End::Failed(error) if !matches!(error.kind(), BrokenPipe | ConnectionReset) => {
+            TcpEnd::Failed(error) if !matches!(error.kind(), BrokenPipe | ConnectionReset) => {
                 Undeliverable::Failed(Error::system("recv", to.socket().to_string(), error))
             }
             _ => Undeliverable::Died,
@@ -141,11 +141,11 @@ impl End {
     }
 }
 
-impl Listener {
+impl KeyedListener {
     /// `number`: the listeners that the process had before.
-    pub fn new(socket: TcpListener, key: u128, number: usize) -> Result<Listener, Error> {
+    pub fn new(socket: TcpListener, key: u128, number: usize) -> Result<KeyedListener, Error> {
         let address = TcpAddress::new(socket.address()?, key);
-        Ok(Listener { socket, address, token: token(LISTENERS + number as u32) })
+        Ok(KeyedListener { socket, address, token: token(LISTENERS + number as u32) })
     }
 
     /// Lets the event loop know of connections.
@@ -178,7 +178,7 @@ impl Queue {
                 "more than {QUEUE_MAX} bytes of messages wait for rank {rank}'s process"
             )));
         }
-        Frame::write(bytes, &mut self.bytes);
+        TcpFrame::write(bytes, &mut self.bytes);
         self.untaken.push_back(ends);
         Ok(())
     }
@@ -191,16 +191,16 @@ impl Queue {
     }
 }
 
-impl Connection {
-    fn new(stream: TcpStream, stage: Stage, to: Option<TcpAddress>, now: Instant) -> Connection {
+impl TcpConnection {
+    fn new(stream: TcpStream, stage: TcpStage, to: Option<TcpAddress>, now: Instant) -> TcpConnection {
         let interest = Interest { readable: to.is_none(), writable: to.is_some() };
-        let (decoder, queue) = (Decoder::default(), Queue::default());
-        Connection { stream, stage, to, decoder, queue, interest, used: now }
+        let (decoder, queue) = (TcpDecoder::default(), Queue::default());
+        TcpConnection { stream, stage, to, decoder, queue, interest, used: now }
     }
 
     /// What of it is to be waited for. Who has connected and does not read is not read from either.
     fn wanted(&self) -> Interest {
-        let connecting = matches!(self.stage, Stage::Connecting(_));
+        let connecting = matches!(self.stage, TcpStage::Connecting(_));
         Interest {
             readable: !connecting && (self.to.is_some() || self.queue.bytes.len() < ANSWERS_MAX),
             writable: connecting || !self.queue.bytes.is_empty(),
@@ -210,13 +210,13 @@ impl Connection {
     /// When it is closed: as a stranger, as one that could not be made, or as one that nobody uses.
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Connecting(until) | Stage::Greeting(until) | Stage::Stranger(until, _) => Some(until),
-            Stage::Open => self.to.and_then(|_| self.queue.untaken.is_empty().then(|| self.used + IDLE)),
+            TcpStage::Connecting(until) | TcpStage::Greeting(until) | TcpStage::Stranger(until, _) => Some(until),
+            TcpStage::Open => self.to.and_then(|_| self.queue.untaken.is_empty().then(|| self.used + IDLE)),
         }
     }
 
     fn write(&mut self, now: Instant) -> io::Result<()> {
-        while !self.queue.bytes.is_empty() && !matches!(self.stage, Stage::Connecting(_)) {
+        while !self.queue.bytes.is_empty() && !matches!(self.stage, TcpStage::Connecting(_)) {
             let sent = self.stream.send(self.queue.bytes.as_slices().0)?;
             if sent == 0 {
                 break;
@@ -228,12 +228,12 @@ impl Connection {
     }
 
     /// Reads what has come; messages in it go to `messages`.
-    fn read(&mut self, id: ConnectionId, buffer: &mut [u8], messages: &mut Vec<Message>) -> Result<(), End> {
+    fn read(&mut self, id: ConnectionId, buffer: &mut [u8], messages: &mut Vec<Message>) -> Result<(), TcpEnd> {
         let mut left = READ_TURN;
         while left > 0 && (self.to.is_some() || self.queue.bytes.len() < ANSWERS_MAX) {
             let Some(read) = self.stream.receive(buffer)? else { break };
             if read == 0 {
-                return Err(End::Closed);
+                return Err(TcpEnd::Closed);
             }
             left = left.saturating_sub(read);
             self.decoder.push(&buffer[..read]);
@@ -242,24 +242,24 @@ impl Connection {
         Ok(())
     }
 
-    fn decode(&mut self, id: ConnectionId, messages: &mut Vec<Message>) -> Result<(), End> {
-        if let Stage::Stranger(_, expected) = self.stage {
+    fn decode(&mut self, id: ConnectionId, messages: &mut Vec<Message>) -> Result<(), TcpEnd> {
+        if let TcpStage::Stranger(_, expected) = self.stage {
             match self.decoder.hello() {
                 Ok(None) => return Ok(()),
                 Ok(Some(key)) if key == expected => {
-                    self.stage = Stage::Open;
-                    Frame::write(&[], &mut self.queue.bytes);
+                    self.stage = TcpStage::Open;
+                    TcpFrame::write(&[], &mut self.queue.bytes);
                 }
-                _ => return Err(End::Garbage),
+                _ => return Err(TcpEnd::Garbage),
             }
         }
-        while let Some(frame) = self.decoder.next().map_err(|_| End::Garbage)? {
+        while let Some(frame) = self.decoder.next().map_err(|_| TcpEnd::Garbage)? {
             match frame {
-                Frame::Taken if matches!(self.stage, Stage::Greeting(_)) => self.stage = Stage::Open,
-                Frame::Taken => drop(self.queue.untaken.pop_front().ok_or(End::Garbage)?),
-                Frame::Message(bytes) => {
-                    messages.push(Message::decode(&bytes, id).ok_or(End::Garbage)?);
-                    Frame::write(&[], &mut self.queue.bytes);
+                TcpFrame::Taken if matches!(self.stage, TcpStage::Greeting(_)) => self.stage = TcpStage::Open,
+                TcpFrame::Taken => drop(self.queue.untaken.pop_front().ok_or(TcpEnd::Garbage)?),
+                TcpFrame::Message(bytes) => {
+                    messages.push(Message::decode(&bytes, id).ok_or(TcpEnd::Garbage)?);
+                    TcpFrame::write(&[], &mut self.queue.bytes);
                 }
             }
         }
@@ -276,10 +276,10 @@ impl Tcp {
         let peer = self.peers.entry(to).or_insert_with(|| {
             let now = Instant::now();
             self.next = Some(now);
-            Peer { queue: Queue::default(), connection: None, since: now, retry: Some(now), pause: RETRY }
+            TcpPeer { queue: Queue::default(), connection: None, since: now, retry: Some(now), pause: RETRY }
         });
         let open = peer.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
-        match open.filter(|(_, connection)| connection.stage == Stage::Open) {
+        match open.filter(|(_, connection)| connection.stage == TcpStage::Open) {
             Some((id, connection)) => {
                 self.dirty.insert(id);
                 connection.queue.push(ends, bytes)
@@ -332,7 +332,7 @@ impl Tcp {
                 Ok(()) => self.watch(id, poller),
                 // What the other side has sent before it closed is read first.
                 Err(_) if connection.interest.readable => connection.queue.bytes.clear(),
-                Err(error) => self.close(id, End::Failed(error), poller, now, lost),
+                Err(error) => self.close(id, TcpEnd::Failed(error), poller, now, lost),
             }
         }
     }
@@ -352,17 +352,17 @@ impl Tcp {
         self.buffer.resize(READ, 0);
         let before = connection.stage;
         let mut result = Ok(());
-        if let (Stage::Connecting(_), Some(to)) = (connection.stage, connection.to) {
-            result = connection.stream.outcome().map_err(End::Failed);
+        if let (TcpStage::Connecting(_), Some(to)) = (connection.stage, connection.to) {
+            result = connection.stream.outcome().map_err(TcpEnd::Failed);
             if result.is_ok() {
-                connection.stage = Stage::Greeting(now + ANSWER_LIMIT);
+                connection.stage = TcpStage::Greeting(now + ANSWER_LIMIT);
                 connection.queue.bytes.extend(hello(to.key));
             }
         } else if ready.readable {
             result = connection.read(id, &mut self.buffer, &mut messages);
         }
         let deadline = connection.deadline();
-        if before != Stage::Open && connection.stage == Stage::Open {
+        if before != TcpStage::Open && connection.stage == TcpStage::Open {
             self.opened(id);
         }
         self.dirty.insert(id);
@@ -383,14 +383,14 @@ impl Tcp {
     }
 
     /// Takes in who has connected.
-    pub fn accept(&mut self, listener: &Arc<Listener>, poller: &Poller, lost: &mut Vec<Lost>) {
+    pub fn accept(&mut self, listener: &Arc<KeyedListener>, poller: &Poller, lost: &mut Vec<Lost>) {
         let now = Instant::now();
         for _ in 0..ACCEPT_TURN {
             match listener.socket.accept() {
                 Ok(None) => return,
                 Ok(Some(stream)) => {
-                    let stage = Stage::Stranger(now + HELLO_LIMIT, listener.address.key);
-                    let _ = self.insert(Connection::new(stream, stage, None, now), poller);
+                    let stage = TcpStage::Stranger(now + HELLO_LIMIT, listener.address.key);
+                    let _ = self.insert(TcpConnection::new(stream, stage, None, now), poller);
                     self.wake_at(now + HELLO_LIMIT);
                     self.drop_oldest_stranger(poller, now, lost);
                 }
@@ -407,18 +407,18 @@ impl Tcp {
 
     fn drop_oldest_stranger(&mut self, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
         let strangers = self.connections.iter().filter_map(|(id, connection)| match connection.stage {
-            Stage::Stranger(until, _) => Some((until, *id)),
+            TcpStage::Stranger(until, _) => Some((until, *id)),
             _ => None,
         });
         let (count, oldest) = strangers.fold((0, None::<(Instant, ConnectionId)>), |(count, oldest), one| {
             (count + 1, Some(oldest.map_or(one, |oldest| oldest.min(one))))
         });
         if let Some((_, id)) = oldest.filter(|_| count > STRANGERS_MAX) {
-            self.close(id, End::Garbage, poller, now, lost);
+            self.close(id, TcpEnd::Garbage, poller, now, lost);
         }
     }
 
-    fn insert(&mut self, connection: Connection, poller: &Poller) -> Result<ConnectionId, Error> {
+    fn insert(&mut self, connection: TcpConnection, poller: &Poller) -> Result<ConnectionId, Error> {
         while self.next_id >= LISTENERS || self.connections.contains_key(&self.next_id) {
             self.next_id = if self.next_id >= LISTENERS { 0 } else { self.next_id + 1 };
         }
@@ -442,14 +442,15 @@ impl Tcp {
         }
         let late = self.connections.iter().filter(|(_, one)| one.deadline().is_some_and(|at| at <= now));
         for (id, stage) in late.map(|(id, one)| (*id, one.stage)).collect::<Vec<_>>() {
-            let end = if stage == Stage::Open { End::Closed } else { End::Failed(io::ErrorKind::TimedOut.into()) };
+            let end =
+                if stage == TcpStage::Open { TcpEnd::Closed } else { TcpEnd::Failed(io::ErrorKind::TimedOut.into()) };
             self.close(id, end, poller, now, lost);
         }
         let due = self.peers.iter().filter(|(_, peer)| peer.retry.is_some_and(|at| at <= now));
         for to in due.map(|(to, _)| *to).collect::<Vec<_>>() {
             self.connect(to, poller, now, lost);
         }
-        let deadlines = self.connections.values().filter_map(Connection::deadline);
+        let deadlines = self.connections.values().filter_map(TcpConnection::deadline);
         let retries = self.peers.values().filter_map(|peer| peer.retry);
         self.next = deadlines.chain(retries).chain(self.paused.iter().map(|(_, at)| *at)).min();
     }
@@ -459,20 +460,20 @@ impl Tcp {
         peer.retry = None;
         let until = (peer.since + CONNECT_LIMIT).max(now + RETRY);
         let begun = TcpStream::connect(to.socket()).and_then(|stream| {
-            let connection = Connection::new(stream, Stage::Connecting(until), Some(to), now);
+            let connection = TcpConnection::new(stream, TcpStage::Connecting(until), Some(to), now);
             self.insert(connection, poller).map_err(|error| io::Error::other(error.to_string()))
         });
         match begun {
             Ok(id) => drop(self.peers.get_mut(&to).map(|peer| peer.connection = Some(id))),
-            Err(error) => self.not_connected(to, &End::Failed(error), now, lost),
+            Err(error) => self.not_connected(to, &TcpEnd::Failed(error), now, lost),
         }
     }
 
     /// A process could not be connected to: it is tried again for a while.
-    fn not_connected(&mut self, to: TcpAddress, end: &End, now: Instant, lost: &mut Vec<Lost>) {
+    fn not_connected(&mut self, to: TcpAddress, end: &TcpEnd, now: Instant, lost: &mut Vec<Lost>) {
         let Some(peer) = self.peers.get_mut(&to) else { return };
         peer.connection = None;
-        let refused = matches!(end, End::Failed(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+        let refused = matches!(end, TcpEnd::Failed(error) if error.kind() == io::ErrorKind::ConnectionRefused);
         let limit = if refused { REFUSED_LIMIT } else { CONNECT_LIMIT };
         if now < peer.since + limit {
             let at = now + peer.pause;
@@ -483,8 +484,8 @@ impl Tcp {
         }
         let why = match end {
             _ if refused => Undeliverable::Died,
-            End::Failed(error) => Undeliverable::Failed(Error::system("connect", to.socket().to_string(), error)),
-            End::Closed | End::Garbage => Undeliverable::Failed(Error::Remote {
+            TcpEnd::Failed(error) => Undeliverable::Failed(Error::system("connect", to.socket().to_string(), error)),
+            TcpEnd::Closed | TcpEnd::Garbage => Undeliverable::Failed(Error::Remote {
                 rank: None,
                 text: format!("{} does not take messages of this library", to.socket()),
             }),
@@ -493,19 +494,19 @@ impl Tcp {
         self.peers.remove(&to).into_iter().for_each(|peer| peer.queue.lose(&why, lost));
     }
 
-    fn close(&mut self, id: ConnectionId, end: End, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
+    fn close(&mut self, id: ConnectionId, end: TcpEnd, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
         let Some(connection) = self.connections.remove(&id) else { return };
         poller.remove(connection.stream.as_fd());
         self.dirty.remove(&id);
         match (connection.stage, connection.to) {
-            (Stage::Connecting(_) | Stage::Greeting(_), Some(to)) => self.not_connected(to, &end, now, lost),
+            (TcpStage::Connecting(_) | TcpStage::Greeting(_), Some(to)) => self.not_connected(to, &end, now, lost),
             (_, Some(to)) => {
                 self.peers.remove(&to);
                 connection.queue.lose(&end.why(to), lost);
             }
-            (Stage::Stranger(..), None) => self.count_stranger(),
+            (TcpStage::Stranger(..), None) => self.count_stranger(),
             (_, None) => {
-                if matches!(end, End::Garbage) {
+                if matches!(end, TcpEnd::Garbage) {
                     self.count_stranger();
                 }
                 if let Some((_, to)) = connection.queue.untaken.front().copied() {

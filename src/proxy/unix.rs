@@ -10,7 +10,7 @@ use super::outbox::Lost;
 use crate::sys::{Mailbox, MailboxName, Sent};
 
 /// A message on its way.
-struct Waiting {
+struct QueuedDatagram {
     mailbox: MailboxName,
     bytes: Vec<u8>,
     message: Message,
@@ -21,7 +21,7 @@ struct Waiting {
 /// Messages to mailboxes.
 pub(super) struct Unix {
     name: MailboxName,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedDatagram>,
     /// Messages of the process to itself.
     own: VecDeque<Message>,
     /// There are messages that [`Unix::send`] has not seen.
@@ -36,9 +36,10 @@ impl Unix {
 
     /// Adds a message, unless the same one waits already: who asks again and again asks once at a time.
     pub fn add(&mut self, mailbox: MailboxName, message: Message, bytes: Vec<u8>) {
-        let same = |other: &Waiting| other.message.fd.is_none() && other.mailbox == mailbox && other.bytes == bytes;
+        let same =
+            |other: &QueuedDatagram| other.message.fd.is_none() && other.mailbox == mailbox && other.bytes == bytes;
         if message.fd.is_some() || !self.waiting.iter().any(same) {
-            self.waiting.push_back(Waiting { mailbox, bytes, message, last: false });
+            self.waiting.push_back(QueuedDatagram { mailbox, bytes, message, last: false });
             self.fresh = true;
         }
     }
@@ -58,7 +59,7 @@ impl Unix {
         let mut full: HashSet<MailboxName> = HashSet::new();
         self.fresh = false;
         for waiting in std::mem::take(&mut self.waiting) {
-            let Waiting { mailbox: to, bytes, message, last } = &waiting;
+            let QueuedDatagram { mailbox: to, bytes, message, last } = &waiting;
             if *to == self.name {
                 self.keep_own(waiting.message);
                 continue;

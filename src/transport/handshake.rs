@@ -46,7 +46,7 @@ pub(super) struct Todo {
 
 /// This rank's part of a connection group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Own {
+enum OwnPart {
     #[default]
     None,
     /// Somebody is making it.
@@ -58,7 +58,7 @@ enum Own {
 /// What is known of a connection group.
 struct GroupProgress {
     peers: Vec<u32>,
-    own: Own,
+    own: OwnPart,
     /// This rank waits for it.
     wanted: bool,
     /// The peers' parts: whether each has been taken, or somebody is about to.
@@ -101,7 +101,7 @@ impl Handshake {
     fn group(&mut self, group: ConnectionGroup, peers: impl FnOnce() -> Vec<u32>) -> &mut GroupProgress {
         self.groups.entry(group).or_insert_with(|| GroupProgress {
             peers: peers(),
-            own: Own::None,
+            own: OwnPart::None,
             wanted: false,
             theirs: BTreeMap::new(),
             has_mine: BTreeSet::new(),
@@ -158,7 +158,7 @@ impl Handshake {
             }
         };
         match &progress.own {
-            Own::Failed(text) if wanted => answers.push((from, Notice::Failed(text.clone()))),
+            OwnPart::Failed(text) if wanted => answers.push((from, Notice::Failed(text.clone()))),
             _ => todo.make = wanted && progress.begin(),
         }
         (todo, answers)
@@ -188,7 +188,7 @@ impl Handshake {
         };
         let notices: Notices = progress.peers.iter().map(|peer| (*peer, notice(peer))).collect();
         progress.asked = progress.peers.iter().map(|peer| (*peer, now)).collect();
-        progress.own = result.map_or_else(Own::Failed, |()| Own::Made);
+        progress.own = result.map_or_else(OwnPart::Failed, |()| OwnPart::Made);
         notices
     }
 
@@ -196,7 +196,7 @@ impl Handshake {
     pub fn tick(&mut self, now: Duration) -> (Vec<(ConnectionGroup, Notices)>, Option<Duration>) {
         let (mut notices, mut next) = (Vec::new(), None);
         for (group, progress) in
-            self.groups.iter_mut().filter(|(_, progress)| progress.wanted && progress.own == Own::Made)
+            self.groups.iter_mut().filter(|(_, progress)| progress.wanted && progress.own == OwnPart::Made)
         {
             let asks = progress.ask(now, ASK_AGAIN);
             if !asks.is_empty() {
@@ -225,7 +225,7 @@ impl Handshake {
         if progress.done {
             return Standing::Complete;
         }
-        if let Own::Failed(text) = &progress.own {
+        if let OwnPart::Failed(text) = &progress.own {
             return Standing::Failed(None, text.clone());
         }
         let gone = || progress.missing().find_map(|rank| self.gone.get(&rank).map(|text| (rank, text)));
@@ -233,7 +233,7 @@ impl Handshake {
             return Standing::Failed(Some(rank), text.clone());
         }
         let missing: Vec<u32> = progress.missing().collect();
-        match missing.is_empty() && progress.own == Own::Made {
+        match missing.is_empty() && progress.own == OwnPart::Made {
             true => Standing::Complete,
             false => Standing::Missing(missing),
         }
@@ -243,7 +243,7 @@ impl Handshake {
     /// blame as by [`Handshake::standing`].
     pub fn failure(&self, left: u32) -> Option<(ConnectionGroup, Option<u32>, String)> {
         let own = |(group, progress): (&ConnectionGroup, &GroupProgress)| match &progress.own {
-            Own::Failed(text) => Some((*group, None, text.clone())),
+            OwnPart::Failed(text) => Some((*group, None, text.clone())),
             _ => None,
         };
         let theirs = |(group, progress): (&ConnectionGroup, &GroupProgress)| {
@@ -264,9 +264,9 @@ impl Handshake {
 impl GroupProgress {
     /// Whether the caller is the one to make this rank's part.
     fn begin(&mut self) -> bool {
-        let first = self.own == Own::None;
+        let first = self.own == OwnPart::None;
         if first {
-            self.own = Own::Begun;
+            self.own = OwnPart::Begun;
         }
         first
     }
@@ -279,7 +279,7 @@ impl GroupProgress {
 
     /// Asks those that were not asked for some time.
     fn ask(&mut self, now: Duration, pause: Duration) -> Notices {
-        if self.own != Own::Made {
+        if self.own != OwnPart::Made {
             return Vec::new();
         }
         let due = |peer: &u32| self.asked.get(peer).is_none_or(|asked| now.saturating_sub(*asked) >= pause);

@@ -10,23 +10,23 @@ use crate::device::{Context, ContextKey, IpcMemHandle, PeerMemory};
 use crate::error::Error;
 
 /// A context of this process, and a handle of another.
-type Key = (ContextKey, [u8; 64]);
+type OpenKey = (ContextKey, [u8; 64]);
 
 /// A handle's memory here, while it has users. The lock is held while it is opened and closed, so that the one
 /// never overtakes the other.
 #[derive(Default)]
-struct State {
+struct OpenHandle {
     users: usize,
     memory: Option<PeerMemory>,
 }
 
 /// Every handle that is open, being opened or being closed.
-static OPEN: Mutex<Option<HashMap<Key, Arc<Mutex<State>>>>> = Mutex::new(None);
+static OPEN: Mutex<Option<HashMap<OpenKey, Arc<Mutex<OpenHandle>>>>> = Mutex::new(None);
 
 /// One use of memory of another process. The last drop unmaps it.
 pub(super) struct Opened {
-    key: Key,
-    state: Arc<Mutex<State>>,
+    key: OpenKey,
+    state: Arc<Mutex<OpenHandle>>,
     address: u64,
 }
 

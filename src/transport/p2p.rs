@@ -22,31 +22,31 @@ pub(super) struct Direct;
 pub(super) struct Ipc;
 
 /// Device memory that is offered to ranks of this process.
-enum Piece {
+enum OfferedMemory {
     Plain(DeviceMemory),
     Physical(PhysicalMemory),
 }
 
-impl Piece {
-    fn make(context: &Arc<Context>, need: Need) -> Result<Piece, Error> {
+impl OfferedMemory {
+    fn make(context: &Arc<Context>, need: Need) -> Result<OfferedMemory, Error> {
         match is_plain(context, need) {
-            true => DeviceMemory::zeroed_at_first(context, need.bytes, need.zeroed).map(Piece::Plain),
+            true => DeviceMemory::zeroed_at_first(context, need.bytes, need.zeroed).map(OfferedMemory::Plain),
             false => PhysicalMemory::zeroed_at_first(context, need.bytes, need.zeroed)
-                .map(|(memory, _)| Piece::Physical(memory)),
+                .map(|(memory, _)| OfferedMemory::Physical(memory)),
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
-            Piece::Plain(memory) => memory.bytes(),
-            Piece::Physical(memory) => memory.bytes(),
+            OfferedMemory::Plain(memory) => memory.bytes(),
+            OfferedMemory::Physical(memory) => memory.bytes(),
         }
     }
 
     fn let_reach(&self, user: &Arc<Context>) -> Result<(), Error> {
         match self {
-            Piece::Plain(memory) => user.enable_peer(memory.context()),
-            Piece::Physical(memory) => memory.let_reach(user),
+            OfferedMemory::Plain(memory) => user.enable_peer(memory.context()),
+            OfferedMemory::Physical(memory) => memory.let_reach(user),
         }
     }
 }
@@ -69,11 +69,11 @@ impl Segment for PhysicalMemory {
     }
 }
 
-impl Segment for Arc<Piece> {
+impl Segment for Arc<OfferedMemory> {
     fn address(&self) -> u64 {
         match &**self {
-            Piece::Plain(memory) => memory.address(),
-            Piece::Physical(memory) => memory.address(),
+            OfferedMemory::Plain(memory) => memory.address(),
+            OfferedMemory::Physical(memory) => memory.address(),
         }
     }
 }
@@ -108,9 +108,9 @@ impl PeerBuffer {
 
 /// Memory that ranks of this process offer each other, by number. The rank that made it and the peer
 /// that uses it each hold it alive, so that either may be destroyed first.
-static OFFERED: Mutex<Option<HashMap<u64, Weak<Piece>>>> = Mutex::new(None);
+static OFFERED: Mutex<Option<HashMap<u64, Weak<OfferedMemory>>>> = Mutex::new(None);
 
-fn publish(memory: &Arc<Piece>) -> u64 {
+fn publish(memory: &Arc<OfferedMemory>) -> u64 {
     let mut guard = OFFERED.lock();
     let offered = guard.get_or_insert_default();
     offered.retain(|_, memory| memory.strong_count() > 0);
@@ -133,7 +133,7 @@ impl Sharing for Direct {
     }
 
     fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error> {
-        let memory = Arc::new(Piece::make(context, need)?);
+        let memory = Arc::new(OfferedMemory::make(context, need)?);
         let (number, bytes) = (publish(&memory), memory.bytes());
         Ok(Made { segment: Box::new(memory), offer: Offer::SameProcess(number), fd: None, bytes })
     }

@@ -22,14 +22,14 @@ pub const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Drives one machine. Its sockets close with it; a forked child leaves all of it alone.
 pub struct Driver<M: Machine + Send + 'static> {
-    served: Arc<Served<M>>,
+    served: Arc<ServedMachine<M>>,
     /// How often the process had been forked.
     forks: u32,
 }
 
-struct Served<M: Machine>(Shared<State<M>>);
+struct ServedMachine<M: Machine>(Shared<DriverState<M>>);
 
-struct State<M: Machine> {
+struct DriverState<M: Machine> {
     connections: Connections<M>,
     wait: Option<Wait<M>>,
     cancel: Option<Cancel>,
@@ -37,7 +37,7 @@ struct State<M: Machine> {
     also: Option<Cancel>,
     ending: Option<Ending<M>>,
     /// Itself, while nobody else keeps it, until its end.
-    own: Option<Arc<Served<M>>>,
+    own: Option<Arc<ServedMachine<M>>>,
     /// When the event loop gives it a turn.
     timer: Option<Duration>,
 }
@@ -73,11 +73,11 @@ pub struct Parting<M> {
 struct Ending<M> {
     parting: Parting<M>,
     until: Duration,
-    stage: Stage,
+    stage: DriverStage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum DriverStage {
     Awaiting,
     /// It has said everything, but the system may not have taken all of it.
     Flushing,
@@ -96,8 +96,8 @@ impl<M: Machine + Send + 'static> Driver<M> {
         buffers: Buffers,
     ) -> Result<Driver<M>, Error> {
         let connections = Connections::new(machine, listener, buffers);
-        let state = State { connections, wait: None, cancel, also: None, ending: None, own: None, timer: None };
-        let served = Arc::new(Served(Shared::new(state)));
+        let state = DriverState { connections, wait: None, cancel, also: None, ending: None, own: None, timer: None };
+        let served = Arc::new(ServedMachine(Shared::new(state)));
         let source: Arc<dyn Source> = served.clone();
         let mut state = served.0.lock();
         // Its first turn waits for the lock.
@@ -155,7 +155,7 @@ impl<M: Machine + Send + 'static> Driver<M> {
         state.connections.attended = true;
         state.settle();
         state.set_timer();
-        let look = |state: &mut State<M>| match state.is_cancelled() {
+        let look = |state: &mut DriverState<M>| match state.is_cancelled() {
             true => Some(Err(Stop::Cancelled)),
             false => state.wait.as_mut().and_then(|wait| wait.outcome.take()),
         };
@@ -183,14 +183,14 @@ impl<M: Machine + Send + 'static> Driver<M> {
         let limit = Instant::now() + parting.within + GOODBYE;
         let mut state = self.served.0.lock();
         let until = state.connections.now() + parting.within;
-        state.ending = Some(Ending { parting, until, stage: Stage::Awaiting });
+        state.ending = Some(Ending { parting, until, stage: DriverStage::Awaiting });
         state.settle();
         state.set_timer();
         if !state.is_over() && state.is_loop_thread() {
             state.own = Some(self.served.clone());
             return;
         }
-        let over = |state: &mut State<M>| state.is_over().then_some(());
+        let over = |state: &mut DriverState<M>| state.is_over().then_some(());
         if self.served.0.wait(&mut state, Some(limit), over).is_none() {
             state.connections.close();
         }
@@ -215,14 +215,14 @@ fn waits_for_itself() -> Error {
     Error::Internal("the event loop's thread waits for other ranks".to_string())
 }
 
-impl<M: Machine + Send + 'static> Served<M> {
+impl<M: Machine + Send + 'static> ServedMachine<M> {
     fn listener(self: &Arc<Self>) -> Weak<dyn Listener> {
         let listener: Arc<dyn Listener> = self.clone();
         Arc::downgrade(&listener)
     }
 
     /// Does something in the event loop's thread, and says when it wants its next turn. A panic leaves nobody waiting.
-    fn turn(&self, act: impl FnOnce(&mut State<M>)) -> Option<Instant> {
+    fn turn(&self, act: impl FnOnce(&mut DriverState<M>)) -> Option<Instant> {
         let mut state = self.0.lock();
         let done = catch_unwind(AssertUnwindSafe(|| {
             act(&mut state);
@@ -245,7 +245,7 @@ impl<M: Machine + Send + 'static> Served<M> {
     }
 }
 
-impl<M: Machine + Send + 'static> Source for Served<M> {
+impl<M: Machine + Send + 'static> Source for ServedMachine<M> {
     fn receive(&self, _: Message, _: &mut Outbox) {}
 
     fn undeliverable(&self, _: Address, _: Undeliverable) {}
@@ -259,13 +259,13 @@ impl<M: Machine + Send + 'static> Source for Served<M> {
     }
 }
 
-impl<M: Machine + Send> Listener for Served<M> {
+impl<M: Machine + Send> Listener for ServedMachine<M> {
     fn cancelled(&self) {
         self.0.cancelled();
     }
 }
 
-impl<M: Machine> State<M> {
+impl<M: Machine> DriverState<M> {
     /// Carries out what the machine wants; whether that is news for who waits.
     fn settle(&mut self) -> bool {
         self.connections.carry_out();
@@ -293,22 +293,22 @@ impl<M: Machine> State<M> {
         let Some(ending) = &mut self.ending else { return false };
         let now = self.connections.now();
         let Parting { awaits, leave, .. } = ending.parting;
-        if ending.stage == Stage::Awaiting && (now >= ending.until || !awaits(&self.connections.machine)) {
+        if ending.stage == DriverStage::Awaiting && (now >= ending.until || !awaits(&self.connections.machine)) {
             leave(&mut self.connections.machine);
             self.connections.stop_listening();
             self.connections.carry_out();
-            (ending.stage, ending.until) = (Stage::Flushing, now + GOODBYE);
+            (ending.stage, ending.until) = (DriverStage::Flushing, now + GOODBYE);
         }
-        if ending.stage == Stage::Flushing && (now >= ending.until || self.connections.flushed()) {
+        if ending.stage == DriverStage::Flushing && (now >= ending.until || self.connections.flushed()) {
             self.connections.close();
-            ending.stage = Stage::Over;
+            ending.stage = DriverStage::Over;
             return true;
         }
         false
     }
 
     fn is_over(&self) -> bool {
-        self.ending.as_ref().is_some_and(|ending| ending.stage == Stage::Over)
+        self.ending.as_ref().is_some_and(|ending| ending.stage == DriverStage::Over)
     }
 
     fn is_cancelled(&self) -> bool {
@@ -321,7 +321,7 @@ impl<M: Machine> State<M> {
 
     /// When it wants a turn.
     fn deadline(&self) -> Option<Duration> {
-        let ending = self.ending.as_ref().filter(|ending| ending.stage != Stage::Over).map(|ending| ending.until);
+        let ending = self.ending.as_ref().filter(|ending| ending.stage != DriverStage::Over).map(|ending| ending.until);
         ending.into_iter().chain(self.connections.deadline()).min()
     }
 

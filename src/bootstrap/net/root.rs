@@ -46,11 +46,11 @@ fn stay(cancel: Cancel) {
 }
 
 /// A root and its connections.
-struct Served(Mutex<State>);
+struct ServedRoot(Mutex<RootState>);
 
-struct State {
+struct RootState {
     connections: Connections<Root>,
-    stage: Stage,
+    stage: RootStage,
     /// Fired where there are too many roots that stay.
     evicted: Cancel,
     /// Fired where nobody needs it.
@@ -58,11 +58,11 @@ struct State {
     /// It has failed, and is one of those that stay.
     stays: bool,
     /// Itself, until its end.
-    own: Option<Arc<Served>>,
+    own: Option<Arc<ServedRoot>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum RootStage {
     Serving,
     /// It was stopped, and ends at this time at the latest.
     Stopped(Duration),
@@ -93,9 +93,9 @@ pub fn start(
         linger: config.failed_linger,
     };
     let connections = Connections::new(|now| Root::new(settings, now), Some(listener), Buffers::from(config));
-    let (stage, evicted) = (Stage::Serving, Cancel::new());
-    let state = State { connections, stage, evicted, stop, stays: false, own: None };
-    let served = Arc::new(Served(Mutex::new(state)));
+    let (stage, evicted) = (RootStage::Serving, Cancel::new());
+    let state = RootState { connections, stage, evicted, stop, stays: false, own: None };
+    let served = Arc::new(ServedRoot(Mutex::new(state)));
     let source: Arc<dyn Source> = served.clone();
     let mut state = served.0.lock();
     // Its first turn waits for the lock.
@@ -112,9 +112,9 @@ pub fn start(
     Ok(())
 }
 
-impl Served {
+impl ServedRoot {
     /// Does something in the event loop's thread, where the root alone lives. A panic is its end.
-    fn turn(&self, act: impl FnOnce(&mut State)) -> Option<Instant> {
+    fn turn(&self, act: impl FnOnce(&mut RootState)) -> Option<Instant> {
         let mut state = self.0.lock();
         let done = catch_unwind(AssertUnwindSafe(|| {
             act(&mut state);
@@ -122,12 +122,12 @@ impl Served {
         }));
         if done.is_err() {
             state.connections.close();
-            state.stage = Stage::Over;
+            state.stage = RootStage::Over;
         }
-        let stays = state.connections.machine.has_failed() && state.stage == Stage::Serving;
+        let stays = state.connections.machine.has_failed() && state.stage == RootStage::Serving;
         let stays = stays && !std::mem::replace(&mut state.stays, true);
         let (evicted, next) = (state.evicted.clone(), state.next());
-        let own = if state.stage == Stage::Over { state.own.take() } else { None };
+        let own = if state.stage == RootStage::Over { state.own.take() } else { None };
         drop(state);
         if own.is_some() {
             LATE.lock().retain(|late| !late.is(&evicted));
@@ -141,7 +141,7 @@ impl Served {
     }
 }
 
-impl Source for Served {
+impl Source for ServedRoot {
     fn receive(&self, _: Message, _: &mut Outbox) {}
 
     fn undeliverable(&self, _: Address, _: Undeliverable) {}
@@ -155,40 +155,40 @@ impl Source for Served {
     }
 }
 
-impl Listener for Served {
+impl Listener for ServedRoot {
     fn cancelled(&self) {
         self.0.lock().connections.registration().into_iter().for_each(proxy::Registration::wake);
     }
 }
 
-impl State {
+impl RootState {
     /// Carries out what the root wants, and goes on to the next stage where it is time.
     fn settle(&mut self) {
         self.connections.carry_out();
         while let Some(next) = self.next_stage() {
             match next {
-                Stage::Flushing(_) => self.connections.stop_listening(),
-                Stage::Over => self.connections.close(),
-                Stage::Serving | Stage::Stopped(_) => {}
+                RootStage::Flushing(_) => self.connections.stop_listening(),
+                RootStage::Over => self.connections.close(),
+                RootStage::Serving | RootStage::Stopped(_) => {}
             }
             self.stage = next;
             self.connections.carry_out();
         }
     }
 
-    fn next_stage(&mut self) -> Option<Stage> {
+    fn next_stage(&mut self) -> Option<RootStage> {
         let now = self.connections.now();
         let through = self.evicted.fired() || self.connections.machine.finished();
         match self.stage {
-            Stage::Serving | Stage::Stopped(_) if through => Some(Stage::Flushing(now + GOODBYE)),
-            Stage::Serving => {
+            RootStage::Serving | RootStage::Stopped(_) if through => Some(RootStage::Flushing(now + GOODBYE)),
+            RootStage::Serving => {
                 let text = self.reason_to_stop()?;
                 self.connections.machine.fail(now, Failure::remote(None, text));
-                Some(Stage::Stopped(now + STOPPED_STAY))
+                Some(RootStage::Stopped(now + STOPPED_STAY))
             }
-            Stage::Stopped(until) => (now >= until).then_some(Stage::Flushing(now + GOODBYE)),
-            Stage::Flushing(until) => (now >= until || self.connections.flushed()).then_some(Stage::Over),
-            Stage::Over => None,
+            RootStage::Stopped(until) => (now >= until).then_some(RootStage::Flushing(now + GOODBYE)),
+            RootStage::Flushing(until) => (now >= until || self.connections.flushed()).then_some(RootStage::Over),
+            RootStage::Over => None,
         }
     }
 
@@ -203,9 +203,9 @@ impl State {
     /// When it wants a turn.
     fn next(&self) -> Option<Instant> {
         let stage = match self.stage {
-            Stage::Stopped(until) | Stage::Flushing(until) => Some(until),
-            Stage::Serving => None,
-            Stage::Over => return None,
+            RootStage::Stopped(until) | RootStage::Flushing(until) => Some(until),
+            RootStage::Serving => None,
+            RootStage::Over => return None,
         };
         let next = stage.into_iter().chain(self.connections.deadline()).min();
         next.and_then(|next| self.connections.instant(next))

@@ -26,7 +26,7 @@ use crate::transport::{self, Links, PeerFacts};
 use crate::tuning::{self, Agreed, MachineConstants, Preferences, Tuning};
 
 /// What a rank needs before it can join. One rank alone has no links.
-type Prepared = (Arc<Kernels>, Option<Arc<Links>>, Join);
+type RankParts = (Arc<Kernels>, Option<Arc<Links>>, Join);
 
 /// A rank that the root knows.
 struct CheckedIn {
@@ -116,7 +116,7 @@ impl Comm {
     }
 
     /// What a rank needs before it can join. One rank alone writes to nobody.
-    fn prepare(&self, settings: &Settings) -> Result<Prepared, Error> {
+    fn prepare(&self, settings: &Settings) -> Result<RankParts, Error> {
         let kernels =
             Kernels::get(&self.device.context, &schedules::kernel_names(self.device.context.driver().is_software()))?;
         let open = || Links::open(&self.device.context, self.identity.rank, &self.cancel, &self.device.ledger);

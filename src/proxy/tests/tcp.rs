@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use super::super::event_loop::EventLoops;
-use super::super::frame::{Frame, hello};
+use super::super::frame::{TcpFrame, hello};
 use super::super::tcp::{HELLO_LIMIT, QUEUE_MAX, STRANGERS_MAX, Tcp};
 use super::*;
 use crate::error::Error;
@@ -460,7 +460,7 @@ fn so_many_strangers_are_kept_and_no_more() {
     let mailbox = Mailbox::open().expect("a mailbox");
     let (poller, mut tcp, mut lost) = (Poller::open(&mailbox).expect("a poller"), Tcp::default(), Vec::new());
     let socket = crate::sys::TcpListener::open(localhost()).expect("a listener");
-    let listener = Arc::new(super::super::tcp::Listener::new(socket, KEY, 0).expect("a listener"));
+    let listener = Arc::new(super::super::tcp::KeyedListener::new(socket, KEY, 0).expect("a listener"));
     let mut streams: Vec<TcpStream> = Vec::new();
     for number in 0..STRANGERS_MAX + 20 {
         streams.push(TcpStream::connect(listener.address.socket()).expect("a connection"));
@@ -483,7 +483,7 @@ fn a_frame_may_come_in_pieces() {
     stream.set_nodelay(true).expect("no delay");
     let mut bytes: VecDeque<u8> = hello(there.tcp().key).into();
     for number in 0..3u32 {
-        Frame::write(&there.message(&number.to_be_bytes()).encode(), &mut bytes);
+        TcpFrame::write(&there.message(&number.to_be_bytes()).encode(), &mut bytes);
     }
     for byte in bytes {
         stream.write_all(&[byte]).expect("written");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::message::LinkMessage;
-use super::{End, Links};
+use super::{Links, OwnEnd};
 use crate::device::{Use, gate};
 use crate::error::Error;
 use crate::proxy::{Message, Outbox};
@@ -96,7 +96,7 @@ impl Links {
         }
         let (context, connectivity, engine) = (self.context.clone(), connectivity.clone(), self.engine.clone());
         let endpoint = transport.endpoint(Site { context, rank: self.rank, group, connectivity, engine })?;
-        ends.insert(transport.id(), End { endpoint: endpoint.clone(), _charge: None });
+        ends.insert(transport.id(), OwnEnd { endpoint: endpoint.clone(), _charge: None });
         Ok(endpoint)
     }
 

@@ -34,15 +34,15 @@ const LOOK: Duration = Duration::from_millis(20);
 const NOTICE: Duration = Duration::from_secs(10);
 
 /// This rank's ends of a connection group, by transport.
-type Ends = BTreeMap<TransportId, End>;
+type Ends = BTreeMap<TransportId, OwnEnd>;
 
 /// An end, and what it holds.
-struct End {
+struct OwnEnd {
     endpoint: Arc<dyn Endpoint>,
     _charge: Option<Charge>,
 }
 
-struct State {
+struct LinksState {
     handshake: Handshake,
     /// Grows with every [`Links::unmap`]; messages of another one are of no account.
     epoch: u32,
@@ -82,7 +82,7 @@ pub struct Links {
     own: Weak<Links>,
     /// Locked while somebody connects: the next one finds more connected.
     connecting: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<LinksState>,
     news: Condvar,
 }
 
@@ -107,7 +107,7 @@ impl Links {
             start: Instant::now(),
             own: own.clone(),
             connecting: Mutex::new(()),
-            state: Mutex::new(State::new()),
+            state: Mutex::new(LinksState::new()),
             news: Condvar::new(),
         });
         let source: Weak<dyn Source> = links.own.clone();
@@ -284,9 +284,15 @@ impl Links {
     }
 }
 
-impl State {
-    fn new() -> State {
-        State { handshake: Handshake::new(), epoch: 0, ends: BTreeMap::new(), failures: BTreeMap::new(), memory: None }
+impl LinksState {
+    fn new() -> LinksState {
+        LinksState {
+            handshake: Handshake::new(),
+            epoch: 0,
+            ends: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            memory: None,
+        }
     }
 
     fn blame(&self, group: ConnectionGroup, rank: Option<u32>, text: String) -> Error {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use super::frame::{Frame, HEAD};
+use super::frame::{HEAD, MoverFrame};
 use crate::plan::SLOTS;
 use crate::plan::layout::{Counter, SLOT_SIZE_UNIT, WHOLE_SLOT};
 use crate::sys::{self, ChildCloses, Ready};
@@ -66,7 +66,7 @@ struct Incoming {
 }
 
 /// A connection with a peer. It is moved by one thread at a time.
-pub(in crate::transport) struct Connection {
+pub(in crate::transport) struct MovedConnection {
     peer: u32,
     // Before what it closes.
     _child_closes: ChildCloses,
@@ -88,7 +88,7 @@ pub(in crate::transport) struct Connection {
 }
 
 /// Whether something could be done now.
-enum Step {
+enum MoveStep {
     Done,
     Later,
     Over(String),
@@ -151,7 +151,7 @@ impl LinkMemory {
     }
 }
 
-impl Connection {
+impl MovedConnection {
     /// A connection over a socket that does not wait. Of each link: whether this rank sends on it, and its memory; in
     /// the same order at both ends.
     pub fn new(
@@ -159,9 +159,9 @@ impl Connection {
         socket: OwnedFd,
         links: Vec<(bool, LinkMemory)>,
         memory: Arc<Mutex<HostSegment>>,
-    ) -> Connection {
+    ) -> MovedConnection {
         let link = |(sends, memory)| MovedLink { memory, sends, moved: 0, credit: 0, left: false };
-        Connection {
+        MovedConnection {
             peer,
             _child_closes: ChildCloses::of(socket.as_fd()),
             socket,
@@ -217,12 +217,12 @@ impl Connection {
             return false;
         }
         let mut moved = false;
-        for step in [Connection::read, Connection::write] {
+        for step in [MovedConnection::read, MovedConnection::write] {
             for _ in 0..TURN {
                 match step(self) {
-                    Step::Done => moved = true,
-                    Step::Later => break,
-                    Step::Over(why) => {
+                    MoveStep::Done => moved = true,
+                    MoveStep::Later => break,
+                    MoveStep::Over(why) => {
                         self.trouble = Some(why);
                         return true;
                     }
@@ -234,25 +234,25 @@ impl Connection {
 
     // --- out --------------------------------------------------------------------------------------------
 
-    fn write(&mut self) -> Step {
+    fn write(&mut self) -> MoveStep {
         if self.blocked || self.deaf {
-            return Step::Later;
+            return MoveStep::Later;
         }
         let outgoing = match self.outgoing.take().or_else(|| self.next()) {
             Some(outgoing) => outgoing,
-            None => return Step::Later,
+            None => return MoveStep::Later,
         };
         match send(&self.socket, &outgoing) {
             Ok(bytes) => self.sent(Outgoing { sent: outgoing.sent + bytes, ..outgoing }),
             Err(Errno::AGAIN) => {
                 self.blocked = true;
                 self.outgoing = Some(outgoing);
-                return Step::Later;
+                return MoveStep::Later;
             }
             Err(Errno::INTR) => self.outgoing = Some(outgoing),
             Err(_) => self.deaf = true,
         }
-        Step::Done
+        MoveStep::Done
     }
 
     fn sent(&mut self, outgoing: Outgoing) {
@@ -274,29 +274,29 @@ impl Connection {
         });
         let (number, (frame, data)) = found?;
         self.turn = number + 1;
-        let slot_of = matches!(frame, Frame::Data { .. }).then_some(number);
+        let slot_of = matches!(frame, MoverFrame::Data { .. }).then_some(number);
         Some(Outgoing { head: frame.encode(), data, sent: 0, slot_of })
     }
 
     // --- in ---------------------------------------------------------------------------------------------
 
-    fn read(&mut self) -> Step {
+    fn read(&mut self) -> MoveStep {
         if !self.readable {
-            return Step::Later;
+            return MoveStep::Later;
         }
         match self.receive() {
-            Ok(0) => Step::Over(format!("rank {} has closed its connection", self.peer)),
+            Ok(0) => MoveStep::Over(format!("rank {} has closed its connection", self.peer)),
             Ok(bytes) => match self.received(bytes) {
-                Ok(()) => Step::Done,
-                Err(what) => Step::Over(format!("rank {} sent {what} on its connection", self.peer)),
+                Ok(()) => MoveStep::Done,
+                Err(what) => MoveStep::Over(format!("rank {} sent {what} on its connection", self.peer)),
             },
             Err(Errno::AGAIN) => {
                 self.readable = false;
-                Step::Later
+                MoveStep::Later
             }
-            Err(Errno::INTR) => Step::Done,
+            Err(Errno::INTR) => MoveStep::Done,
             Err(errno) => {
-                Step::Over(format!("the connection to rank {} is over: {}", self.peer, std::io::Error::from(errno)))
+                MoveStep::Over(format!("the connection to rank {} is over: {}", self.peer, std::io::Error::from(errno)))
             }
         }
     }
@@ -336,21 +336,21 @@ impl Connection {
 
     fn take_head(&mut self) -> Result<(), &'static str> {
         self.incoming.headed = 0;
-        let frame = Frame::decode(&self.incoming.head).ok_or("what is no frame")?;
-        let (Frame::Data { link, .. } | Frame::Credit { link, .. } | Frame::Left { link, .. }) = frame;
+        let frame = MoverFrame::decode(&self.incoming.head).ok_or("what is no frame")?;
+        let (MoverFrame::Data { link, .. } | MoverFrame::Credit { link, .. } | MoverFrame::Left { link, .. }) = frame;
         let link = usize::from(link);
         let of = self.links.get_mut(link).ok_or("a frame of no link")?;
         match frame {
-            Frame::Data { bytes, signature, .. } => {
+            MoverFrame::Data { bytes, signature, .. } => {
                 of.check_data(bytes)?;
                 match bytes {
                     0 => of.filled(signature),
                     _ => self.incoming.data = Some((link, bytes, 0, signature)),
                 }
             }
-            Frame::Credit { consumed, .. } => of.take_credit(consumed)?,
-            Frame::Left { sender, .. } if sender == of.sends => return Err("an end that is not its own"),
-            Frame::Left { .. } => of.memory.leave(if of.sends { of.memory.consumed } else { of.memory.posted }),
+            MoverFrame::Credit { consumed, .. } => of.take_credit(consumed)?,
+            MoverFrame::Left { sender, .. } if sender == of.sends => return Err("an end that is not its own"),
+            MoverFrame::Left { .. } => of.memory.leave(if of.sends { of.memory.consumed } else { of.memory.posted }),
         }
         Ok(())
     }
@@ -358,24 +358,24 @@ impl Connection {
 
 impl MovedLink {
     /// What there is to be said or sent now, and where the data is.
-    fn next(&mut self, number: u16) -> Option<(Frame, (u64, usize))> {
+    fn next(&mut self, number: u16) -> Option<(MoverFrame, (u64, usize))> {
         let (memory, written) = (self.memory, if self.sends { self.memory.posted } else { self.memory.consumed });
         let value = memory.value(written);
         if self.sends && self.moved < value && self.moved < self.credit + SLOTS as u64 {
             let bytes = memory.bytes(self.moved);
             let signature = memory.signature(self.moved).load(Ordering::Relaxed);
             let data = (memory.slot(self.moved), bytes as usize);
-            return Some((Frame::Data { link: number, bytes, signature }, data));
+            return Some((MoverFrame::Data { link: number, bytes, signature }, data));
         }
         if !self.sends && self.credit < value {
             self.credit = value;
-            return Some((Frame::Credit { link: number, consumed: value }, (0, 0)));
+            return Some((MoverFrame::Credit { link: number, consumed: value }, (0, 0)));
         }
         // What was posted before goes first.
         let all = !self.sends || self.moved == value;
         if all && !self.left && memory.has_left(written) {
             self.left = true;
-            return Some((Frame::Left { link: number, sender: self.sends }, (0, 0)));
+            return Some((MoverFrame::Left { link: number, sender: self.sends }, (0, 0)));
         }
         None
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::connection::Connection;
+use super::connection::MovedConnection;
 use crate::bootstrap::Cancel;
 use crate::error::Error;
 use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Source, Undeliverable};
@@ -46,7 +46,7 @@ pub(in crate::transport) struct Engine {
 #[derive(Default)]
 struct EngineState {
     registration: Option<Registration>,
-    connections: BTreeMap<u32, Connection>,
+    connections: BTreeMap<u32, MovedConnection>,
     next: u32,
     /// Turns in a row in which nothing was moved.
     idle: u32,
@@ -71,7 +71,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`proxy::join`].
-    pub fn add(&self, connection: Connection) -> Result<u32, Error> {
+    pub fn add(&self, connection: MovedConnection) -> Result<u32, Error> {
         let mut state = self.state.lock();
         if state.registration.is_none() {
             let source: Weak<dyn Source> = self.own.clone();
@@ -92,7 +92,7 @@ impl Engine {
     /// Closes connections.
     pub fn remove(&self, numbers: &[u32]) {
         let mut state = self.state.lock();
-        let gone: Vec<Connection> = numbers.iter().filter_map(|number| state.connections.remove(number)).collect();
+        let gone: Vec<MovedConnection> = numbers.iter().filter_map(|number| state.connections.remove(number)).collect();
         if let Some(registration) = &state.registration {
             gone.iter().for_each(|connection| registration.unwatch(connection.socket()));
         }
@@ -160,7 +160,7 @@ impl Engine {
 impl EngineState {
     /// A peer that has not been sent all that kernels have posted.
     fn undelivered(&self) -> Option<u32> {
-        self.connections.values().find(|connection| connection.is_behind()).map(Connection::peer)
+        self.connections.values().find(|connection| connection.is_behind()).map(MovedConnection::peer)
     }
 
     fn turn(&mut self, rank: u32) -> bool {

@@ -32,7 +32,7 @@ use crate::plan::SLOTS;
 use crate::plan::layout::Counter;
 use crate::plan::wiring::LinkNeed;
 use crate::sys::{ChildCloses, SharedMemory, off_standard};
-use connection::{Connection, LinkMemory};
+use connection::{LinkMemory, MovedConnection};
 pub(super) use engine::Engine;
 
 /// Ranks of one host, by a pair of sockets.
@@ -147,14 +147,14 @@ impl NetEnd {
     }
 
     /// The connection with a peer over a socket.
-    fn connection(&self, peer: u32, socket: OwnedFd, memory: &Arc<Mutex<HostSegment>>) -> Connection {
+    fn connection(&self, peer: u32, socket: OwnedFd, memory: &Arc<Mutex<HostSegment>>) -> MovedConnection {
         let parts = self.memory_of(memory.lock().host_address());
         let links = self.shared_with(peer).into_iter().map(|need| {
             let number = self.links.iter().position(|other| *other == need).unwrap_or_default();
             let (slots, posted, consumed) = parts[&number];
             (need.id.from == self.site.rank, LinkMemory { slots, posted, consumed, slot_bytes: need.slot_bytes })
         });
-        Connection::new(peer, socket, links.collect(), memory.clone())
+        MovedConnection::new(peer, socket, links.collect(), memory.clone())
     }
 }
 

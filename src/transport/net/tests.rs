@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
-use super::connection::{Connection, LinkMemory};
-use super::frame::{Frame, HEAD};
+use super::connection::{LinkMemory, MovedConnection};
+use super::frame::{HEAD, MoverFrame};
 use super::*;
 use crate::plan::layout::SLOT_SIZE_UNIT;
 use crate::sys::Ready;
@@ -72,23 +72,23 @@ impl Part {
 }
 
 /// A link between two ranks: the parts and the connections of both.
-fn link(slot_bytes: u32) -> ([Part; 2], [Connection; 2]) {
+fn link(slot_bytes: u32) -> ([Part; 2], [MovedConnection; 2]) {
     let (sender, receiver) = (Part::new(slot_bytes), Part::new(slot_bytes));
     let (one, other) = socket_pair().expect("sockets");
     let connection = |peer, socket: OwnedFd, sends, part: &Part| {
-        Connection::new(peer, socket, vec![(sends, part.memory)], part.segment.clone())
+        MovedConnection::new(peer, socket, vec![(sends, part.memory)], part.segment.clone())
     };
     let connections = [connection(1, one, true, &sender), connection(0, other, false, &receiver)];
     ([sender, receiver], connections)
 }
 
 /// Both move until neither has anything to move; a socket that was full is free again, since the other has read.
-fn settle(connections: &mut [Connection; 2]) {
+fn settle(connections: &mut [MovedConnection; 2]) {
     let ready = Ready { token: 0, readable: true, writable: true };
     let mut still = 0;
     while still < 2 {
         connections.iter_mut().for_each(|connection| connection.ready(ready));
-        let moved = connections.iter_mut().filter(|connection| !connection.is_broken()).map(Connection::progress);
+        let moved = connections.iter_mut().filter(|connection| !connection.is_broken()).map(MovedConnection::progress);
         still = if moved.fold(false, |any, moved| any | moved) { 0 } else { still + 1 };
     }
 }
@@ -157,7 +157,7 @@ fn a_peer_that_is_gone_ends_the_connection_and_what_it_has_sent_arrives() {
 fn told(bytes: &[u8]) -> String {
     let ([_sender, receiver], [_one, other]) = link(4096);
     let (mine, theirs) = socket_pair().expect("sockets");
-    let mut connection = Connection::new(3, theirs, vec![(false, receiver.memory)], receiver.segment.clone());
+    let mut connection = MovedConnection::new(3, theirs, vec![(false, receiver.memory)], receiver.segment.clone());
     rustix::io::write(&mine, bytes).expect("written");
     while connection.progress() {}
     drop(other);
@@ -167,16 +167,16 @@ fn told(bytes: &[u8]) -> String {
 #[test]
 fn nonsense_ends_the_connection_and_harms_nothing() {
     for (frame, what) in [
-        (Frame::Data { link: 1, bytes: 8, signature: 0 }, "a frame of no link"),
-        (Frame::Data { link: 0, bytes: 4097, signature: 0 }, "more data than"),
-        (Frame::Credit { link: 0, consumed: 1 }, "credit for what"),
-        (Frame::Left { link: 0, sender: false }, "an end that is not its own"),
+        (MoverFrame::Data { link: 1, bytes: 8, signature: 0 }, "a frame of no link"),
+        (MoverFrame::Data { link: 0, bytes: 4097, signature: 0 }, "more data than"),
+        (MoverFrame::Credit { link: 0, consumed: 1 }, "credit for what"),
+        (MoverFrame::Left { link: 0, sender: false }, "an end that is not its own"),
     ] {
         let trouble = told(&frame.encode());
         assert!(trouble.contains("rank 3") && trouble.contains(what), "{trouble}");
     }
     assert!(told(&[9; HEAD]).contains("no frame"));
-    let empty = Frame::Data { link: 0, bytes: 0, signature: 0 }.encode();
+    let empty = MoverFrame::Data { link: 0, bytes: 0, signature: 0 }.encode();
     assert!(told(&empty.repeat(SLOTS)).is_empty());
     assert!(told(&empty.repeat(SLOTS + 1)).contains("no room"));
 }
@@ -184,16 +184,16 @@ fn nonsense_ends_the_connection_and_harms_nothing() {
 proptest! {
     #[test]
     fn frames_survive_their_encoding(link: u16, bytes: u32, signature: u32, consumed: u64, sender: bool) {
-        let data = Frame::Data { link, bytes, signature };
-        for frame in [data, Frame::Credit { link, consumed }, Frame::Left { link, sender }] {
-            prop_assert_eq!(Frame::decode(&frame.encode()), Some(frame));
+        let data = MoverFrame::Data { link, bytes, signature };
+        for frame in [data, MoverFrame::Credit { link, consumed }, MoverFrame::Left { link, sender }] {
+            prop_assert_eq!(MoverFrame::decode(&frame.encode()), Some(frame));
         }
     }
 
     #[test]
     fn any_head_is_read_without_harm(head: [u8; HEAD]) {
-        if let Some(frame) = Frame::decode(&head) {
-            prop_assert_eq!(Frame::decode(&frame.encode()), Some(frame));
+        if let Some(frame) = MoverFrame::decode(&head) {
+            prop_assert_eq!(MoverFrame::decode(&frame.encode()), Some(frame));
         }
     }
 

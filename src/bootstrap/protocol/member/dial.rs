@@ -29,7 +29,7 @@ pub(super) enum Target {
     Peer(u32, Purpose),
 }
 
-enum Step {
+enum DialStep {
     /// The connect is under way until then.
     Connecting(Conn, Duration),
     /// Connected; the answer must come until then.
@@ -43,20 +43,20 @@ struct Dial {
     address: std::net::SocketAddr,
     first: Duration,
     tries: u32,
-    step: Step,
+    step: DialStep,
 }
 
 impl Dial {
     fn conn(&self) -> Option<Conn> {
         match self.step {
-            Step::Connecting(conn, _) | Step::Answering(conn, _) => Some(conn),
-            Step::Pausing(_) => None,
+            DialStep::Connecting(conn, _) | DialStep::Answering(conn, _) => Some(conn),
+            DialStep::Pausing(_) => None,
         }
     }
 
     fn until(&self) -> Duration {
         match self.step {
-            Step::Connecting(_, until) | Step::Answering(_, until) | Step::Pausing(until) => until,
+            DialStep::Connecting(_, until) | DialStep::Answering(_, until) | DialStep::Pausing(until) => until,
         }
     }
 }
@@ -70,8 +70,8 @@ impl Dials {
     pub(super) fn clear(&mut self) -> Vec<Conn> {
         let dials = std::mem::take(&mut self.0);
         let under_way = dials.iter().filter_map(|dial| match dial.step {
-            Step::Connecting(conn, _) => Some(conn),
-            Step::Answering(..) | Step::Pausing(_) => None,
+            DialStep::Connecting(conn, _) => Some(conn),
+            DialStep::Answering(..) | DialStep::Pausing(_) => None,
         });
         under_way.collect()
     }
@@ -108,7 +108,13 @@ impl Member {
 
     fn dial_address(&mut self, now: Duration, target: Target, address: std::net::SocketAddr) {
         let conn = self.start_connect(address);
-        self.dials.0.push(Dial { target, address, first: now, tries: 0, step: Step::Connecting(conn, now + CONNECT) });
+        self.dials.0.push(Dial {
+            target,
+            address,
+            first: now,
+            tries: 0,
+            step: DialStep::Connecting(conn, now + CONNECT),
+        });
     }
 
     fn start_connect(&mut self, to: std::net::SocketAddr) -> Conn {
@@ -123,7 +129,7 @@ impl Member {
         let Some(dial) = self.dials.find(conn) else {
             return;
         };
-        dial.step = Step::Answering(conn, now + ANSWER);
+        dial.step = DialStep::Answering(conn, now + ANSWER);
         let (target, address) = (dial.target, dial.address);
         let (role, greeting, hello) = match target {
             Target::Root => (Role::Root(false), Preamble::new(self.config.magic, Service::Root), self.check_in()),
@@ -180,7 +186,7 @@ impl Member {
         dial.tries += 1;
         let pause = retry.sleep.saturating_mul(dial.tries);
         if dial.tries <= retry.count && now + pause <= dial.first + patience {
-            dial.step = Step::Pausing(now + pause);
+            dial.step = DialStep::Pausing(now + pause);
             return;
         }
         let (target, address, waited) = (dial.target, dial.address, now - dial.first);
@@ -236,19 +242,19 @@ impl Member {
                 continue;
             }
             match dial.step {
-                Step::Pausing(_) => {
+                DialStep::Pausing(_) => {
                     let conn = self.start_connect(dial.address);
-                    self.dials.0[index].step = Step::Connecting(conn, now + CONNECT);
+                    self.dials.0[index].step = DialStep::Connecting(conn, now + CONNECT);
                 }
-                Step::Connecting(conn, _) => {
+                DialStep::Connecting(conn, _) => {
                     self.actions.push_back(Action::Close { conn });
                     self.dial_again(now, conn, Cause::Unreachable, "no answer");
                 }
                 // Its process is there; it answers when it comes to an operation of its own.
-                Step::Answering(conn, _) if self.complete => {
-                    self.dials.0[index].step = Step::Answering(conn, now + ANSWER)
+                DialStep::Answering(conn, _) if self.complete => {
+                    self.dials.0[index].step = DialStep::Answering(conn, now + ANSWER)
                 }
-                Step::Answering(conn, _) => {
+                DialStep::Answering(conn, _) => {
                     self.close(conn);
                     self.dial_again(now, conn, Cause::Other, "it accepts the connection and does not answer");
                 }

@@ -22,7 +22,7 @@ struct Up {
 }
 
 /// One exchange.
-enum Stage {
+enum GatherStage {
     Idle,
     /// Waiting for the children, then for the parent.
     Tree {
@@ -39,7 +39,7 @@ enum Stage {
 
 /// The state of exchanges.
 pub(super) struct Gather {
-    stage: Stage,
+    stage: GatherStage,
     sequence: u64,
     /// What the children have sent, and for which exchange: this one or the next, but for those that are refused.
     ups: Vec<Option<(u64, Up)>>,
@@ -60,7 +60,7 @@ pub(super) struct Gather {
 impl Gather {
     pub(super) fn new(place: &Place) -> Gather {
         Gather {
-            stage: Stage::Idle,
+            stage: GatherStage::Idle,
             sequence: 0,
             ups: place.children.iter().map(|_| None).collect(),
             refused: BTreeMap::new(),
@@ -74,7 +74,7 @@ impl Gather {
     }
 
     pub(super) fn active(&self) -> bool {
-        !matches!(self.stage, Stage::Idle)
+        !matches!(self.stage, GatherStage::Idle)
     }
 
     pub(super) fn take(&mut self) -> Option<Vec<Vec<u8>>> {
@@ -85,9 +85,9 @@ impl Gather {
     /// rank that has them all may say goodbye; a rank that dies takes the ring with it.
     pub(super) fn needs_tree(&self, bye: bool) -> bool {
         match self.stage {
-            Stage::Idle => false,
-            Stage::Tree { .. } => true,
-            Stage::Ring { .. } => !bye,
+            GatherStage::Idle => false,
+            GatherStage::Tree { .. } => true,
+            GatherStage::Ring { .. } => !bye,
         }
     }
 
@@ -103,7 +103,7 @@ impl Gather {
     /// Whether the exchange needs the previous rank, which has gone.
     pub(super) fn previous_lost(&mut self, why: &str, bye: bool) -> bool {
         self.previous_gone = Some((why.to_string(), bye));
-        matches!(self.stage, Stage::Ring { .. })
+        matches!(self.stage, GatherStage::Ring { .. })
     }
 
     /// The number of the exchange in progress, or of the next one.
@@ -118,7 +118,7 @@ impl Gather {
 
     /// Ends the exchange in progress without a result, and all that are to come.
     pub(super) fn stop(&mut self) {
-        self.stage = Stage::Idle;
+        self.stage = GatherStage::Idle;
         self.result = None;
         self.queue.clear();
         self.early.clear();
@@ -248,7 +248,7 @@ impl Member {
 
     pub(super) fn begin_gather(&mut self, now: Duration, block: &[u8]) {
         self.gather.result = None;
-        self.gather.stage = Stage::Tree { own: block.to_vec(), sent: false };
+        self.gather.stage = GatherStage::Tree { own: block.to_vec(), sent: false };
         self.climb(now);
     }
 
@@ -257,7 +257,7 @@ impl Member {
         let now_due =
             |up: &Option<(u64, Up)>| up.as_ref().is_some_and(|(sequence, _)| *sequence == self.gather.sequence);
         let complete = self.gather.ups.iter().all(now_due);
-        let Stage::Tree { own, sent: sent @ false } = &mut self.gather.stage else {
+        let GatherStage::Tree { own, sent: sent @ false } = &mut self.gather.stage else {
             return;
         };
         if !complete {
@@ -269,7 +269,7 @@ impl Member {
         let sequence = self.gather.sequence;
         match self.parent {
             Some(parent) => {
-                self.gather.stage = Stage::Tree { own, sent: true };
+                self.gather.stage = GatherStage::Tree { own, sent: true };
                 self.send(parent, up.encode(Kind::Up, sequence));
             }
             None => {
@@ -286,7 +286,7 @@ impl Member {
         let (sequence, up) = Up::decode(payload, span.end - span.start)?;
         // In an exchange that this rank has passed up already, the child is at the next one: it has had the result
         // before us.
-        let passed = matches!(self.gather.stage, Stage::Ring { .. } | Stage::Tree { sent: true, .. });
+        let passed = matches!(self.gather.stage, GatherStage::Ring { .. } | GatherStage::Tree { sent: true, .. });
         let expected = self.gather.sequence + u64::from(passed);
         if sequence < self.gather.sequence {
             // The child did not know yet that this exchange was refused.
@@ -307,7 +307,7 @@ impl Member {
 
     pub(super) fn down(&mut self, now: Duration, payload: Vec<u8>) -> Result<(), Malformed> {
         let (sequence, all) = Up::decode(&payload, self.config.nranks)?;
-        let Stage::Tree { own, sent: true } = &mut self.gather.stage else {
+        let GatherStage::Tree { own, sent: true } = &mut self.gather.stage else {
             return Err(Malformed("a result that nobody waits for".to_string()));
         };
         let rank = self.config.rank as usize;
@@ -338,7 +338,7 @@ impl Member {
         let mut blocks = vec![Vec::new(); all.sizes.len()];
         self.ring_send(rank, &own);
         blocks[rank as usize] = own;
-        self.gather.stage = Stage::Ring { blocks, sizes: all.sizes, missing };
+        self.gather.stage = GatherStage::Ring { blocks, sizes: all.sizes, missing };
         if missing > 0
             && let Some((why, bye)) = self.gather.previous_gone.clone()
         {
@@ -356,7 +356,7 @@ impl Member {
     }
 
     fn gathered(&mut self, blocks: Vec<Vec<u8>>) {
-        self.gather.stage = Stage::Idle;
+        self.gather.stage = GatherStage::Idle;
         self.gather.sequence += 1;
         self.gather.result = Some(blocks);
         self.roster_complete();
@@ -419,13 +419,13 @@ impl Member {
             )));
         }
         match &mut self.gather.stage {
-            Stage::Idle => return Err(Malformed("a piece that nobody waits for".to_string())),
-            Stage::Tree { .. } => {
+            GatherStage::Idle => return Err(Malformed("a piece that nobody waits for".to_string())),
+            GatherStage::Tree { .. } => {
                 // The previous rank had the sizes first; it cannot send more than the blocks of this exchange.
                 self.gather.early.push_back(payload);
                 return Ok(());
             }
-            Stage::Ring { blocks, sizes, missing } => {
+            GatherStage::Ring { blocks, sizes, missing } => {
                 let block = &mut blocks[origin as usize];
                 if block.len() + data.len() > sizes[origin as usize] as usize {
                     return Err(Malformed(format!("too many bytes of rank {origin}")));
@@ -445,7 +445,7 @@ impl Member {
     }
 
     fn ring_complete(&mut self) {
-        if let Stage::Ring { missing: 0, blocks, .. } = &mut self.gather.stage {
+        if let GatherStage::Ring { missing: 0, blocks, .. } = &mut self.gather.stage {
             let blocks = std::mem::take(blocks);
             self.gathered(blocks);
         }
@@ -463,7 +463,7 @@ impl Member {
             );
         }
         match &self.gather.stage {
-            Stage::Tree { sent: false, .. } => {
+            GatherStage::Tree { sent: false, .. } => {
                 let culprit = if behind.len() == 1 { Some(behind[0]) } else { None };
                 let text = format!(
                     "rank {rank} has waited {seconds} s for the blocks of {}",
@@ -471,7 +471,7 @@ impl Member {
                 );
                 Failure::timeout(culprit, text)
             }
-            Stage::Ring { sizes, blocks, .. } => {
+            GatherStage::Ring { sizes, blocks, .. } => {
                 let short: Vec<u32> = (0u32..)
                     .zip(sizes.iter().zip(blocks))
                     .filter(|(_, (size, block))| **size as usize > block.len())
@@ -485,7 +485,7 @@ impl Member {
                     ),
                 )
             }
-            Stage::Tree { .. } | Stage::Idle => {
+            GatherStage::Tree { .. } | GatherStage::Idle => {
                 let parent = self.place.parent.map_or("its children".to_string(), |parent| self.name(parent));
                 Failure::timeout(
                     None,
