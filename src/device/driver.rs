@@ -289,5 +289,10 @@ fn open_library() -> Result<Library, Error> {
     }
     // SAFETY: loading the CUDA driver is what the caller asks for; its initialisers are the driver's own.
     unsafe { Library::open(Some(SONAME), RTLD_LAZY | RTLD_LOCAL) }
-        .map_err(|error| Error::NoCuda(format!("no CUDA driver: {SONAME} cannot be loaded ({error})")))
+        .map_err(|error| Error::NoCuda(format!("no CUDA driver: {SONAME} cannot be loaded ({})", why(&error))))
+}
+
+/// What the loader says of a library or symbol: the error itself says only what failed.
+pub(super) fn why(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -124,7 +124,8 @@ impl Nvrtc {
     pub fn open(name: &Path) -> Result<Nvrtc, Error> {
         let missing = |why: &dyn Display| Error::NoCuda(format!("{}: {why}", name.display()));
         // SAFETY: the caller asks for this compiler; its initialisers are its own.
-        let library = unsafe { Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL) }.map_err(|error| missing(&error))?;
+        let library = unsafe { Library::open(Some(name), RTLD_LAZY | RTLD_LOCAL) };
+        let library = library.map_err(|error| missing(&super::driver::why(&error)))?;
         let table = NvrtcTable::load(&library)?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the pointers are to live integers.

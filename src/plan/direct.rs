@@ -40,7 +40,7 @@ impl<'a> Direct<'a> {
     }
 
     pub fn schedule(&self, nchunks: u32) -> Schedule {
-        Schedule::new(self.rank, LinkClass::Mesh, nchunks, SLOTS_NEEDED)
+        Schedule::new(self.rank, LinkClass::Direct, nchunks, SLOTS_NEEDED)
     }
 
     /// All others, beginning with the next, so that not all ranks send to the same one first.

@@ -79,7 +79,7 @@ impl<'a> PatPlace<'a> {
     fn schedule(&self) -> Schedule {
         // The link to the nearest rank carries every second offset of a block before its first is needed.
         let slots = MIN_SLOTS.max(self.n.min(BLOCK) / 2);
-        Schedule::new(self.rank, LinkClass::Mesh, self.n, slots)
+        Schedule::new(self.rank, LinkClass::Pat, self.n, slots)
     }
 
     /// The rank, or its chunk, this far ahead.

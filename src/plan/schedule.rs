@@ -26,15 +26,22 @@ pub struct LinkId {
 pub enum LinkClass {
     /// Collectives along the ring: from each rank to the next, with large slots.
     Ring,
-    /// Collectives between other ranks, with small slots: trees, PAT and direct algorithms.
-    Mesh,
+    /// Collectives along the trees, with small slots: from each rank to its parents and children.
+    Tree,
+    /// Collectives by PAT, with small slots: between ranks that are a power of two apart in the ring.
+    Pat,
+    /// Direct collectives, with small slots: between any two ranks.
+    Direct,
     /// Sends and receives, between any two ranks.
     Peer,
 }
 
 impl LinkClass {
     /// All classes.
-    pub const ALL: [LinkClass; 3] = [LinkClass::Ring, LinkClass::Mesh, LinkClass::Peer];
+    pub const ALL: [LinkClass; 5] =
+        [LinkClass::Ring, LinkClass::Tree, LinkClass::Pat, LinkClass::Direct, LinkClass::Peer];
+    /// Those of collectives.
+    pub const COLLECTIVE: [LinkClass; 4] = [LinkClass::Ring, LinkClass::Tree, LinkClass::Pat, LinkClass::Direct];
 }
 
 impl LinkId {

@@ -194,7 +194,7 @@ impl Nodes {
     }
 
     fn schedule(&self) -> Schedule {
-        Schedule::new(self.rank, LinkClass::Mesh, TREES as u32, SLOTS_NEEDED)
+        Schedule::new(self.rank, LinkClass::Tree, TREES as u32, SLOTS_NEEDED)
     }
 
     fn up(&self, s: &mut Schedule, at_root: Draft<'_>) -> Result<(), Error> {

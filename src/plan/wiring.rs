@@ -13,14 +13,14 @@ use super::pat;
 use super::schedule::{LinkClass, LinkId};
 use super::tree;
 use crate::error::Error;
-use crate::topology::Graph;
+use crate::topology::{Graph, Order};
 
 #[cfg(test)]
 mod tests;
 
 /// Bytes of slots that a rank gives to its links for messages, with all others, before rounding and limits.
 const PAIRS_BYTES: u64 = 4 << 20;
-/// The same for one channel of a mesh: with all that a communicator has besides less than a MiB.
+/// The same for one channel of trees, of PAT, or of direct algorithms: with a ring and messages less than a MiB.
 const MESH_BYTES: u64 = 896 << 10;
 /// The smallest and the largest slot of a link between any two ranks, in bytes.
 const PAIR_SLOT_RANGE: (u64, u64) = (8 << 10, 64 << 10);
@@ -34,7 +34,7 @@ pub const SLOT_UNIT: u32 = 64;
 pub enum ConnectionGroup {
     /// A channel of links for collectives.
     Channel {
-        /// [`LinkClass::Ring`] or [`LinkClass::Mesh`].
+        /// One of [`LinkClass::COLLECTIVE`].
         class: LinkClass,
         /// Their protocol.
         proto: Proto,
@@ -60,8 +60,8 @@ impl ConnectionGroup {
 /// Links of one class and protocol, alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSet {
-    /// Whom they link: [`LinkClass::Ring`] each rank with the next one of its channel's ring, [`LinkClass::Mesh`] as
-    /// trees, PAT and direct algorithms need it, [`LinkClass::Peer`] every rank with every other one.
+    /// Whom they link: those whom the schedules of the class name, whatever the function and root;
+    /// [`LinkClass::Direct`] and [`LinkClass::Peer`] every rank with every other one.
     pub class: LinkClass,
     /// How their slots carry data.
     pub proto: Proto,
@@ -123,7 +123,9 @@ impl Wiring {
         let graph = Graph::of_host(nranks);
         let sets = vec![
             set(LinkClass::Ring, channels, ring_slot_bytes),
-            set(LinkClass::Mesh, channels, mesh_slot_bytes(nranks)),
+            set(LinkClass::Tree, channels, mesh_slot_bytes(nranks)),
+            set(LinkClass::Pat, channels, mesh_slot_bytes(nranks)),
+            set(LinkClass::Direct, channels, mesh_slot_bytes(nranks)),
             set(LinkClass::Peer, 1, pair_slot_bytes(nranks)),
         ];
         Wiring::new(graph, sets)
@@ -173,25 +175,24 @@ impl Wiring {
                 place
                     .map_or_else(Vec::new, |at| vec![need(rank, ring.at(at + 1)), need(ring.at(at + nranks - 1), rank)])
             }
-            LinkClass::Mesh => self.neighbours(rank, channel).into_iter().flat_map(both).collect(),
-            LinkClass::Peer => others.flat_map(both).collect(),
+            LinkClass::Tree => {
+                let tree = &self.graph.channel(channel).tree;
+                self.neighbours(rank, tree, &self.distances.0).into_iter().flat_map(both).collect()
+            }
+            LinkClass::Pat => {
+                let ring = &self.graph.channel(channel).ring;
+                self.neighbours(rank, ring, &self.distances.1).into_iter().flat_map(both).collect()
+            }
+            LinkClass::Direct if self.graph.channel(channel).peers.is_none() => Vec::new(),
+            LinkClass::Direct | LinkClass::Peer => others.flat_map(both).collect(),
         }
     }
 
-    /// The ranks that schedules of [`LinkClass::Mesh`] link a rank with, whatever the function and root: all others
-    /// where there are direct algorithms, else its neighbours in trees and PAT. From the next one on, by number.
-    fn neighbours(&self, rank: u32, channel: u32) -> Vec<u32> {
-        let (nranks, channel) = (self.nranks(), self.graph.channel(channel));
-        let mut ahead: BTreeSet<u32> = BTreeSet::new();
-        if channel.peers.is_some() {
-            ahead.extend(1..nranks);
-        } else {
-            for (order, distances) in [(&channel.tree, &self.distances.0), (&channel.ring, &self.distances.1)] {
-                let places =
-                    order.place(rank).into_iter().flat_map(|at| distances.iter().map(move |distance| at + distance));
-                ahead.extend(places.map(|place| (order.at(place) + nranks - rank) % nranks));
-            }
-        }
+    /// The ranks at some distances from a rank in an order, either way. From the next one on, by number.
+    fn neighbours(&self, rank: u32, order: &Order, distances: &BTreeSet<u32>) -> Vec<u32> {
+        let nranks = self.nranks();
+        let places = order.place(rank).into_iter().flat_map(|at| distances.iter().map(move |distance| at + distance));
+        let ahead: BTreeSet<u32> = places.map(|place| (order.at(place) + nranks - rank) % nranks).collect();
         ahead.into_iter().map(|distance| (rank + distance) % nranks).collect()
     }
 

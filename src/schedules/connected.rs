@@ -38,8 +38,7 @@ impl Connected {
 
     /// All connection groups that are connected.
     pub(super) fn groups(&self) -> Vec<ConnectionGroup> {
-        let sets =
-            [LinkClass::Ring, LinkClass::Mesh].into_iter().flat_map(|class| Proto::ALL.map(|proto| (class, proto)));
+        let sets = LinkClass::COLLECTIVE.into_iter().flat_map(|class| Proto::ALL.map(|proto| (class, proto)));
         let channels = sets.flat_map(|(class, proto)| {
             (0..self.nchannels).map(move |channel| ConnectionGroup::Channel { class, proto, channel })
         });
@@ -78,12 +77,12 @@ mod tests {
     #[test]
     fn what_is_connected_is_known_until_all_is_cleared() {
         let connected = Connected::none(1, 100, 3);
-        let channel = ConnectionGroup::Channel { class: LinkClass::Mesh, proto: Proto::Ll, channel: 2 };
+        let channel = ConnectionGroup::Channel { class: LinkClass::Direct, proto: Proto::Ll, channel: 2 };
         let groups = [channel, ConnectionGroup::pair(1, 0), ConnectionGroup::pair(70, 1)];
         assert_eq!(connected.groups(), []);
         groups.iter().for_each(|group| connected.add(*group));
         assert_eq!(connected.groups(), groups);
-        assert_eq!(connected.channels(LinkClass::Mesh, Proto::Ll), 0b100);
+        assert_eq!(connected.channels(LinkClass::Direct, Proto::Ll), 0b100);
         assert!(!connected.has(ConnectionGroup::pair(1, 71)));
         connected.clear();
         assert_eq!(connected.groups(), []);

@@ -140,10 +140,8 @@ mod tests {
         assert_eq!(bytes, links.len() as u64 * END);
         tables.move_by(1 << 20);
         let channel = |class, channel| ConnectionGroup::Channel { class, proto: Proto::Simple, channel };
-        let mut groups: Vec<ConnectionGroup> = [LinkClass::Ring, LinkClass::Mesh]
-            .into_iter()
-            .flat_map(|class| [0, 1].map(|n| channel(class, n)))
-            .collect();
+        let mut groups: Vec<ConnectionGroup> =
+            LinkClass::COLLECTIVE.into_iter().flat_map(|class| [0, 1].map(|n| channel(class, n))).collect();
         groups.extend([0, 2, 3].map(|peer| ConnectionGroup::pair(1, peer)));
         let mut places: Vec<u64> = Vec::new();
         for group in groups {

@@ -123,8 +123,8 @@ fn parts_of_an_area_do_not_overlap_and_are_aligned() {
     };
     let sets = vec![
         set(LinkClass::Ring, Proto::Simple, 65536),
-        set(LinkClass::Mesh, Proto::Ll, 1984),
-        set(LinkClass::Mesh, Proto::Simple, 4160),
+        set(LinkClass::Direct, Proto::Ll, 1984),
+        set(LinkClass::Direct, Proto::Simple, 4160),
         set(LinkClass::Peer, Proto::Simple, 64),
     ];
     let wiring = Wiring::new(Graph::of_host(5), sets).expect("wiring");
@@ -185,17 +185,17 @@ fn an_end_has_the_links_of_one_transport() {
     let connectivity = Connectivity::new(facts, Wiring::of_host(5, Proto::Simple, 1, 8192).expect("wiring"));
     let channel = |class| ConnectionGroup::Channel { class, proto: Proto::Simple, channel: 0 };
     let of = |rank, group| sorted(rank, &connectivity, group);
-    assert_eq!(of(1, channel(LinkClass::Mesh)), [(Direct, 2), (Ipc, 4), (Shm, 2)]);
-    assert_eq!(of(2, channel(LinkClass::Mesh)), [(Shm, 8)]);
+    assert_eq!(of(1, channel(LinkClass::Direct)), [(Direct, 2), (Ipc, 4), (Shm, 2)]);
+    assert_eq!(of(2, channel(LinkClass::Direct)), [(Shm, 8)]);
     assert_eq!(of(3, channel(LinkClass::Ring)), [(Ipc, 1), (Shm, 1)]);
     assert_eq!(of(4, ConnectionGroup::pair(4, 1)), [(Direct, 2)]);
     assert_eq!(of(0, ConnectionGroup::pair(1, 0)), [(Ipc, 2)]);
     assert_eq!(of(2, ConnectionGroup::pair(0, 1)), []);
     // Both ends of a link look for it in the same area.
-    for need in connectivity.wiring.group_links(1, channel(LinkClass::Mesh)) {
+    for need in connectivity.wiring.group_links(1, channel(LinkClass::Direct)) {
         let peer = need.peer(1);
         let transport = connectivity.transport(1, peer).expect("a transport").id();
-        let theirs = lay_out(peer, &connectivity.links(peer, channel(LinkClass::Mesh), transport));
+        let theirs = lay_out(peer, &connectivity.links(peer, channel(LinkClass::Direct), transport));
         assert!(theirs.part(need.id).is_some(), "{need:?}");
     }
 }

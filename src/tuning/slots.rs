@@ -69,7 +69,8 @@ impl Agreed {
                 slot_bytes: slot_bytes.min(most),
             };
             sets.push(set(LinkClass::Ring, self.slot_bytes));
-            sets.push(set(LinkClass::Mesh, self.small_slot(wiring::mesh_slot_bytes(nranks))));
+            let small = self.small_slot(wiring::mesh_slot_bytes(nranks));
+            sets.extend([LinkClass::Tree, LinkClass::Pat, LinkClass::Direct].map(|class| set(class, small)));
         }
         let slot_bytes = self.small_slot(wiring::pair_slot_bytes(nranks));
         sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes });
@@ -117,7 +118,7 @@ mod tests {
     fn there_are_links_for_every_protocol_that_is_left() {
         let wiring = agreed("LL,Simple").wiring(3, false).expect("a wiring");
         let sizes =
-            |proto| [LinkClass::Ring, LinkClass::Mesh].map(|class| wiring.set(class, proto).map(|s| s.slot_bytes));
+            |proto| [LinkClass::Ring, LinkClass::Tree].map(|class| wiring.set(class, proto).map(|s| s.slot_bytes));
         assert_eq!(sizes(Proto::Simple)[0], Some(32 << 10));
         assert_eq!(sizes(Proto::Ll)[0], Some(16 << 10));
         assert_eq!(sizes(Proto::Ll128), [None, None]);

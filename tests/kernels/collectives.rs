@@ -36,7 +36,7 @@ pub fn direct(rank: u32, n: u32) -> Schedule {
 pub fn barrier(rank: u32, n: u32) -> Schedule {
     let others: Vec<u32> = (0..n).filter(|&r| r != rank).collect();
     let signal = Draft { flags: NO_DATA, ..Draft::ONCE };
-    let mut s = Schedule::new(rank, LinkClass::Mesh, 1, 2);
+    let mut s = Schedule::new(rank, LinkClass::Direct, 1, 2);
     s.push(Draft { send: &others, ..signal }).expect("a sound step");
     s.push(Draft { recv: &others, ..signal }).expect("a sound step");
     s

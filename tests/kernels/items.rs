@@ -237,7 +237,7 @@ static CONSTANT: [u8; 4096] = [77; 4096];
 #[test]
 fn copies_in_place_write_nothing() {
     let give = |rank: u32| {
-        let mut s = Schedule::new(rank, LinkClass::Mesh, 2, 2);
+        let mut s = Schedule::new(rank, LinkClass::Direct, 2, 2);
         let (to, from) = ([1], [0]);
         let own = Draft { flags: IN | OUT, out_chunk: 1, ..Draft::ONCE };
         let steps = if rank == 0 {
@@ -283,7 +283,7 @@ fn direct(rank: u32, pull: bool) -> Schedule {
         (0, false) => [signalled, Draft { flags: IN, send: &peer, ..once }],
         (_, false) => [signal, signalled],
     };
-    let mut s = Schedule::new(rank, LinkClass::Mesh, 1, 2);
+    let mut s = Schedule::new(rank, LinkClass::Direct, 1, 2);
     steps.into_iter().for_each(|step| s.push(step).expect("a sound step"));
     s
 }
@@ -297,7 +297,7 @@ fn direct_links_carry_the_users_data() {
         // Pieces may be larger than slots, which are not used.
         let geometry = one_chunk(1000, 96, Proto::Simple);
         let (end, address) = if pull { (1, input.address()) } else { (0, output.address()) };
-        world.set_direct(end, LinkClass::Mesh, (0, 1), address);
+        world.set_direct(end, LinkClass::Direct, (0, 1), address);
         let operator = Operator::builtin(Op::Sum, DataType::Uint64, 2);
         for call in 1..20u64 {
             (0..1000).for_each(|i| put(input.bytes_mut(), i, 8, call * 1000 + i as u64));

@@ -77,8 +77,8 @@ fn everything(nranks: u32) -> Wiring {
     };
     let sets = vec![
         set(LinkClass::Ring, Proto::Simple, 65536),
-        set(LinkClass::Mesh, Proto::Simple, 8192),
-        set(LinkClass::Mesh, Proto::Ll, 1024),
+        set(LinkClass::Direct, Proto::Simple, 8192),
+        set(LinkClass::Direct, Proto::Ll, 1024),
         set(LinkClass::Peer, Proto::Simple, 4096),
     ];
     let order = Order::new((0..nranks).rev().collect()).expect("an order");

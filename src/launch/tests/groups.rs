@@ -49,7 +49,7 @@ fn with_event(event: usize, call: Call) -> Call {
 /// A communicator whose links for collectives are connected.
 fn connected(nranks: u32, events: &Events) -> FakeComm {
     let comm = FakeComm::of(nranks, events);
-    for (class, channel) in [LinkClass::Ring, LinkClass::Mesh].into_iter().flat_map(|class| [(class, 0), (class, 1)]) {
+    for (class, channel) in LinkClass::COLLECTIVE.into_iter().flat_map(|class| [(class, 0), (class, 1)]) {
         comm.schedules.note_connected(ConnectionGroup::Channel { class, proto: Proto::Simple, channel });
     }
     comm

@@ -3,7 +3,9 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::topology::{Channel, Order};
 
-const MESH: ConnectionGroup = ConnectionGroup::Channel { class: LinkClass::Mesh, proto: Proto::Simple, channel: 0 };
+fn group(class: LinkClass) -> ConnectionGroup {
+    ConnectionGroup::Channel { class, proto: Proto::Simple, channel: 0 }
+}
 
 fn ids(wiring: &Wiring, rank: u32) -> BTreeSet<LinkId> {
     let links = wiring.links(rank);
@@ -27,8 +29,13 @@ fn both_ends_know_a_link_and_nobody_else() {
             }
         }
         assert!(ends.values().all(|slots| slots.len() == 2 && slots[0] == slots[1]));
-        let pairs = (nranks * (nranks - 1)) as usize;
-        assert_eq!(ends.len(), 2 * (nranks as usize + pairs) + pairs, "{nranks} ranks");
+        let (n, pairs) = (nranks as usize, (nranks * (nranks - 1)) as usize);
+        let count = |class: LinkClass| ends.keys().filter(|link| link.class == class).count();
+        assert_eq!(
+            (count(LinkClass::Ring), count(LinkClass::Direct), count(LinkClass::Peer)),
+            (2 * n, 2 * pairs, pairs)
+        );
+        assert!([LinkClass::Tree, LinkClass::Pat].iter().all(|class| (2 * n..=2 * pairs).contains(&count(*class))));
     }
 }
 
@@ -49,32 +56,35 @@ fn one_rank_has_no_links_and_two_have_both_directions() {
     let one = Wiring::of_host(1, Proto::Simple, 3, 4096).expect("wiring");
     assert_eq!(one.links(0), []);
     let two = Wiring::of_host(2, Proto::Simple, 1, 4096).expect("wiring");
-    let both = [LinkClass::Ring, LinkClass::Mesh, LinkClass::Peer]
-        .into_iter()
-        .flat_map(|class| [LinkId::new(class, 0, 1), LinkId::new(class, 1, 0)]);
+    let both = LinkClass::ALL.into_iter().flat_map(|class| [LinkId::new(class, 0, 1), LinkId::new(class, 1, 0)]);
     assert_eq!(ids(&two, 0), both.collect());
     assert_eq!(ids(&two, 0), ids(&two, 1));
 }
 
 #[test]
 fn many_ranks_have_few_links_each() {
-    let peers = |nranks: u32, rank| {
+    let peers = |class, nranks: u32| {
         let wiring = Wiring::of_host(nranks, Proto::Simple, 1, 4096).expect("wiring");
-        wiring.group_peers(rank, MESH).len()
+        wiring.group_peers(5, group(class)).len()
     };
-    assert_eq!(peers(64, 5), 63);
-    // At distances 1, 2, 4, … 64 in both directions; 128 is -2.
-    assert_eq!(peers(130, 5), 7 * 2);
-    // 1, 2, 4, … 512, and 513 between a root and its child in the second tree.
-    assert_eq!(peers(1000, 5), 11 * 2);
+    assert_eq!([64, 65].map(|n| peers(LinkClass::Direct, n)), [63, 0]);
+    // PAT: at distances 1, 2, 4, … 64 in both directions; 128 is -2.
+    assert_eq!([64, 130].map(|n| peers(LinkClass::Pat, n)), [11, 7 * 2]);
+    // Trees: 1, 2, 4, … 512, and 513 between a root and its child in the second tree.
+    assert_eq!(peers(LinkClass::Tree, 1000), 11 * 2);
     for nranks in [65, 66, 1000, 1001, 100_000] {
         let wiring = Wiring::new(
             Graph::shuffled(nranks, 5, 1, u64::from(nranks)),
-            vec![LinkSet { class: LinkClass::Mesh, proto: Proto::Simple, channels: 1, slot_bytes: 64 }],
-        );
-        let links = wiring.expect("wiring").group_links(nranks / 3, MESH).len() as u32;
-        // Trees and PAT, two directions, two links; steps number links in a byte.
-        assert!(links <= (4 * nranks.ilog2() + 8) * 2 && links <= 256, "{nranks} ranks: {links}");
+            [LinkClass::Tree, LinkClass::Pat]
+                .map(|class| LinkSet { class, proto: Proto::Simple, channels: 1, slot_bytes: 64 })
+                .to_vec(),
+        )
+        .expect("wiring");
+        for class in [LinkClass::Tree, LinkClass::Pat] {
+            let links = wiring.group_links(nranks / 3, group(class)).len() as u32;
+            // Two directions, two links; steps number links in a byte.
+            assert!(links <= (2 * nranks.ilog2() + 4) * 2 && links <= 256, "{nranks} ranks: {links} of {class:?}");
+        }
     }
 }
 
@@ -83,11 +93,12 @@ fn many_ranks_have_few_links_each() {
 fn links_are_those_that_schedules_name() {
     use super::super::algorithm::{Algo, Kind, available, compile};
     use super::super::call::Func;
-    for (n, graph) in
-        [65, 66, 97, 128, 129].into_iter().flat_map(|n| [(n, Graph::of_host(n)), (n, Graph::shuffled(n, 3, 2, 7))])
+    for (n, graph) in [3, 8, 13, 65, 66, 97, 128, 129]
+        .into_iter()
+        .flat_map(|n| [(n, Graph::of_host(n)), (n, Graph::shuffled(n, 3, 2, 7))])
     {
         let set = |class| LinkSet { class, proto: Proto::Simple, channels: 2, slot_bytes: 64 };
-        let wiring = Wiring::new(graph.clone(), vec![set(LinkClass::Ring), set(LinkClass::Mesh)]).expect("wiring");
+        let wiring = Wiring::new(graph.clone(), LinkClass::COLLECTIVE.map(set).to_vec()).expect("wiring");
         let kinds = Func::COLLECTIVES.into_iter().flat_map(|func| Algo::ALL.map(|algo| (func, algo)));
         let kinds: Vec<_> = kinds.filter(|(func, algo)| available(*func, *algo, &graph)).collect();
         for (channel, rank) in [(0, 0), (1, n / 2), (1, n - 1)] {
@@ -159,7 +170,7 @@ fn groups_that_are_not_there_have_no_links() {
     let channel = |class, proto, channel| ConnectionGroup::Channel { class, proto, channel };
     for group in [
         channel(LinkClass::Ring, Proto::Simple, 2),
-        channel(LinkClass::Mesh, Proto::Ll, 0),
+        channel(LinkClass::Tree, Proto::Ll, 0),
         channel(LinkClass::Peer, Proto::Simple, 0),
         ConnectionGroup::pair(1, 2),
         ConnectionGroup::pair(0, 7),

@@ -4,7 +4,8 @@ use crate::plan::wiring::{ConnectionGroup, LinkSet, Wiring};
 
 fn wiring(graph: &Graph, channels: u32) -> Wiring {
     let set = |class, channels| LinkSet { class, proto: Proto::Simple, channels, slot_bytes: 4096 };
-    let sets = vec![set(LinkClass::Ring, channels), set(LinkClass::Mesh, channels), set(LinkClass::Peer, 1)];
+    let mut sets = LinkClass::COLLECTIVE.map(|class| set(class, channels)).to_vec();
+    sets.push(set(LinkClass::Peer, 1));
     Wiring::new(graph.clone(), sets).expect("a wiring")
 }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::plan::LinkClass;
 use crate::plan::layout::Proto;
 
-const MESH: ConnectionGroup = ConnectionGroup::Channel { class: LinkClass::Mesh, proto: Proto::Simple, channel: 0 };
+const MESH: ConnectionGroup = ConnectionGroup::Channel { class: LinkClass::Direct, proto: Proto::Simple, channel: 0 };
 const RING: ConnectionGroup = ConnectionGroup::Channel { class: LinkClass::Ring, proto: Proto::Simple, channel: 0 };
 
 /// The peers of a rank in a connection group of `n` ranks.
