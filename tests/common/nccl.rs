@@ -65,8 +65,13 @@ pub struct Nccl {
 pub fn open(name: impl AsRef<OsStr>) -> Result<&'static Library, String> {
     // SAFETY: the libraries that tests open have no initialisers with preconditions.
     let library = unsafe { UnixLibrary::open(Some(name.as_ref()), RTLD_NOW | RTLD_LOCAL) };
-    let library = library.map_err(|error| error.to_string())?;
+    let library = library.map_err(|error| why(&error))?;
     Ok(Box::leak(Box::new(Library::from(library))))
+}
+
+/// What the loader says of a library or symbol: the error itself says only what failed.
+fn why(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// A symbol as a function pointer.
@@ -78,7 +83,7 @@ pub fn open(name: impl AsRef<OsStr>) -> Result<&'static Library, String> {
 /// `T` must be the type of the function.
 pub unsafe fn symbol<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
     // SAFETY: the caller vouches for the type.
-    unsafe { library.get::<T>(name.as_bytes()) }.map(|symbol| *symbol).map_err(|error| error.to_string())
+    unsafe { library.get::<T>(name.as_bytes()) }.map(|symbol| *symbol).map_err(|error| why(&error))
 }
 
 impl Nccl {
