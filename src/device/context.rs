@@ -205,6 +205,11 @@ impl Context {
         self.gone.load(Ordering::Acquire)
     }
 
+    /// Whether the device is lost, and the context with it: nobody says when what ran there has stopped.
+    pub fn is_lost(&self) -> bool {
+        self.check_alive().is_err() && !self.is_gone()
+    }
+
     fn lost(&self, call: &'static str, code: c_int) -> Error {
         self.gone.store(true, Ordering::Release);
         let (device, raw) = (self.device, self.raw);

@@ -161,6 +161,13 @@ impl RegisteredMemory {
     pub fn address(&self) -> u64 {
         self.address
     }
+
+    /// Before the memory is unmapped: where the device is lost it stays for good, since what ran there may still use it.
+    pub fn keep_if_lost(&self, memory: &Arc<SharedMemory>) {
+        if self.context.is_lost() {
+            std::mem::forget(memory.clone());
+        }
+    }
 }
 
 impl Drop for RegisteredMemory {
@@ -180,13 +187,19 @@ impl Drop for RegisteredMemory {
 /// in this order.
 pub struct HostMemory {
     registered: RegisteredMemory,
-    memory: SharedMemory,
+    memory: Arc<SharedMemory>,
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.registered.keep_if_lost(&self.memory);
+    }
 }
 
 impl HostMemory {
     /// Allocates `bytes` bytes of zeroes.
     pub fn create(context: &Arc<Context>, bytes: usize) -> Result<HostMemory, Error> {
-        let memory = SharedMemory::anonymous(bytes)?;
+        let memory = Arc::new(SharedMemory::anonymous(bytes)?);
         // SAFETY: the mapping lives as long as the registration, which is dropped first.
         let registered = unsafe { RegisteredMemory::register(context, memory.address(), bytes) }?;
         Ok(HostMemory { registered, memory })

@@ -16,13 +16,19 @@ pub(super) struct Shm;
 /// Mapped host memory, in the end registered for the device. The fields drop in this order.
 pub(super) struct HostSegment {
     registered: Option<RegisteredMemory>,
-    memory: SharedMemory,
+    memory: Arc<SharedMemory>,
+}
+
+impl Drop for HostSegment {
+    fn drop(&mut self) {
+        self.registered.iter().for_each(|registered| registered.keep_if_lost(&self.memory));
+    }
 }
 
 impl HostSegment {
     /// Memory that is not registered yet.
     pub fn new(memory: SharedMemory) -> HostSegment {
-        HostSegment { registered: None, memory }
+        HostSegment { registered: None, memory: Arc::new(memory) }
     }
 
     /// Where the host has it.
