@@ -162,7 +162,7 @@ impl RegisteredMemory {
         self.address
     }
 
-    /// Before the memory is unmapped: where the device is lost it stays for good, since what ran there may still use it.
+    /// Before the memory is unmapped: where the device is lost it stays, since what ran there may still use it.
     pub fn keep_if_lost(&self, memory: &Arc<SharedMemory>) {
         if self.context.is_lost() {
             std::mem::forget(memory.clone());
