@@ -207,7 +207,17 @@ impl<M: Machine + Send + 'static> Drop for Driver<M> {
         if self.is_inherited() {
             // The descriptors were closed when the child began, and their numbers may be somebody else's.
             std::mem::forget(self.served.clone());
+            return;
         }
+        let mut state = self.served.0.lock();
+        if state.own.is_some() {
+            return;
+        }
+        // Here, since the event loop's thread may have hold of the source for a moment: who ends the last communicator
+        // is to find no thread left.
+        let registration = state.connections.retire();
+        drop(state);
+        drop(registration);
     }
 }
 
