@@ -9,7 +9,7 @@ mod random;
 mod shared;
 mod signals;
 pub mod sync;
-mod tcp;
+pub mod tcp;
 
 pub use descriptor::off_standard;
 pub use fork::{ChildCloses, forks, is_forked};

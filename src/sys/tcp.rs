@@ -1,4 +1,4 @@
-//! TCP sockets whose calls never wait.
+//! TCP sockets whose calls never wait, and what all TCP sockets of the library have in common.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ impl TcpListener {
     /// [`Error::System`] that names the address.
     pub fn open(at: SocketAddr) -> Result<TcpListener, Error> {
         let open = || -> io::Result<Socket> {
-            let socket = socket(at)?;
+            let socket = socket(at, Type::STREAM.nonblocking())?;
             socket.bind(&SockAddr::from(at))?;
             socket.listen(BACKLOG)?;
             Ok(socket)
@@ -61,17 +61,7 @@ impl TcpListener {
     /// # Errors
     /// What the system says, but for what concerns one connection only.
     pub fn accept(&self) -> io::Result<Option<TcpStream>> {
-        loop {
-            let socket = match self.0.socket.accept() {
-                Ok((socket, _)) => off_standard(socket)?,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if passes(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            if socket.set_nonblocking(true).and_then(|()| tune(&socket)).is_ok() {
-                return Ok(Some(TcpStream(TcpSocket::new(socket))));
-            }
-        }
+        Ok(accept(&self.0.socket)?.map(|(socket, _)| TcpStream(TcpSocket::new(socket))))
     }
 }
 
@@ -81,31 +71,18 @@ impl TcpStream {
     /// # Errors
     /// The connect failed at once.
     pub fn connect(to: SocketAddr) -> io::Result<TcpStream> {
-        let socket = socket(to)?;
+        let socket = socket(to, Type::STREAM.nonblocking())?;
         tune(&socket)?;
-        match socket.connect(&SockAddr::from(to)) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+        begin_connect(&socket, to)?;
         Ok(TcpStream(TcpSocket::new(socket)))
     }
 
-    /// The outcome of a connect, once the socket can be written. A connection of a socket with itself, which happens
-    /// where the wanted port is the one that the system chose here, counts as refused.
+    /// As [`connect_outcome`].
     ///
     /// # Errors
     /// Why it failed.
     pub fn outcome(&self) -> io::Result<()> {
-        if let Some(error) = self.0.socket.take_error()? {
-            return Err(error);
-        }
-        let peer = self.0.socket.peer_addr()?.as_socket();
-        match self.0.socket.local_addr()?.as_socket() == peer {
-            true => Err(io::ErrorKind::ConnectionRefused.into()),
-            false => Ok(()),
-        }
+        connect_outcome(&self.0.socket)
     }
 
     /// Hands bytes to the system; how many it has taken, 0 where it has no room now. A peer that is gone is an error,
@@ -115,7 +92,7 @@ impl TcpStream {
     /// The connection has failed.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            match self.0.socket.send_with_flags(bytes, libc::MSG_NOSIGNAL) {
+            match send(&self.0.socket, bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
                 other => return other,
@@ -156,12 +133,75 @@ impl AsFd for TcpStream {
     }
 }
 
-fn socket(address: SocketAddr) -> io::Result<Socket> {
-    let kind = Type::STREAM.cloexec().nonblocking();
-    Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP)).and_then(off_standard)
+/// A new socket that can connect to an address, or listen at it.
+///
+/// # Errors
+/// The process may open no more files.
+pub fn socket(address: SocketAddr, kind: Type) -> io::Result<Socket> {
+    Socket::new(Domain::for_address(address), kind.cloexec(), Some(Protocol::TCP)).and_then(off_standard)
 }
 
-fn tune(socket: &Socket) -> io::Result<()> {
+/// The next connection at a listening socket, and who has made it; none where there is none now. It does not wait.
+///
+/// # Errors
+/// What the system says, but for connections that broke before they were accepted.
+pub fn accept(listener: &Socket) -> io::Result<Option<(Socket, SockAddr)>> {
+    loop {
+        match listener.accept().and_then(|(socket, peer)| Ok((off_standard(socket)?, peer))) {
+            Ok((socket, peer)) => {
+                if socket.set_nonblocking(true).and_then(|()| tune(&socket)).is_ok() {
+                    return Ok(Some((socket, peer)));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if passes(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Begins to connect a socket that does not wait; it can be written when the outcome is known.
+///
+/// # Errors
+/// The connect failed at once.
+pub fn begin_connect(socket: &Socket, to: SocketAddr) -> io::Result<()> {
+    match socket.connect(&SockAddr::from(to)) {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// The outcome of a connect, once the socket can be written. A connection of a socket with itself, which happens where
+/// the wanted port is the one that the system chose here, counts as refused.
+///
+/// # Errors
+/// Why it failed.
+pub fn connect_outcome(socket: &Socket) -> io::Result<()> {
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    let (local, peer) = (socket.local_addr(), socket.peer_addr()?.as_socket());
+    match local.is_ok_and(|local| local.as_socket() == peer) {
+        true => Err(io::Error::from_raw_os_error(libc::ECONNREFUSED)),
+        false => Ok(()),
+    }
+}
+
+/// Hands bytes to the system; how many it has taken. All that is sent by TCP goes through here: a peer that has gone is
+/// an error, and no SIGPIPE for the program.
+///
+/// # Errors
+/// What the system says.
+pub fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+    socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
+}
+
+/// What every connection has: no delay, and probes by which a host that has vanished is noticed.
+///
+/// # Errors
+/// What the system says.
+pub fn tune(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     let keepalive =
         TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_PROBE).with_retries(KEEPALIVE_PROBES);

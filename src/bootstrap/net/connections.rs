@@ -14,7 +14,7 @@ use super::socket::{self, Buffers};
 use crate::bootstrap::protocol::{Action, Cause, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
 use crate::proxy::Registration;
-use crate::sys::{ChildCloses, Interest, Ready};
+use crate::sys::{ChildCloses, Interest, Ready, tcp};
 
 /// The listener's token; connections have others.
 const LISTENER: u32 = u32::MAX;
@@ -422,7 +422,7 @@ impl<M: Machine> Drop for Connections<M> {
 impl Io {
     fn write(&mut self) {
         while let Some(first) = self.queue.front() {
-            match socket::send(&self.socket, &first[self.sent..]) {
+            match tcp::send(&self.socket, &first[self.sent..]) {
                 Ok(n) => {
                     self.sent += n;
                     if self.sent == first.len() {

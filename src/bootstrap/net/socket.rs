@@ -5,21 +5,16 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{SockAddr, Socket, Type};
 
 use crate::bootstrap::config::NetConfig;
 use crate::bootstrap::id::show;
 use crate::bootstrap::protocol::{Cause, ConnectError};
 use crate::error::Error;
-use crate::sys::{self, off_standard};
+use crate::sys::{self, tcp};
 
 /// The system caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 16384;
-/// A host that vanished is noticed after this and three probes.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-const KEEPALIVE_PROBE: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
-
 /// Sizes of the system's socket buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Buffers {
@@ -30,6 +25,13 @@ pub struct Buffers {
 impl From<&NetConfig> for Buffers {
     fn from(config: &NetConfig) -> Buffers {
         Buffers { send: config.send_buffer, receive: config.receive_buffer }
+    }
+}
+
+impl Buffers {
+    fn apply(self, socket: &Socket) -> io::Result<()> {
+        self.send.map_or(Ok(()), |bytes| socket.set_send_buffer_size(bytes))?;
+        self.receive.map_or(Ok(()), |bytes| socket.set_recv_buffer_size(bytes))
     }
 }
 
@@ -78,13 +80,8 @@ fn shuffled(first: u16, last: u16) -> Vec<u16> {
     (0..count).map(|i| first + ((start + i) % count) as u16).collect()
 }
 
-/// A new socket that can connect to an address, or listen at it.
-fn new(address: SocketAddr, kind: Type) -> io::Result<Socket> {
-    Socket::new(Domain::for_address(address), kind.cloexec(), Some(Protocol::TCP)).and_then(off_standard)
-}
-
 fn listen_at(address: SocketAddr) -> io::Result<Socket> {
-    let socket = new(address, Type::STREAM.nonblocking())?;
+    let socket = tcp::socket(address, Type::STREAM.nonblocking())?;
     // Connections of an earlier run in TIME_WAIT do not hold the port; another listener does.
     socket.set_reuse_address(true)?;
     socket.bind(&SockAddr::from(address))?;
@@ -97,51 +94,12 @@ fn listen_at(address: SocketAddr) -> io::Result<Socket> {
 /// # Errors
 /// What the system says, but for the connections that broke before they were accepted.
 pub fn accept(listener: &Socket, buffers: Buffers) -> io::Result<Option<(Socket, SocketAddr)>> {
-    loop {
-        let (socket, peer) = match listener.accept().and_then(|(socket, peer)| Ok((off_standard(socket)?, peer))) {
-            Ok(pair) => pair,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) if passes(&error) => continue,
-            Err(error) => return Err(error),
-        };
-        let Some(peer) = peer.as_socket() else {
-            continue;
-        };
-        if socket.set_nonblocking(true).and_then(|()| tune(&socket, buffers)).is_ok() {
+    while let Some((socket, peer)) = tcp::accept(listener)? {
+        if let (Some(peer), Ok(())) = (peer.as_socket(), buffers.apply(&socket)) {
             return Ok(Some((socket, peer)));
         }
     }
-}
-
-/// Errors that concern one connection only: it was reset while it waited, or the network had a hiccup (accept(2)).
-fn passes(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let transient = [
-        Errno::INTR,
-        Errno::CONNABORTED,
-        Errno::PROTO,
-        Errno::NETDOWN,
-        Errno::NOPROTOOPT,
-        Errno::HOSTDOWN,
-        Errno::HOSTUNREACH,
-        Errno::OPNOTSUPP,
-        Errno::NETUNREACH,
-    ];
-    transient.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
-}
-
-fn tune(socket: &Socket, buffers: Buffers) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    let keepalive =
-        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_PROBE).with_retries(KEEPALIVE_PROBES);
-    socket.set_tcp_keepalive(&keepalive)?;
-    if let Some(bytes) = buffers.send {
-        socket.set_send_buffer_size(bytes)?;
-    }
-    if let Some(bytes) = buffers.receive {
-        socket.set_recv_buffer_size(bytes)?;
-    }
-    Ok(())
+    Ok(None)
 }
 
 /// Begins to connect; the socket becomes writable when the outcome is known.
@@ -150,14 +108,11 @@ fn tune(socket: &Socket, buffers: Buffers) -> io::Result<()> {
 /// The connect failed at once.
 pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError> {
     let begin = || -> io::Result<Socket> {
-        let socket = new(to, Type::STREAM.nonblocking())?;
-        tune(&socket, buffers)?;
-        match socket.connect(&SockAddr::from(to)) {
-            Ok(()) => Ok(socket),
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Ok(socket),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(socket),
-            Err(error) => Err(error),
-        }
+        let socket = tcp::socket(to, Type::STREAM.nonblocking())?;
+        tcp::tune(&socket)?;
+        buffers.apply(&socket)?;
+        tcp::begin_connect(&socket, to)?;
+        Ok(socket)
     };
     let exhausted = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
     let outcome = match begin() {
@@ -172,20 +127,11 @@ pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError>
 /// # Errors
 /// What the system says.
 pub fn connect_and_wait(to: SocketAddr, limit: Duration) -> io::Result<Socket> {
-    let socket = new(to, Type::STREAM)?;
+    let socket = tcp::socket(to, Type::STREAM)?;
     socket.connect_timeout(&SockAddr::from(to), limit)?;
     socket.set_read_timeout(Some(limit))?;
     socket.set_write_timeout(Some(limit))?;
     Ok(socket)
-}
-
-/// Hands bytes to the system; how many it has taken. All that is sent goes through here: a peer that has gone is an
-/// error, and no SIGPIPE for the program.
-///
-/// # Errors
-/// What the system says.
-pub fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
-    socket.send_with_flags(bytes, libc::MSG_NOSIGNAL)
 }
 
 /// Sends everything over a connection whose calls wait.
@@ -194,7 +140,7 @@ pub fn send(socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
 /// What the system says, `WriteZero` where it takes nothing more.
 pub fn send_all(socket: &Socket, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        match send(socket, bytes) {
+        match tcp::send(socket, bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => bytes = &bytes[n..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -204,24 +150,12 @@ pub fn send_all(socket: &Socket, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The outcome of a connect that has become writable. A connection of a socket with itself, which happens
-/// when the wanted port is the one that the system chose here, counts as refused.
+/// The outcome of a connect that has become writable: as [`tcp::connect_outcome`].
 ///
 /// # Errors
 /// Why it failed.
 pub fn connect_outcome(socket: &Socket) -> Result<(), ConnectError> {
-    match socket.take_error() {
-        Ok(None) => {}
-        Ok(Some(error)) | Err(error) => return Err(connect_error(&error)),
-    }
-    let ends = (socket.local_addr().map(|a| a.as_socket()), socket.peer_addr().map(|a| a.as_socket()));
-    match ends {
-        (Ok(local), Ok(peer)) if local == peer => {
-            Err(ConnectError { cause: Cause::Refused, text: "Connection refused".to_string() })
-        }
-        (_, Err(error)) => Err(connect_error(&error)),
-        _ => Ok(()),
-    }
+    tcp::connect_outcome(socket).map_err(|error| connect_error(&error))
 }
 
 fn connect_error(error: &io::Error) -> ConnectError {
