@@ -82,7 +82,9 @@ struct SourceEntry {
 struct Turns {
     outbox: Outbox,
     /// Who is to have a turn at once.
-    due: BTreeSet<SourceId>,
+    due: Vec<SourceId>,
+    /// Whose turn it is, while turns are given; kept so that nobody allocates for that.
+    round: Vec<SourceId>,
     /// When others want one.
     timers: BTreeMap<SourceId, Instant>,
 }
@@ -293,7 +295,7 @@ impl EventLoop {
 
     fn run(&self) {
         let outbox = Outbox::new(self.mailbox.name());
-        let mut turns = Turns { outbox, due: BTreeSet::new(), timers: BTreeMap::new() };
+        let mut turns = Turns { outbox, due: Vec::new(), round: Vec::new(), timers: BTreeMap::new() };
         let (mut ready, mut full_for) = (Vec::new(), 0);
         while self.begin(&mut turns) {
             // What has come by now is looked at before it counts as late.
@@ -341,7 +343,8 @@ impl EventLoop {
         for gone in std::mem::take(&mut shared.gone) {
             turns.outbox.last_messages(gone);
         }
-        turns.due.append(&mut shared.woken);
+        turns.due.extend(&shared.woken);
+        shared.woken.clear();
         !shared.stop
     }
 
@@ -361,7 +364,7 @@ impl EventLoop {
         let id = self.shared.lock().ids.get(&message.to).copied();
         let outbox = &mut turns.outbox;
         let known = id.is_some_and(|id| {
-            turns.due.insert(id);
+            turns.due.push(id);
             let act = |entry: &SourceEntry, source: &dyn Source| match message.content {
                 Content::Bytes(_) => source.receive(message, outbox.of(entry.address, entry.location)),
                 Content::NoSource => source.undeliverable(from, Undeliverable::NoSource),
@@ -378,7 +381,7 @@ impl EventLoop {
         let (id, token) = ((ready.token >> 32) as SourceId, ready.token as u32);
         let outbox = &mut turns.outbox;
         if id != tcp::TOKENS {
-            turns.due.insert(id);
+            turns.due.push(id);
             self.with_source(id, |entry, source| source.ready(token, ready, outbox.of(entry.address, entry.location)));
             return;
         }
@@ -396,25 +399,25 @@ impl EventLoop {
     /// Gives a turn to each source that is to have one; whether somebody has moved something and wants another one.
     fn progress(&self, turns: &mut Turns) -> bool {
         let now = Instant::now();
-        let Turns { outbox, due, timers } = turns;
+        let Turns { outbox, due, round, timers } = turns;
         due.extend(timers.iter().filter(|(_, at)| **at <= now).map(|(id, _)| *id));
-        let mut moved = BTreeSet::new();
-        for id in std::mem::take(due) {
+        std::mem::swap(due, round);
+        round.sort_unstable();
+        round.dedup();
+        for id in round.drain(..) {
             let act = |entry: &SourceEntry, source: &dyn Source| {
                 source.progress(now, outbox.of(entry.address, entry.location))
             };
             let Progress { moved: has_moved, next } = self.with_source(id, act).unwrap_or_default();
             if has_moved {
-                moved.insert(id);
+                due.push(id);
             }
             match next {
                 Some(next) => drop(timers.insert(id, next)),
                 None => drop(timers.remove(&id)),
             }
         }
-        let any = !moved.is_empty();
-        due.append(&mut moved);
-        any
+        !due.is_empty()
     }
 
     /// Sends what there is to be sent; whether somebody's mailbox is full.
@@ -423,7 +426,7 @@ impl EventLoop {
         for lost in turns.outbox.take_lost() {
             let id = self.shared.lock().ids.get(&lost.from).copied();
             if let Some(id) = id {
-                turns.due.insert(id);
+                turns.due.push(id);
                 self.with_source(id, |_, source| source.undeliverable(lost.to, lost.why));
             }
         }

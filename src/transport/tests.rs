@@ -224,6 +224,11 @@ fn the_order_of_transports_is_the_lower_ranks_and_both_must_allow_them() {
 }
 
 #[test]
+fn transports_stand_at_their_numbers() {
+    assert!(TRANSPORTS.iter().enumerate().all(|(number, transport)| transport.id() as usize == number));
+}
+
+#[test]
 fn transports_are_named() {
     use TransportId::{Direct, Ipc, Net, Shm};
     assert_eq!(named("net"), Ok(vec![Net]));

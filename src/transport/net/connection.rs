@@ -19,7 +19,7 @@ use crate::transport::shm::HostSegment;
 /// Frames that are read or written before other connections have their turn.
 const TURN: usize = 16;
 
-/// Where this rank's part of a link is, as host addresses.
+/// Where this rank's part of a link is: for the host, or for the device.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct LinkMemory {
     /// [`SLOTS`] slots.

@@ -120,7 +120,7 @@ impl NetEnd {
     fn shared_with(&self, peer: u32) -> Vec<LinkNeed> {
         let with = |need: &&LinkNeed| need.peer(self.site.rank) == peer;
         let mut links: Vec<LinkNeed> = self.links.iter().filter(with).copied().collect();
-        links.sort_by_key(|need| (need.id.from, need.id.class as u32, need.id.proto as u32, need.id.channel));
+        links.sort_by_key(place_in_connection);
         links
     }
 
@@ -136,26 +136,29 @@ impl NetEnd {
     }
 
     /// The memory of each link, from an address of the memory's start.
-    fn memory_of(&self, start: u64) -> BTreeMap<usize, (u64, u64, u64)> {
+    fn parts(&self, start: u64) -> Vec<(LinkNeed, LinkMemory)> {
         let (slots, _) = places(&self.links);
         let line = size_of::<Counter>() as u64;
-        let at = |(number, slots): (usize, usize)| {
-            let posted = start + 2 * line * number as u64;
-            (number, (start + slots as u64, posted, posted + line))
+        let part = |((need, slots), number): ((&LinkNeed, usize), u64)| {
+            let (slots, posted) = (start + slots as u64, start + 2 * line * number);
+            (*need, LinkMemory { slots, posted, consumed: posted + line, slot_bytes: need.slot_bytes })
         };
-        slots.into_iter().enumerate().map(at).collect()
+        self.links.iter().zip(slots).zip(0..).map(part).collect()
     }
 
     /// The connection with a peer over a socket.
     fn connection(&self, peer: u32, socket: OwnedFd, memory: &Arc<Mutex<HostSegment>>) -> MovedConnection {
-        let parts = self.memory_of(memory.lock().host_address());
-        let links = self.shared_with(peer).into_iter().map(|need| {
-            let number = self.links.iter().position(|other| *other == need).unwrap_or_default();
-            let (slots, posted, consumed) = parts[&number];
-            (need.id.from == self.site.rank, LinkMemory { slots, posted, consumed, slot_bytes: need.slot_bytes })
-        });
+        let mut parts = self.parts(memory.lock().host_address());
+        parts.retain(|(need, _)| need.peer(self.site.rank) == peer);
+        parts.sort_by_key(|(need, _)| place_in_connection(need));
+        let links = parts.into_iter().map(|(need, memory)| (need.id.from == self.site.rank, memory));
         MovedConnection::new(peer, socket, links.collect(), memory.clone())
     }
+}
+
+/// Where a link is among those of a connection: alike at both ends.
+fn place_in_connection(need: &LinkNeed) -> (u32, u32, u32, u32) {
+    (need.id.from, need.id.class as u32, need.id.proto as u32, need.id.channel)
 }
 
 /// A pair of connected sockets that do not wait.
@@ -214,11 +217,11 @@ impl Endpoint for NetEnd {
             let connection = self.connection(peer, socket, &memory);
             state.connections.push(self.site.engine.add(connection)?);
         }
-        let (parts, rank) = (self.memory_of(memory.lock().address()), self.site.rank);
-        let connected = self.links.iter().enumerate().map(|(number, need)| {
-            let (slots, posted, consumed) = parts[&number];
+        let (parts, rank) = (self.parts(memory.lock().address()), self.site.rank);
+        let connected = parts.into_iter().map(|(need, memory)| {
+            let LinkMemory { slots, posted, consumed, slot_bytes } = memory;
             let (peer, moved) = (need.peer(rank), need.id.from == rank);
-            (*need, LinkAddresses { slots, posted, consumed, slot_bytes: need.slot_bytes, peer, moved })
+            (need, LinkAddresses { slots, posted, consumed, slot_bytes, peer, moved })
         });
         Ok(connected.collect())
     }
