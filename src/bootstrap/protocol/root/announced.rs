@@ -21,7 +21,7 @@ impl Root {
         if self.seats.is_empty() {
             self.claimed = nranks;
         }
-        self.told += 1;
+        self.told.insert(rank);
         let who = format!("rank {rank} ({}, {})", announcement.process, show_ip(visit.from.ip()));
         let text = format!("{who} is gone before it had joined ({why}); its process has probably died");
         self.fail(now, Failure::remote(Some(rank), text));

@@ -105,8 +105,8 @@ pub struct Root {
     /// By rank; sized by the first check-in.
     seats: Vec<Option<Seat>>,
     seated: u32,
-    /// Ranks that were told a failure.
-    told: u32,
+    /// Ranks that were told a failure, or are gone.
+    told: BTreeSet<u32>,
     /// How many ranks there are by the word of a first one that could not be seated.
     claimed: usize,
     started: Duration,
@@ -128,7 +128,7 @@ impl Root {
             next_conn: 1,
             seats: Vec::new(),
             seated: 0,
-            told: 0,
+            told: BTreeSet::new(),
             claimed: 0,
             started: now,
             first: None,
@@ -154,10 +154,11 @@ impl Root {
         }
         self.log(Level::Attention, format!("Bootstrap: the initialisation has failed: {}", failure.text));
         let bytes = failure.encode();
-        let members: Vec<Conn> = self.own_last().into_iter().filter(|seat| !seat.done).map(|seat| seat.conn).collect();
-        for conn in members {
+        let members = self.own_last().into_iter().filter(|seat| !seat.done).map(|seat| (seat.conn, seat.record.rank));
+        let members: Vec<(Conn, u32)> = members.collect();
+        for (conn, rank) in members {
             self.actions.push_back(Action::Send { conn, bytes: bytes.clone() });
-            self.told += 1;
+            self.told.insert(rank);
             self.set_state(conn, State::Told);
         }
         if self.config.fixed || matches!(self.phase, Phase::Running(_)) {
@@ -301,7 +302,7 @@ impl Root {
         if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
             seat.done = true;
         }
-        self.told += 1;
+        self.told.insert(rank);
         self.fail(now, Failure::remote(Some(rank), text));
     }
 
@@ -374,7 +375,7 @@ impl Root {
         match &self.phase {
             Phase::Failed { failure, .. } => {
                 let failure = failure.clone();
-                self.told += 1;
+                self.count_told(&record);
                 return self.turn_away(conn, &failure);
             }
             Phase::Running(_) | Phase::Finished => {
@@ -390,12 +391,24 @@ impl Root {
         match self.objection(conn, &record) {
             Some(failure) => {
                 self.claimed = record.nranks as usize;
-                // A rank beyond the others is none of those that are to be told.
-                self.told += u32::from(record.rank < record.nranks);
+                self.count_told(&record);
                 self.turn_away(conn, &failure);
                 self.fail(now, failure);
             }
             None => self.seat(now, conn, record),
+        }
+    }
+
+    /// How many ranks there are; 0 before anybody has said so.
+    fn expected(&self) -> usize {
+        if self.seats.is_empty() { self.claimed } else { self.seats.len() }
+    }
+
+    /// A rank that is turned away counts among those that are to be told only if it is one of them: with a rank
+    /// number or a number of ranks that does not fit, it takes nobody's place, and the one that fits still comes.
+    fn count_told(&mut self, record: &CheckIn) {
+        if record.rank < record.nranks && record.nranks as usize == self.expected() {
+            self.told.insert(record.rank);
         }
     }
 
@@ -511,8 +524,7 @@ impl Root {
                     self.actions.extend(told.map(|(conn, _)| Action::Close { conn }));
                 }
                 let hung_up = !self.visits.values().any(|visit| matches!(visit.state, State::Told));
-                let ranks = if self.seats.is_empty() { self.claimed } else { self.seats.len() };
-                let all_told = ranks > 0 && self.told as usize >= ranks;
+                let all_told = self.expected() > 0 && self.told.len() >= self.expected();
                 let late_come =
                     !self.config.fixed && !all_told && now < at + self.config.linger && self.listening_after_failure();
                 if !hung_up || late_come {

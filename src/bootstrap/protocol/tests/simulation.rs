@@ -194,6 +194,26 @@ fn ranks_that_do_not_fit_are_named() {
     }
 }
 
+/// A rank that expects another number of ranks takes nobody's place: the one whose place it claims comes later, and is
+/// told as well. Nor does one that comes a second time.
+#[test]
+fn a_failed_root_stays_for_the_ranks_that_fit() {
+    for (seed, (rank, nranks)) in seeds(50, 500).zip([(1, 3), (0, 2), (2, 3)].into_iter().cycle()) {
+        let mut world = World::new(seed, 8, World::root_config());
+        for (id, (rank, nranks), at) in [(0, (0, 2), 0), (1, (rank, nranks), 100), (2, (1, 2), 2_000)] {
+            let config = world.member(id, rank, nranks);
+            world.start(id, config, ms(at));
+        }
+        for (id, outcome) in outcomes(&mut world, seed, &[0, 1, 2], ms(2_000) + BOUND + SLACK) {
+            let error = outcome.unwrap_or_else(|| panic!("seed {seed}: member {id} succeeds"));
+            assert_eq!(error.code(), Code::InvalidUsage, "seed {seed} member {id}: {error}");
+        }
+        let end = world.now + Duration::from_secs(25);
+        world.run_until(end);
+        assert!(world.root_finished(), "seed {seed}: the root stays");
+    }
+}
+
 #[test]
 fn nvidias_library_is_recognised() {
     for seed in seeds(100, 2_000) {
