@@ -5,7 +5,7 @@
 
 use super::boundary::{comm_of, guard, invalid, noted};
 use super::read;
-use super::types::{CollConfig, CommHandle, DataTypeCode, RedOpCode, ResultCode, StreamHandle};
+use super::types::{CommHandle, DataTypeCode, RawCollConfig, RedOpCode, ResultCode, StreamHandle};
 use super::weak_aliases;
 use crate::comm::{CallKind, Comm, Outcome};
 use crate::error::Error;
@@ -52,7 +52,7 @@ impl CollectiveCall {
     ///
     /// # Safety
     /// `config` is NULL or an `ncclCollConfig_t`, by the C contract.
-    unsafe fn run_with(self, config: *const CollConfig) -> Result<Outcome, Error> {
+    unsafe fn run_with(self, config: *const RawCollConfig) -> Result<Outcome, Error> {
         self.trace();
         // SAFETY: the contract is the same.
         let config = unsafe { read::coll_config(config) }?;
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn pncclAllReduceConfig(
     op: RedOpCode,
     comm: CommHandle,
     stream: StreamHandle,
-    config: *const CollConfig,
+    config: *const RawCollConfig,
 ) -> ResultCode {
     guard("ncclAllReduceConfig", |function| {
         let call = CollectiveCall {
@@ -394,7 +394,7 @@ pub unsafe extern "C" fn pncclBroadcastConfig(
     root: c_int,
     comm: CommHandle,
     stream: StreamHandle,
-    config: *const CollConfig,
+    config: *const RawCollConfig,
 ) -> ResultCode {
     guard("ncclBroadcastConfig", |function| {
         let call = CollectiveCall {
@@ -425,7 +425,7 @@ pub unsafe extern "C" fn pncclReduceConfig(
     root: c_int,
     comm: CommHandle,
     stream: StreamHandle,
-    config: *const CollConfig,
+    config: *const RawCollConfig,
 ) -> ResultCode {
     guard("ncclReduceConfig", |function| {
         let call = CollectiveCall { function, func: Func::Reduce, send, recv, count, datatype, op, root, comm, stream };
@@ -443,7 +443,7 @@ pub unsafe extern "C" fn pncclAllGatherConfig(
     datatype: DataTypeCode,
     comm: CommHandle,
     stream: StreamHandle,
-    config: *const CollConfig,
+    config: *const RawCollConfig,
 ) -> ResultCode {
     guard("ncclAllGatherConfig", |function| {
         let call = CollectiveCall {
@@ -473,7 +473,7 @@ pub unsafe extern "C" fn pncclReduceScatterConfig(
     op: RedOpCode,
     comm: CommHandle,
     stream: StreamHandle,
-    config: *const CollConfig,
+    config: *const RawCollConfig,
 ) -> ResultCode {
     guard("ncclReduceScatterConfig", |function| {
         let call = CollectiveCall {
@@ -502,7 +502,7 @@ pub unsafe extern "C" fn pncclAlltoAllConfig(
     datatype: DataTypeCode,
     comm: CommHandle,
     stream: StreamHandle,
-    config: *const CollConfig,
+    config: *const RawCollConfig,
 ) -> ResultCode {
     guard("ncclAlltoAllConfig", |function| {
         let call = CollectiveCall {
@@ -532,7 +532,7 @@ pub unsafe extern "C" fn pncclGatherConfig(
     root: c_int,
     comm: CommHandle,
     stream: StreamHandle,
-    config: *const CollConfig,
+    config: *const RawCollConfig,
 ) -> ResultCode {
     guard("ncclGatherConfig", |function| {
         let call =
@@ -552,7 +552,7 @@ pub unsafe extern "C" fn pncclScatterConfig(
     root: c_int,
     comm: CommHandle,
     stream: StreamHandle,
-    config: *const CollConfig,
+    config: *const RawCollConfig,
 ) -> ResultCode {
     guard("ncclScatterConfig", |function| {
         let call =

@@ -76,9 +76,9 @@ pub unsafe extern "C" fn pncclGetUniqueId(id: *mut UniqueId) -> ResultCode {
     guard("ncclGetUniqueId", |name| -> Result<(), Error> {
         prepare();
         not_null("GetUniqueId", "out", id)?;
-        let internal = comm::unique_id().inspect_err(|error| never_made(name, error))?.0;
+        let made = comm::unique_id().inspect_err(|error| never_made(name, error))?;
         // SAFETY: NULL or valid for writing, by the C contract.
-        unsafe { store("GetUniqueId", "out", id, UniqueId { internal }) }
+        unsafe { store("GetUniqueId", "out", id, made) }
     })
 }
 

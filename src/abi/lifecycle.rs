@@ -6,7 +6,7 @@
 use super::boundary::{comm_of, guard, invalid, never_made, not_null, noted, null, prepare, ready, store};
 use super::environment::library_path;
 use super::read;
-use super::types::{CommHandle, Config, ResultCode, UniqueId};
+use super::types::{CommHandle, RawConfig, ResultCode, UniqueId};
 use super::weak_aliases;
 use crate::bootstrap;
 use crate::comm::derive::{DerivePlan, Publish};
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn pncclCommInitRankConfig(
     nranks: c_int,
     id: UniqueId,
     rank: c_int,
-    config: *mut Config,
+    config: *mut RawConfig,
 ) -> ResultCode {
     guard("ncclCommInitRankConfig", |name| -> Result<Outcome, Error> {
         // SAFETY: the caller keeps the C contract.
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn pncclCommInitRankScalable(
     rank: c_int,
     nids: c_int,
     ids: *mut UniqueId,
-    config: *mut Config,
+    config: *mut RawConfig,
 ) -> ResultCode {
     guard("ncclCommInitRankScalable", |name| -> Result<Outcome, Error> {
         let id = || {
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn pncclCommInitRankScalable(
             // SAFETY: it is not NULL and has `nids` ids by the C contract; at least one.
             let ids = unsafe { std::slice::from_raw_parts(ids, nids as usize) };
             let mine = usize::try_from(rank).ok().and_then(|rank| ids.get(rank)).copied();
-            Ok((ids[0], mine.filter(|mine| mine.internal != ids[0].internal)))
+            Ok((ids[0], mine.filter(|mine| *mine != ids[0])))
         };
         // SAFETY: the caller keeps the C contract.
         unsafe { init(Rank { function: name, always_blocking: false, newcomm, nranks, rank }, id, config) }
@@ -110,12 +110,11 @@ struct Rank {
 unsafe fn init(
     rank: Rank,
     id: impl FnOnce() -> Result<(UniqueId, Option<UniqueId>), Error>,
-    config: *const Config,
+    config: *const RawConfig,
 ) -> Result<Outcome, Error> {
     let Rank { function, always_blocking, newcomm, nranks, rank } = rank;
     prepare();
-    let of = |id: UniqueId| bootstrap::UniqueId(id.internal);
-    let id = id().map(|(id, unused)| (of(id), unused.map(of)));
+    let id = id();
     let report_failure = |error: &Error| id.iter().for_each(|(id, _)| comm::report_failure(id, nranks, rank, error));
     comm::check_cuda().inspect_err(report_failure).inspect_err(|error| never_made(function, error))?;
     log::banner(rank, library_path);
@@ -192,7 +191,7 @@ unsafe fn admit_child(
     parent: &comm::Comm,
     plan: &DerivePlan,
     newcomm: *mut CommHandle,
-    config: *const Config,
+    config: *const RawConfig,
 ) -> Result<comm::Config, Error> {
     // SAFETY: the contract is the same.
     unsafe { store(plan.function(), "newcomm", newcomm, std::ptr::null_mut()) }?;
@@ -209,7 +208,7 @@ pub unsafe extern "C" fn pncclCommSplit(
     color: c_int,
     key: c_int,
     newcomm: *mut CommHandle,
-    config: *mut Config,
+    config: *mut RawConfig,
 ) -> ResultCode {
     guard("ncclCommSplit", |name| -> Result<(), Error> {
         ::log::trace!(target: "CALL", "{name}({comm:p},{color},{key},{newcomm:p})");
@@ -233,7 +232,7 @@ pub unsafe extern "C" fn pncclCommShrink(
     excluded: *mut c_int,
     count: c_int,
     newcomm: *mut CommHandle,
-    config: *mut Config,
+    config: *mut RawConfig,
     flags: c_int,
 ) -> ResultCode {
     guard("ncclCommShrink", |name| -> Result<(), Error> {
@@ -293,9 +292,9 @@ pub unsafe extern "C" fn pncclCommGetUniqueId(comm: CommHandle, id: *mut UniqueI
         if params::snapshot().text(params::COMM_ID).is_some() {
             return Err(Error::InvalidUsage(format!("{name} : not possible while NCCL_COMM_ID is set")));
         }
-        let bootstrap::UniqueId(internal) = comm.growth_id()?;
+        let made = comm.growth_id()?;
         // SAFETY: it is not NULL, so valid for writing by the C contract.
-        unsafe { id.write(UniqueId { internal }) };
+        unsafe { id.write(made) };
         Ok(())
     })
 }
@@ -308,12 +307,12 @@ pub unsafe extern "C" fn pncclCommGrow(
     id: *const UniqueId,
     rank: c_int,
     newcomm: *mut CommHandle,
-    config: *mut Config,
+    config: *mut RawConfig,
 ) -> ResultCode {
     guard("ncclCommGrow", |name| -> Result<(), Error> {
         ::log::trace!(target: "CALL", "{name}({comm:p},{nranks},{id:p},{rank},{newcomm:p})");
         // SAFETY: not NULL, so an id by the C contract.
-        let given = (!id.is_null()).then(|| bootstrap::UniqueId(unsafe { id.read() }.internal));
+        let given = (!id.is_null()).then(|| unsafe { id.read() });
         match comm.is_null() {
             // SAFETY: the caller keeps the C contract.
             true => unsafe { grow_new(nranks, given, rank, newcomm, config) },
@@ -326,10 +325,10 @@ pub unsafe extern "C" fn pncclCommGrow(
 /// The part of a rank that joins. As by NCCL, a group does not remember that an argument was wrong.
 unsafe fn grow_new(
     nranks: c_int,
-    id: Option<bootstrap::UniqueId>,
+    id: Option<UniqueId>,
     rank: c_int,
     newcomm: *mut CommHandle,
-    config: *const Config,
+    config: *const RawConfig,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommGrow";
     // SAFETY: NULL or valid for writing by the C contract.
@@ -357,10 +356,10 @@ unsafe fn grow_new(
 unsafe fn grow_old(
     parent: &Arc<comm::Comm>,
     nranks: c_int,
-    id: Option<bootstrap::UniqueId>,
+    id: Option<UniqueId>,
     rank: c_int,
     newcomm: *mut CommHandle,
-    config: *const Config,
+    config: *const RawConfig,
 ) -> Result<(), Error> {
     const NAME: &str = "ncclCommGrow";
     let plan = DerivePlan::Grow { nranks, id };

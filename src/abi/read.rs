@@ -1,7 +1,7 @@
 //! Reading the versioned structs of the caller: never more than it says it has.
 
 use super::types;
-use crate::comm::config::{CollConfig, CollRequest, Config, MAGIC, Request, UNDEF, VERSION};
+use crate::comm::config::{CollConfig, CollRequest, Config, ConfigRequest, MAGIC, UNDEF, VERSION};
 use crate::error::Error;
 use crate::params;
 use std::ffi::{CStr, c_char};
@@ -55,7 +55,7 @@ pub(super) unsafe fn text(text: *const c_char) -> Option<String> {
 ///
 /// # Safety
 /// `config` is NULL or points to an `ncclConfig_t` of any version; its strings are NULL or NUL-terminated.
-pub(super) unsafe fn config(config: *const types::Config) -> Result<Config, Error> {
+pub(super) unsafe fn config(config: *const types::RawConfig) -> Result<Config, Error> {
     // SAFETY: the contract is the same.
     let request = unsafe { request(config) }?;
     Config::resolve(request, &params::snapshot())
@@ -65,9 +65,9 @@ pub(super) unsafe fn config(config: *const types::Config) -> Result<Config, Erro
 ///
 /// # Safety
 /// As [`config`].
-pub(super) unsafe fn child_config(from: *const types::Config, parent: &Config) -> Result<Config, Error> {
+pub(super) unsafe fn child_config(from: *const types::RawConfig, parent: &Config) -> Result<Config, Error> {
     match from.is_null() {
-        true => Config::resolve_over(parent, Request::default(), &params::snapshot()),
+        true => Config::resolve_over(parent, ConfigRequest::default(), &params::snapshot()),
         // SAFETY: the contract is the same.
         false => unsafe { config(from) },
     }
@@ -75,14 +75,14 @@ pub(super) unsafe fn child_config(from: *const types::Config, parent: &Config) -
 
 /// # Safety
 /// As [`config`].
-unsafe fn request(config: *const types::Config) -> Result<Request, Error> {
+unsafe fn request(config: *const types::RawConfig) -> Result<ConfigRequest, Error> {
     if config.is_null() {
-        return Ok(Request::default());
+        return Ok(ConfigRequest::default());
     }
     // SAFETY: it is not NULL, so it begins with its size by the contract.
     unsafe { check_size("ncclConfig_t", config) }?;
     // SAFETY: an ncclConfig_t begins with its size and is C integers and pointers.
-    let c = unsafe { versioned(config, types::Config::default()) };
+    let c = unsafe { versioned(config, types::RawConfig::default()) };
     // The strings are not looked at in a struct that is none, or that is older than the field.
     Ok(c.with_texts(|string, exists| match exists && c.magic == MAGIC {
         // SAFETY: the field exists in this struct, so it is NULL or NUL-terminated.
@@ -95,13 +95,13 @@ unsafe fn request(config: *const types::Config) -> Result<Request, Error> {
 ///
 /// # Safety
 /// `config` is NULL or points to an `ncclCollConfig_t` of any version; its string is NULL or NUL-terminated.
-pub(super) unsafe fn coll_config(config: *const types::CollConfig) -> Result<Option<CollConfig>, Error> {
+pub(super) unsafe fn coll_config(config: *const types::RawCollConfig) -> Result<Option<CollConfig>, Error> {
     if config.is_null() {
         return Ok(None);
     }
     // SAFETY: it is not NULL, so it begins with its size by the contract.
     unsafe { check_size("ncclCollConfig_t", config) }?;
-    let initial = types::CollConfig {
+    let initial = types::RawCollConfig {
         size: 0,
         magic: 0,
         version: VERSION,

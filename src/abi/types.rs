@@ -1,7 +1,7 @@
 //! The structs of the C interface, with NCCL's layouts. A test holds them against NVIDIA's header.
 #![allow(missing_docs)] // the fields have the names and meaning of the C structs
 
-use crate::comm::config::{Given, Request};
+use crate::comm::config::{ConfigRequest, Given};
 use crate::error::Code;
 use crate::params::Param;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -43,14 +43,10 @@ pub type MemStat = c_int;
 pub type CftTeamMode = c_int;
 
 /// `ncclUniqueId`, which C passes by value.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct UniqueId {
-    pub internal: [u8; 128],
-}
+pub use crate::bootstrap::UniqueId;
 
 /// `ncclConfig_t`.
-pub type Config = Request<*const c_char>;
+pub type RawConfig = ConfigRequest<*const c_char>;
 
 impl Given for *const c_char {
     const UNSET: *const c_char = std::ptr::null();
@@ -59,7 +55,7 @@ impl Given for *const c_char {
 /// `ncclCollConfig_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct CollConfig {
+pub struct RawCollConfig {
     pub size: usize,
     pub magic: c_uint,
     pub version: c_uint,

@@ -31,8 +31,10 @@ const FAMILY_INET6: u16 = 10;
 /// Bytes of the address union.
 const ADDRESS_BYTES: usize = 28;
 
-/// What `ncclGetUniqueId` returns: opaque for the application, made by [`crate::bootstrap::create_id`].
+/// What `ncclGetUniqueId` returns: opaque for the application, made by [`crate::bootstrap::create_id`]. It has the
+/// layout of `ncclUniqueId`, which C passes by value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct UniqueId(pub [u8; 128]);
 
 impl std::fmt::Debug for UniqueId {

@@ -8,7 +8,7 @@ use super::net::cancel::Cancel;
 use super::net::interface::{self, AddressRequest};
 use super::net::{root, socket};
 use super::protocol::member::Member;
-use super::protocol::wire::{Encoder, Kind, Preamble, Service};
+use super::protocol::wire::{Encoder, FrameKind, Preamble, Service};
 use super::{Bootstrap, Errand, Join, NetConfig, Timings, abandon, log_interface, prepare};
 use crate::error::Error;
 use crate::sys;
@@ -125,7 +125,7 @@ pub fn growth(id: &UniqueId) -> Result<Option<Growth>, Error> {
 /// has come to, is left alone.
 pub fn dismiss(id: &UniqueId) {
     let Ok(IdParts { magic, root, fixed: false, token, .. }) = IdParts::decode(id) else { return };
-    let frame = Encoder::new(Kind::Dismiss, 8).u64(token).finish();
+    let frame = Encoder::new(FrameKind::Dismiss, 8).u64(token).finish();
     let message = [Preamble::new(magic, Service::Root).encode().as_slice(), &frame].concat();
     let told = socket::connect_and_wait(root, DISMISSAL).and_then(|mut socket| {
         socket::send_all(&socket, &message)?;

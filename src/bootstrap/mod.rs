@@ -38,7 +38,7 @@ pub use participants::Participants;
 pub use presence::Presence;
 
 use id::{IdParts, show_ip};
-use net::driver::{Driver, Parting, Stop};
+use net::driver::{MachineDriver, Parting, Stop};
 use net::interface::{self, AddressRequest, Interface};
 use net::socket::{self, Buffers};
 use protocol::checkin::{Entry, MAX_SETTINGS};
@@ -87,7 +87,7 @@ const DELIVERY: Duration = Duration::from_secs(1);
 /// A rank's place among the others. Dropping it closes every connection: it says goodbye first, which takes two seconds
 /// at most, and is left to the event loop where that is what drops it.
 pub struct Bootstrap {
-    driver: Driver<Member>,
+    driver: MachineDriver<Member>,
     rank: u32,
     nranks: u32,
     timings: Timings,
@@ -104,7 +104,7 @@ struct Operation {
 
 /// An operation in progress.
 struct OperationTurn<'a> {
-    driver: &'a Driver<Member>,
+    driver: &'a MachineDriver<Member>,
     rank: u32,
     operation: MutexGuard<'a, Operation>,
     /// When it must be over; none but for those of a rank that has a reason to tell.
@@ -148,7 +148,7 @@ impl Bootstrap {
     }
 
     /// A rank that has begun to join.
-    fn new(driver: Driver<Member>, (rank, nranks): (u32, u32), timings: Timings) -> Bootstrap {
+    fn new(driver: MachineDriver<Member>, (rank, nranks): (u32, u32), timings: Timings) -> Bootstrap {
         Bootstrap { driver, rank, nranks, timings, operation: Mutex::default() }
     }
 
@@ -416,9 +416,9 @@ struct PreparedRank {
 }
 
 impl PreparedRank {
-    fn start(self, member: impl FnOnce(MemberConfig, Duration) -> Member) -> Result<Driver<Member>, Error> {
+    fn start(self, member: impl FnOnce(MemberConfig, Duration) -> Member) -> Result<MachineDriver<Member>, Error> {
         let PreparedRank { settings, listener, cancel, buffers } = self;
-        Driver::new(|now| member(settings, now), listener, cancel, buffers)
+        MachineDriver::new(|now| member(settings, now), listener, cancel, buffers)
     }
 }
 

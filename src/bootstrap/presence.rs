@@ -12,7 +12,7 @@ use super::id::{IdParts, UniqueId};
 use super::net::socket;
 use super::process;
 use super::protocol::checkin::Announcement;
-use super::protocol::wire::{Encoder, Kind, Preamble, Service};
+use super::protocol::wire::{Encoder, FrameKind, Preamble, Service};
 use crate::sys::ChildCloses;
 
 /// How long it may take to tell the root, for each step: the caller of a call that does not wait has to.
@@ -48,7 +48,7 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        let told = socket::send_all(&self.socket, &Encoder::new(Kind::Done, 0).finish());
+        let told = socket::send_all(&self.socket, &Encoder::new(FrameKind::Done, 0).finish());
         // Until the root closes, for a moment: to close what has something to read would take back what was sent.
         let mut answer = [0; 64];
         while told.is_ok() && matches!(self.socket.read(&mut answer), Ok(1..)) {}

@@ -5,7 +5,7 @@ mod fields;
 #[cfg(test)]
 mod tests;
 
-pub use fields::{Config, Given, Request};
+pub use fields::{Config, ConfigRequest, Given};
 
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
@@ -46,7 +46,7 @@ impl Config {
     ///
     /// # Errors
     /// `InvalidArgument` names the field that has a value which it cannot have.
-    pub fn resolve(request: Request, environment: &Snapshot) -> Result<Config, Error> {
+    pub fn resolve(request: ConfigRequest, environment: &Snapshot) -> Result<Config, Error> {
         Config::resolve_over(&Config::default(), request, environment)
     }
 
@@ -54,7 +54,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::resolve`].
-    pub fn resolve_over(parent: &Config, mut request: Request, environment: &Snapshot) -> Result<Config, Error> {
+    pub fn resolve_over(parent: &Config, mut request: ConfigRequest, environment: &Snapshot) -> Result<Config, Error> {
         magic("ncclConfig_t", request.magic)?;
         request.gate();
         request.check()?;

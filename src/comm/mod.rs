@@ -48,7 +48,7 @@ pub use devices::{check_device_list, first_devices};
 pub use graphs::{Captured, settle as settle_graphs};
 pub use lifecycle::CallKind;
 pub use ops::{Operators, check_destroyable};
-pub use order::Order;
+pub use order::LaunchOrder;
 pub use parts::{Parts, RegisteredBuffers};
 pub use registration::memory_freed;
 pub use settings::unique_id;

@@ -15,7 +15,7 @@ use crate::error::Error;
 /// In a capture the first launch waits, whenever the graph is launched, for what then is the last launch; each launch
 /// marks its end then, and waits for the one captured before it. So launches of graphs are in the order with all
 /// others.
-pub struct Order {
+pub struct LaunchOrder {
     /// The end of the last launch.
     done: Arc<Event>,
     /// For waits among streams that are no launch.
@@ -27,12 +27,12 @@ pub struct Order {
     lost: bool,
 }
 
-impl Order {
+impl LaunchOrder {
     /// The order of a communicator that has launched nothing.
     /// Without `mixed`, graphs are in no order with each other and with other launches: the user sees to it.
-    pub fn create(context: &Arc<Context>, mixed: bool) -> Result<Order, Error> {
+    pub fn create(context: &Arc<Context>, mixed: bool) -> Result<LaunchOrder, Error> {
         let (done, aside) = (Arc::new(Event::create(context)?), Event::create(context)?);
-        Ok(Order { done, aside, launched: false, mixed, lost: false })
+        Ok(LaunchOrder { done, aside, launched: false, mixed, lost: false })
     }
 
     /// Makes a stream wait for the launches before; `captured` is that of the stream's capture. The device's context

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Order;
+use super::LaunchOrder;
 use super::watch::Watch;
 use crate::bootstrap::Bootstrap;
 use crate::device::{Charge, HostFlag, Kernels, Stream};
@@ -33,7 +33,7 @@ pub struct Parts {
     /// Memory that is registered; none where ranks cannot map it, or need not.
     pub(super) registrations: Option<Registrations>,
     /// Order of launches among streams.
-    pub(super) order: Mutex<Order>,
+    pub(super) order: Mutex<LaunchOrder>,
     /// "Leave now", for kernels.
     pub(super) flag: HostFlag,
     /// Memory that was shared to see whether that works; none with one rank.
@@ -97,7 +97,7 @@ impl Parts {
     }
 
     /// The order of launches among streams. Who holds it knows that the communicator does not end meanwhile.
-    pub fn order(&self) -> MutexGuard<'_, Order> {
+    pub fn order(&self) -> MutexGuard<'_, LaunchOrder> {
         self.order.lock()
     }
 

@@ -7,7 +7,7 @@ use parking_lot::{MutexGuard, RwLockReadGuard};
 use super::plan::{Launch, Plan};
 use super::target::{LaunchComm, LaunchSubmission, LaunchTarget};
 use crate::comm::handover::{self, Giver};
-use crate::comm::{CallKind, Captured, Comm, Order, Parts, jobs};
+use crate::comm::{CallKind, Captured, Comm, LaunchOrder, Parts, jobs};
 use crate::device::{Capture, Entered, Stream, gate};
 use crate::error::Error;
 use crate::health::Record;
@@ -85,7 +85,7 @@ impl LaunchTarget for CreatedComm<'_> {
 
 /// Puts the work of a communicator on streams. The fields drop in this order.
 pub struct CommSubmission<'a> {
-    order: MutexGuard<'a, Order>,
+    order: MutexGuard<'a, LaunchOrder>,
     _gate: RwLockReadGuard<'static, ()>,
     _entered: Option<Entered<'a>>,
     comm: &'a Comm,

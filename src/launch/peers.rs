@@ -18,7 +18,7 @@ use crate::schedules::Half;
 const LANES: u32 = 8;
 
 /// A message's half with the distance to its peer.
-type Visit<'a> = (u32, &'a Call, u32);
+type PeerVisit<'a> = (u32, &'a Call, u32);
 
 /// Refuses a message of a rank to itself that has no partner in the group.
 ///
@@ -57,9 +57,9 @@ pub(super) fn add<T: LaunchTarget>(plan: &mut Plan<'_, T>, calls: &[(&Call, u32)
 }
 
 /// The halves of one direction in the order of their visits; those with one peer keep their order.
-fn visits<'a>(calls: &[(&'a Call, u32)], func: Func, distance: impl Fn(u32) -> u32) -> Vec<Visit<'a>> {
+fn visits<'a>(calls: &[(&'a Call, u32)], func: Func, distance: impl Fn(u32) -> u32) -> Vec<PeerVisit<'a>> {
     let of = calls.iter().filter(|(call, _)| call.func == func);
-    let mut visits: Vec<Visit<'_>> = of.map(|(call, serial)| (distance(call.peer()), *call, *serial)).collect();
+    let mut visits: Vec<PeerVisit<'_>> = of.map(|(call, serial)| (distance(call.peer()), *call, *serial)).collect();
     visits.retain(|(distance, ..)| *distance > 0);
     visits.sort_by_key(|(distance, ..)| *distance);
     visits
@@ -67,8 +67,8 @@ fn visits<'a>(calls: &[(&'a Call, u32)], func: Func, distance: impl Fn(u32) -> u
 
 /// Whether what is sent to each peer fits in the slots of the link. The slots may still hold earlier messages, but
 /// those are taken out by receives that come before the peer's part of this group.
-fn all_fit<T: LaunchTarget>(plan: &Plan<'_, T>, sends: &[Visit<'_>]) -> bool {
-    let of_one_peer = |peer: &[Visit<'_>]| {
+fn all_fit<T: LaunchTarget>(plan: &Plan<'_, T>, sends: &[PeerVisit<'_>]) -> bool {
+    let of_one_peer = |peer: &[PeerVisit<'_>]| {
         peer.iter().map(|(_, call, _)| plan.target.schedules().slots_of(call.bytes())).sum::<u64>()
     };
     sends.chunk_by(|(a, ..), (b, ..)| a == b).all(|peer| of_one_peer(peer) <= SLOTS as u64)

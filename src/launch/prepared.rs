@@ -12,7 +12,7 @@ use crate::log::lines::CallLine;
 use crate::transport::ConnectionGroup;
 
 /// A thing to put on a stream.
-enum Action<Lent> {
+enum StreamOperation<Lent> {
     Launch(Box<Launch<Lent>>),
     Copy { to: u64, from: u64, bytes: u64 },
 }
@@ -20,7 +20,7 @@ enum Action<Lent> {
 /// The calls of one communicator in a group, ready to be launched.
 pub(super) struct Prepared<C: LaunchComm> {
     pub(super) comm: Arc<C>,
-    actions: Vec<Action<C::Lent>>,
+    operations: Vec<StreamOperation<C::Lent>>,
     /// The stream of the last call, which carries the kernels; none where there is no call.
     stream: Option<Stream>,
     others: Vec<Stream>,
@@ -50,35 +50,35 @@ pub(super) fn prepare<'c, C: LaunchComm>(
         comm.check_again(CallKind::step(busy))?;
         return Err(Error::InvalidUsage("calls do not match".to_string()));
     }
-    let (actions, missing) = match target.nranks() {
+    let (operations, missing) = match target.nranks() {
         1 => (alone(target, &numbered)?, Vec::new()),
         _ => {
             let (launches, missing) = Plan::of(target, &numbered)?.launches()?;
-            (launches.into_iter().map(|launch| Action::Launch(Box::new(launch))).collect(), missing)
+            (launches.into_iter().map(|launch| StreamOperation::Launch(Box::new(launch))).collect(), missing)
         }
     };
-    Ok(Prepared { comm: comm.clone(), actions, stream, others, completion, captured, missing })
+    Ok(Prepared { comm: comm.clone(), operations, stream, others, completion, captured, missing })
 }
 
 /// With one rank every call is a copy, but for a user's scalar.
-fn alone<T: LaunchTarget>(target: &T, calls: &[(&Call, u32)]) -> Result<Vec<Action<T::Lent>>, Error> {
+fn alone<T: LaunchTarget>(target: &T, calls: &[(&Call, u32)]) -> Result<Vec<StreamOperation<T::Lent>>, Error> {
     let copy = |call: &Call| {
-        (call.send != call.recv).then(|| Action::Copy { to: call.recv, from: call.send, bytes: call.bytes() })
+        (call.send != call.recv).then(|| StreamOperation::Copy { to: call.recv, from: call.send, bytes: call.bytes() })
     };
-    let mut actions = Vec::new();
+    let mut operations = Vec::new();
     for (call, serial) in calls.iter().filter(|(call, _)| call.count > 0 && !call.func.has_peer()) {
         match plan::is_copy_alone(call) {
-            true => actions.extend(copy(call)),
-            false => actions.push(Action::Launch(Box::new(Plan::alone(target, call, *serial)?))),
+            true => operations.extend(copy(call)),
+            false => operations.push(StreamOperation::Launch(Box::new(Plan::alone(target, call, *serial)?))),
         }
     }
-    actions.extend(
+    operations.extend(
         peers::copies(target.rank(), calls)
             .iter()
             .filter(|(call, _)| call.count > 0)
             .filter_map(|(call, _)| copy(call)),
     );
-    Ok(actions)
+    Ok(operations)
 }
 
 impl<C: LaunchComm> Prepared<C> {
@@ -109,16 +109,16 @@ impl<C: LaunchComm> Prepared<C> {
         if busy {
             self.check_again()?;
         }
-        let Prepared { comm, actions, stream, others, completion, captured, .. } = self;
+        let Prepared { comm, operations, stream, others, completion, captured, .. } = self;
         let Some(stream) = stream else { return Ok(()) };
         let mut submission = comm.submit(captured.as_deref())?;
         // Only now: whoever ends the communicator says so while nothing is submitted, and then waits for what was.
         comm.check_again(CallKind::launch(busy))?;
         submission.before(stream)?;
         others.iter().try_for_each(|other| submission.join(*other, stream))?;
-        let launched = actions.into_iter().try_for_each(|action| match action {
-            Action::Launch(launch) => submission.launch(*launch, stream),
-            Action::Copy { to, from, bytes } => submission.copy(to, from, bytes, stream),
+        let launched = operations.into_iter().try_for_each(|operation| match operation {
+            StreamOperation::Launch(launch) => submission.launch(*launch, stream),
+            StreamOperation::Copy { to, from, bytes } => submission.copy(to, from, bytes, stream),
         });
         // Part of it may have been launched even where it has failed.
         let marked = submission.after(stream);

@@ -1,9 +1,9 @@
 //! The layouts of the lines, which programs read (`docs/nccl-behaviour.md`). Pure, but for the host's name.
 
-use super::settings::Kind;
+use super::settings::LineKind;
 
 /// Who writes a line.
-pub(super) struct Origin<'a> {
+pub(super) struct LogContext<'a> {
     pub host: &'a str,
     pub pid: u32,
     pub thread: i32,
@@ -25,20 +25,20 @@ pub struct Place<'a> {
 }
 
 /// One line, with its newline; `stamp` is the finished timestamp or empty.
-pub(super) fn render(kind: Kind, stamp: &str, origin: &Origin<'_>, place: &Place<'_>, text: &str) -> String {
-    let Origin { host, pid, thread, device, uptime_ms } = origin;
+pub(super) fn render(kind: LineKind, stamp: &str, context: &LogContext<'_>, place: &Place<'_>, text: &str) -> String {
+    let LogContext { host, pid, thread, device, uptime_ms } = context;
     let Place { file, line, function } = place;
     match kind {
-        Kind::Version => format!("{stamp}{text}\n"),
-        Kind::Info => format!("{stamp}{host}:{pid}:{thread} [{device}] NCCL INFO {text}\n"),
-        Kind::Trace if text.starts_with("nccl") && text.ends_with(')') => {
+        LineKind::Version => format!("{stamp}{text}\n"),
+        LineKind::Info => format!("{stamp}{host}:{pid}:{thread} [{device}] NCCL INFO {text}\n"),
+        LineKind::Trace if text.starts_with("nccl") && text.ends_with(')') => {
             format!("{stamp}{host}:{pid}:{thread} NCCL CALL {text}\n")
         }
-        Kind::Trace => {
+        LineKind::Trace => {
             format!("{stamp}{host}:{pid}:{thread} [{device}] {uptime_ms:.6} {function}:{line} NCCL TRACE {text}\n")
         }
-        Kind::Warn | Kind::Attn => {
-            let word = if kind == Kind::Warn { "WARN" } else { "ATTN" };
+        LineKind::Warn | LineKind::Attn => {
+            let word = if kind == LineKind::Warn { "WARN" } else { "ATTN" };
             let at = if *line == 0 { (*file).to_string() } else { format!("{file}:{line}") };
             format!("\n{stamp}{host}:{pid}:{thread} [{device}] {at} ({function}) NCCL {word} {text}\n")
         }

@@ -16,13 +16,13 @@ mod stamp;
 mod tests;
 
 pub use last_error::{last_error, last_error_text};
-pub use settings::{LEVELS, SUBSYSTEMS, Settings};
+pub use settings::{LEVELS, LogSettings, SUBSYSTEMS};
 
 use crate::error::{Code, Error};
 use crate::sys;
 pub use line::Place;
-use line::{Origin, render};
-use settings::Kind;
+use line::{LogContext, render};
+use settings::LineKind;
 use sink::Sink;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ struct Logger {
 
 /// What is read from the environment, and what was opened because of it.
 struct LogState {
-    settings: Settings,
+    settings: LogSettings,
     /// NCCL_WARN_ENABLE_DEBUG_INFO has raised the level.
     raised: AtomicBool,
     sink: Sink,
@@ -126,7 +126,7 @@ pub fn set_thread_device(device: i32) {
 /// Shows `error` as a WARN line from `place` and makes it the last error, whoever is the process's logger.
 pub fn failure(place: &Place<'_>, error: &Error) {
     let text = error.to_string();
-    LOGGER.emit(Kind::Warn, u64::MAX, place, &text);
+    LOGGER.emit(LineKind::Warn, u64::MAX, place, &text);
     if LOGGER.foreign.load(Ordering::Relaxed) {
         ::log::warn!("{}: {text}", place.function);
     }
@@ -158,8 +158,8 @@ pub fn tell_stderr(place: &Place<'_>, error: &Error) {
         return;
     }
     LOGGER.with(|state| {
-        if !(state.shows(Kind::Warn) && state.sink.is_stderr()) {
-            let line = state.render(Kind::Warn, place, &text);
+        if !(state.shows(LineKind::Warn) && state.sink.is_stderr()) {
+            let line = state.render(LineKind::Warn, place, &text);
             sink::to_stderr(line.trim_start_matches('\n'));
         }
     });
@@ -186,13 +186,13 @@ pub fn banner(rank: i32, library: fn() -> String) {
         let version = BANNER.trim_end_matches('\0');
         let file = || format!("oxccl {} is loaded from {}", env!("CARGO_PKG_VERSION"), library());
         LOGGER.with(|state| {
-            if state.shows(Kind::Info) {
-                state.write(Kind::Info, &place, version);
-                state.write(Kind::Info, &place, &file());
-            } else if rank == 0 && state.shows(Kind::Version) {
-                state.write(Kind::Version, &place, version);
-                if !state.shows(Kind::Warn) {
-                    state.write(Kind::Version, &place, &file());
+            if state.shows(LineKind::Info) {
+                state.write(LineKind::Info, &place, version);
+                state.write(LineKind::Info, &place, &file());
+            } else if rank == 0 && state.shows(LineKind::Version) {
+                state.write(LineKind::Version, &place, version);
+                if !state.shows(LineKind::Warn) {
+                    state.write(LineKind::Version, &place, &file());
                 }
             }
         });
@@ -217,15 +217,15 @@ impl Logger {
         }
     }
 
-    fn emit(&self, kind: Kind, subsystems: u64, place: &Place<'_>, text: &str) {
-        if kind == Kind::Warn {
+    fn emit(&self, kind: LineKind, subsystems: u64, place: &Place<'_>, text: &str) {
+        if kind == LineKind::Warn {
             last_error::set(text);
         }
         self.with(|state| {
             if state.shows(kind) && state.settings.subsystems & subsystems != 0 {
                 state.write(kind, place, text);
             }
-            if kind == Kind::Warn && state.settings.info_after_warn {
+            if kind == LineKind::Warn && state.settings.info_after_warn {
                 state.raised.store(true, Ordering::Relaxed);
                 self.limit(::log::LevelFilter::Info.max(state.settings.max_level()));
             }
@@ -235,32 +235,32 @@ impl Logger {
 
 impl LogState {
     fn from_environment() -> LogState {
-        let settings = Settings::read(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()));
+        let settings = LogSettings::read(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()));
         let host = line::host_name();
         let sink = Sink::open(settings.log_file(), &host);
         LogState { settings, raised: AtomicBool::new(false), sink, host, started: Instant::now() }
     }
 
-    fn shows(&self, kind: Kind) -> bool {
-        self.settings.shows(kind) || (kind == Kind::Info && self.raised.load(Ordering::Relaxed))
+    fn shows(&self, kind: LineKind) -> bool {
+        self.settings.shows(kind) || (kind == LineKind::Info && self.raised.load(Ordering::Relaxed))
     }
 
-    fn render(&self, kind: Kind, place: &Place<'_>, text: &str) -> String {
+    fn render(&self, kind: LineKind, place: &Place<'_>, text: &str) -> String {
         let stamp = match self.settings.stamps(kind) {
             true => stamp::now(&self.settings.stamp_format),
             false => String::new(),
         };
-        let origin = Origin {
+        let context = LogContext {
             host: &self.host,
             pid: std::process::id(),
             thread: rustix::thread::gettid().as_raw_nonzero().get(),
             device: DEVICE.get(),
             uptime_ms: self.started.elapsed().as_secs_f64() * 1e3,
         };
-        render(kind, &stamp, &origin, place, text)
+        render(kind, &stamp, &context, place, text)
     }
 
-    fn write(&self, kind: Kind, place: &Place<'_>, text: &str) {
+    fn write(&self, kind: LineKind, place: &Place<'_>, text: &str) {
         self.sink.write(&self.render(kind, place, text));
     }
 }
@@ -270,7 +270,7 @@ impl ::log::Log for Logger {
         let Some((kind, subsystems)) = settings::classify(metadata) else {
             return false;
         };
-        kind == Kind::Warn || self.with(|s| s.shows(kind) && s.settings.subsystems & subsystems != 0) == Some(true)
+        kind == LineKind::Warn || self.with(|s| s.shows(kind) && s.settings.subsystems & subsystems != 0) == Some(true)
     }
 
     fn log(&self, record: &::log::Record<'_>) {

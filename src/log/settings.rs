@@ -2,7 +2,7 @@
 
 /// The kinds of line, with NCCL's numbers; bit `1 << kind` stands for a kind in a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LineKind {
     Version = 1,
     Warn = 2,
     Info = 3,
@@ -61,7 +61,7 @@ const DEFAULT_FORMAT: &str = "[%F %T] ";
 
 /// What the variables ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct LogSettings {
     /// NCCL_DEBUG as NCCL's number of the level; 0 is silence.
     level: i32,
     /// What NCCL_DEBUG_LEVELS adds.
@@ -79,16 +79,16 @@ pub struct Settings {
     pub(super) info_after_warn: bool,
 }
 
-impl Settings {
+impl LogSettings {
     /// Reads the variables through `get`. A value that cannot be understood counts as unset.
-    pub fn read(get: impl Fn(&str) -> Option<String>) -> Settings {
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> LogSettings {
         let text = |name| get(name).filter(|v| !v.is_empty());
         let word = text("NCCL_DEBUG").unwrap_or_default();
         let base = VERBOSITY.iter().find(|(name, _)| name.eq_ignore_ascii_case(word.trim()));
         let named = LEVELS.iter().find(|(name, _)| base.is_some_and(|(word, _)| word == name));
         let list = |name, words: &[(&str, u64)]| text(name).and_then(|v| mask(&v, words));
         let added = list("NCCL_DEBUG_LEVELS", &LEVELS).unwrap_or(0) as u32;
-        Settings {
+        LogSettings {
             level: named.map_or(0, |(_, bit)| bit.trailing_zeros() as i32),
             added,
             levels: base.map_or(0, |(_, mask)| *mask) | added,
@@ -125,11 +125,11 @@ impl Settings {
         &self.stamp_format
     }
 
-    pub(super) fn shows(&self, kind: Kind) -> bool {
+    pub(super) fn shows(&self, kind: LineKind) -> bool {
         self.levels >> kind as u32 & 1 != 0
     }
 
-    pub(super) fn stamps(&self, kind: Kind) -> bool {
+    pub(super) fn stamps(&self, kind: LineKind) -> bool {
         self.stamped >> kind as u32 & 1 != 0
     }
 
@@ -140,9 +140,9 @@ impl Settings {
 
     /// What the facade must let through. WARN always: it is the last error.
     pub(super) fn max_level(&self) -> ::log::LevelFilter {
-        if self.shows(Kind::Trace) {
+        if self.shows(LineKind::Trace) {
             ::log::LevelFilter::Trace
-        } else if self.shows(Kind::Info) {
+        } else if self.shows(LineKind::Info) {
             ::log::LevelFilter::Info
         } else {
             ::log::LevelFilter::Warn
@@ -169,7 +169,7 @@ fn is_true(value: &str) -> bool {
 }
 
 /// The kind and subsystems of a record of the facade; None for records of other crates.
-pub(super) fn classify(metadata: &::log::Metadata<'_>) -> Option<(Kind, u64)> {
+pub(super) fn classify(metadata: &::log::Metadata<'_>) -> Option<(LineKind, u64)> {
     let target = metadata.target();
     let bits = match target.starts_with("nccl") {
         true => u64::MAX, // no target was given: the module path of this crate
@@ -177,9 +177,9 @@ pub(super) fn classify(metadata: &::log::Metadata<'_>) -> Option<(Kind, u64)> {
         false => mask(target, &SUBSYSTEMS)?,
     };
     Some(match metadata.level() {
-        ::log::Level::Error | ::log::Level::Warn if target == "ATTN" => (Kind::Attn, bits),
-        ::log::Level::Error | ::log::Level::Warn => (Kind::Warn, u64::MAX),
-        ::log::Level::Info => (Kind::Info, bits),
-        ::log::Level::Debug | ::log::Level::Trace => (Kind::Trace, bits),
+        ::log::Level::Error | ::log::Level::Warn if target == "ATTN" => (LineKind::Attn, bits),
+        ::log::Level::Error | ::log::Level::Warn => (LineKind::Warn, u64::MAX),
+        ::log::Level::Info => (LineKind::Info, bits),
+        ::log::Level::Debug | ::log::Level::Trace => (LineKind::Trace, bits),
     })
 }

@@ -1,36 +1,36 @@
-use super::line::{Origin, Place, render, short_file, short_host, short_module};
-use super::settings::{Kind, Settings, mask, subsystems};
+use super::line::{LogContext, Place, render, short_file, short_host, short_module};
+use super::settings::{LineKind, LogSettings, mask, subsystems};
 use super::sink::expand;
 use super::stamp::show;
 use super::{LEVELS, SUBSYSTEMS, lines};
 use chrono::{Local, TimeZone, Timelike};
 use proptest::prelude::*;
 
-fn settings(variables: &[(&str, &str)]) -> Settings {
-    Settings::read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string()))
+fn settings(variables: &[(&str, &str)]) -> LogSettings {
+    LogSettings::read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string()))
 }
 
 /// The layouts, as NCCL writes them.
 #[test]
 fn layouts() {
-    let origin = Origin { host: "vm", pid: 13381, thread: 13382, device: 0, uptime_ms: 12.5 };
+    let context = LogContext { host: "vm", pid: 13381, thread: 13382, device: 0, uptime_ms: 12.5 };
     let place = Place { file: "group.cc", line: 776, function: "ncclGroupEndInternal" };
-    let line = |kind, stamp, text| render(kind, stamp, &origin, &place, text);
+    let line = |kind, stamp, text| render(kind, stamp, &context, &place, text);
     assert_eq!(
-        line(Kind::Warn, "[2026-11-29 10:56:17] ", "ncclGroupEnd: not in a group call."),
+        line(LineKind::Warn, "[2026-11-29 10:56:17] ", "ncclGroupEnd: not in a group call."),
         "\n[2026-11-29 10:56:17] vm:13381:13382 [0] group.cc:776 (ncclGroupEndInternal) NCCL WARN ncclGroupEnd: not in a group call.\n"
     );
     assert_eq!(
-        line(Kind::Info, "", "Bootstrap: Using eth0:192.0.2.2<0>"),
+        line(LineKind::Info, "", "Bootstrap: Using eth0:192.0.2.2<0>"),
         "vm:13381:13382 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>\n"
     );
-    assert_eq!(line(Kind::Version, "", "NCCL version 2.32.3+cuda13.0"), "NCCL version 2.32.3+cuda13.0\n");
-    assert_eq!(line(Kind::Trace, "", "ncclGroupStart()"), "vm:13381:13382 NCCL CALL ncclGroupStart()\n");
+    assert_eq!(line(LineKind::Version, "", "NCCL version 2.32.3+cuda13.0"), "NCCL version 2.32.3+cuda13.0\n");
+    assert_eq!(line(LineKind::Trace, "", "ncclGroupStart()"), "vm:13381:13382 NCCL CALL ncclGroupStart()\n");
     assert_eq!(
-        line(Kind::Trace, "", "posted 3"),
+        line(LineKind::Trace, "", "posted 3"),
         "vm:13381:13382 [0] 12.500000 ncclGroupEndInternal:776 NCCL TRACE posted 3\n"
     );
-    assert!(line(Kind::Attn, "", "x").contains(" (ncclGroupEndInternal) NCCL ATTN x\n"));
+    assert!(line(LineKind::Attn, "", "x").contains(" (ncclGroupEndInternal) NCCL ATTN x\n"));
     assert_eq!(short_file("/build/oxccl/src/comm/init.rs"), "comm/init.rs");
     assert_eq!(short_module("nccl::comm::init"), "comm::init");
     assert_eq!(short_host("a%b/c.example.org"), "a-b-c");
@@ -71,7 +71,7 @@ fn lines_that_people_look_for() {
 /// Which kinds each word shows.
 #[test]
 fn levels() {
-    let all = [Kind::Version, Kind::Warn, Kind::Attn, Kind::Info, Kind::Trace];
+    let all = [LineKind::Version, LineKind::Warn, LineKind::Attn, LineKind::Info, LineKind::Trace];
     for (word, shown) in
         [("VERSION", 1), ("WARN", 2), ("ATTN", 3), ("INFO", 4), ("abort", 4), (" Trace ", 5), ("x", 0), ("", 0)]
     {
@@ -81,7 +81,7 @@ fn levels() {
         assert!(all[..shown].iter().all(|kind| settings.shows(*kind)), "{word}");
     }
     let more = settings(&[("NCCL_DEBUG", "VERSION"), ("NCCL_DEBUG_LEVELS", "ATTN")]);
-    assert!(more.shows(Kind::Attn) && !more.shows(Kind::Warn));
+    assert!(more.shows(LineKind::Attn) && !more.shows(LineKind::Warn));
     assert_eq!(more.log_file(), None);
 }
 

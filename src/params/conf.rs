@@ -4,7 +4,7 @@
 //! first column is a comment, a line without `=` is nothing. What it makes useless (a blank before the
 //! `=`) is told in the log instead of being guessed at. A byte order mark is skipped.
 
-use super::source::{Environment, Source};
+use super::source::{Environment, ValueSource};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(super) struct ConfSetting {
 
 /// Puts the settings of the files into the environment where the name is not set. Which variable came
 /// from where, and what the log is to say.
-pub(super) fn apply(environment: &mut dyn Environment) -> (HashMap<String, Source>, Vec<String>) {
+pub(super) fn apply(environment: &mut dyn Environment) -> (HashMap<String, ValueSource>, Vec<String>) {
     let mut origins = HashMap::new();
     let mut notes = Vec::new();
     let named = environment.get("NCCL_CONF_FILE").filter(|p| !p.is_empty());
@@ -43,7 +43,7 @@ fn apply_file(
     environment: &mut dyn Environment,
     path: &str,
     must_exist: bool,
-    origins: &mut HashMap<String, Source>,
+    origins: &mut HashMap<String, ValueSource>,
     notes: &mut Vec<String>,
 ) {
     let bytes = match environment.read(Path::new(path), LONGEST_FILE) {
@@ -58,10 +58,10 @@ fn apply_file(
         match (environment.get(&name), origins.get(&name)) {
             (None, _) => {
                 environment.set(&name, &value);
-                origins.insert(name, Source::File { path: path.to_string(), line });
+                origins.insert(name, ValueSource::File { path: path.to_string(), line });
             }
             (Some(_), first) => {
-                let winner = first.unwrap_or(&Source::Environment);
+                let winner = first.unwrap_or(&ValueSource::Environment);
                 notes.push(format!("{path}:{line}: {name} is ignored, it is already set by {winner}"));
             }
         }

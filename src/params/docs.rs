@@ -1,6 +1,6 @@
 //! The documentation page of the variables, made from the table.
 
-use super::table::{Api, Kind, Param, TABLE};
+use super::table::{Api, Param, TABLE, ValueKind};
 
 /// `docs/PARAMETERS.md`, in Markdown.
 pub fn markdown() -> String {
@@ -37,11 +37,11 @@ fn row(param: &Param) -> String {
 
 fn values(param: &Param) -> String {
     match param.kind {
-        Kind::Text => "text".to_string(),
-        Kind::Flag => "0, 1".to_string(),
-        Kind::Choice { low, high } => (low..=high).map(|n| n.to_string()).collect::<Vec<_>>().join(", "),
-        Kind::Int { low, high: i64::MAX } => format!("{low} and more"),
-        Kind::Int { low: i64::MIN, high } => format!("up to {high}"),
-        Kind::Int { low, high } => format!("{low} … {high}"),
+        ValueKind::Text => "text".to_string(),
+        ValueKind::Flag => "0, 1".to_string(),
+        ValueKind::Choice { low, high } => (low..=high).map(|n| n.to_string()).collect::<Vec<_>>().join(", "),
+        ValueKind::Int { low, high: i64::MAX } => format!("{low} and more"),
+        ValueKind::Int { low: i64::MIN, high } => format!("up to {high}"),
+        ValueKind::Int { low, high } => format!("{low} … {high}"),
     }
 }

@@ -17,7 +17,7 @@ mod tests;
 pub use docs::markdown;
 pub use parse::{cta_policy, integer};
 pub use registry::{Typed, dump, find_published, published, text_of, typed_of};
-pub use source::{Environment, Files, Source};
+pub use source::{Environment, Files, ValueSource};
 pub use table::*;
 
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ struct Loaded {
     /// Values that are read once.
     cached: Vec<Option<Reading>>,
     /// Which file a variable of the environment came from.
-    origins: HashMap<String, Source>,
+    origins: HashMap<String, ValueSource>,
 }
 
 static LOADED: OnceLock<Arc<Loaded>> = OnceLock::new();
@@ -40,7 +40,7 @@ static LOADING: Mutex<()> = Mutex::new(());
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     values: Arc<Vec<Option<Reading>>>,
-    sources: Arc<Vec<Option<Source>>>,
+    sources: Arc<Vec<Option<ValueSource>>>,
 }
 
 /// Reads the configuration files into the environment (the environment wins over the user's file, that
@@ -82,7 +82,7 @@ impl Snapshot {
     fn take(
         get: &dyn Fn(&str) -> Option<String>,
         cached: Option<&Vec<Option<Reading>>>,
-        origins: &HashMap<String, Source>,
+        origins: &HashMap<String, ValueSource>,
     ) -> Snapshot {
         let uncached = get(TABLE[NO_CACHE.index()].name).unwrap_or_default();
         let values: Vec<_> = TABLE
@@ -93,7 +93,7 @@ impl Snapshot {
                 _ => get(param.name).and_then(|text| parse::read(param, &text)),
             })
             .collect();
-        let source = |i: usize| origins.get(TABLE[i].name).cloned().unwrap_or(Source::Environment);
+        let source = |i: usize| origins.get(TABLE[i].name).cloned().unwrap_or(ValueSource::Environment);
         let sources = values.iter().enumerate().map(|(i, v)| v.as_ref().map(|_| source(i))).collect();
         Snapshot { values: Arc::new(values), sources: Arc::new(sources) }
     }
@@ -119,7 +119,7 @@ impl Snapshot {
     }
 
     /// Where the value comes from; None for the default.
-    pub fn source(&self, key: Key) -> Option<&Source> {
+    pub fn source(&self, key: Key) -> Option<&ValueSource> {
         self.sources[key.index()].as_ref()
     }
 }
@@ -128,11 +128,11 @@ impl Snapshot {
 fn read_all(
     get: &dyn Fn(&str) -> Option<String>,
     notes: &mut Vec<String>,
-    origins: &HashMap<String, Source>,
+    origins: &HashMap<String, ValueSource>,
 ) -> Vec<Option<Reading>> {
     let mut one = |param: &Param| {
         let text = get(param.name)?;
-        let source = origins.get(param.name).unwrap_or(&Source::Environment);
+        let source = origins.get(param.name).unwrap_or(&ValueSource::Environment);
         let reading = parse::read(param, &text);
         notes.extend(parse::note(param, &text, reading.as_ref(), source));
         reading

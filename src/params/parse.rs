@@ -1,7 +1,7 @@
 //! The values of variables. Pure.
 
-use super::source::Source;
-use super::table::{Kind, Param};
+use super::source::ValueSource;
+use super::table::{Param, ValueKind};
 
 /// What was made of the text of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,10 +18,10 @@ pub(super) fn read(param: &Param, text: &str) -> Option<Reading> {
         return None;
     }
     let number = match param.kind {
-        Kind::Text => None,
-        Kind::Flag => Some(boolean(text)?),
-        Kind::Choice { low, high } => Some(integer(text).filter(|n| (low..=high).contains(n))?),
-        Kind::Int { low, high } => Some(clamp(param, integer(text)?, low, high)),
+        ValueKind::Text => None,
+        ValueKind::Flag => Some(boolean(text)?),
+        ValueKind::Choice { low, high } => Some(integer(text).filter(|n| (low..=high).contains(n))?),
+        ValueKind::Int { low, high } => Some(clamp(param, integer(text)?, low, high)),
     };
     Some(Reading { text: text.to_string(), number })
 }
@@ -79,7 +79,7 @@ pub(super) fn lists_name(list: &str, name: &str) -> bool {
 }
 
 /// What the log says about a variable that is set; None for an empty one.
-pub(super) fn note(param: &Param, text: &str, reading: Option<&Reading>, source: &Source) -> Option<String> {
+pub(super) fn note(param: &Param, text: &str, reading: Option<&Reading>, source: &ValueSource) -> Option<String> {
     if text.is_empty() {
         return None;
     }

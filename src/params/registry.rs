@@ -1,7 +1,7 @@
 //! The view of the table that `ncclParam*` gives: ten of NCCL's variables, each with a C type.
 
-use super::table::{Api, Kind, Param, TABLE};
-use crate::log::{LEVELS, SUBSYSTEMS, Settings};
+use super::table::{Api, Param, TABLE, ValueKind};
+use crate::log::{LEVELS, LogSettings, SUBSYSTEMS};
 
 /// A value with its C type; a getter of another type refuses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,14 +38,14 @@ fn typed_of_name(name: &str, get: Get<'_>) -> Option<Typed> {
 
 /// The value of a variable with its C type.
 pub fn typed_of(param: &Param, get: Get<'_>) -> Typed {
-    let settings = Settings::read(get);
+    let settings = LogSettings::read(get);
     match (param.name, param.kind) {
         ("NCCL_DEBUG", _) => Typed::Level(settings.level_number()),
         ("NCCL_DEBUG_SUBSYS", _) => Typed::U64(settings.subsystem_mask()),
         ("NCCL_DEBUG_LEVELS", _) => Typed::U32(settings.added_levels()),
         ("NCCL_DEBUG_TIMESTAMP_LEVELS", _) => Typed::U32(settings.stamped_levels()),
         ("NCCL_DEBUG_TIMESTAMP_FORMAT", _) => Typed::Text(Some(settings.stamp_format().to_string())),
-        (_, Kind::Flag) => {
+        (_, ValueKind::Flag) => {
             let reading = get(param.name).and_then(|text| super::parse::read(param, &text));
             Typed::Bool(reading.and_then(|r| r.number).unwrap_or(param.default_int()) != 0)
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// Where a value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     /// The process environment, before the library read its files.
     Environment,
     /// A configuration file.
@@ -17,11 +17,11 @@ pub enum Source {
     },
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::Environment => write!(f, "environment"),
-            Source::File { path, line } => write!(f, "{path}:{line}"),
+            ValueSource::Environment => write!(f, "environment"),
+            ValueSource::File { path, line } => write!(f, "{path}:{line}"),
         }
     }
 }

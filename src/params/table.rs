@@ -4,7 +4,7 @@ use super::table_accepted::ACCEPTED;
 
 /// What the values of a variable look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// Any text.
     Text,
     /// A number, where only 0 or not 0 matters; TRUE, T, FALSE and F are understood too.
@@ -49,7 +49,7 @@ pub struct Param {
     /// Its name.
     pub name: &'static str,
     /// What its values look like.
-    pub kind: Kind,
+    pub kind: ValueKind,
     preset: Preset,
     /// What it does, in a line.
     pub doc: &'static str,
@@ -62,7 +62,7 @@ pub struct Param {
 }
 
 impl Param {
-    const fn new(name: &'static str, kind: Kind, preset: Preset, doc: &'static str) -> Param {
+    const fn new(name: &'static str, kind: ValueKind, preset: Preset, doc: &'static str) -> Param {
         Param { name, kind, preset, doc, used: true, fresh: false, api: Api::Unknown }
     }
 
@@ -100,29 +100,29 @@ impl Param {
 }
 
 pub(super) const fn text(name: &'static str, default: &'static str, doc: &'static str) -> Param {
-    Param::new(name, Kind::Text, Preset::Text(default), doc)
+    Param::new(name, ValueKind::Text, Preset::Text(default), doc)
 }
 
 const fn flag(name: &'static str, default: bool, doc: &'static str) -> Param {
-    Param::new(name, Kind::Flag, Preset::Number(default as i64), doc)
+    Param::new(name, ValueKind::Flag, Preset::Number(default as i64), doc)
 }
 
 const fn choice(name: &'static str, default: i64, low: i64, high: i64, doc: &'static str) -> Param {
-    Param::new(name, Kind::Choice { low, high }, Preset::Number(default), doc)
+    Param::new(name, ValueKind::Choice { low, high }, Preset::Number(default), doc)
 }
 
 pub(super) const fn int(name: &'static str, default: i64, low: i64, high: i64, doc: &'static str) -> Param {
-    Param::new(name, Kind::Int { low, high }, Preset::Number(default), doc)
+    Param::new(name, ValueKind::Int { low, high }, Preset::Number(default), doc)
 }
 
 /// A variable that overrides a field of `ncclConfig_t`: no default of its own.
 const fn over(name: &'static str, low: i64, high: i64, doc: &'static str) -> Param {
-    Param::new(name, Kind::Int { low, high }, Preset::Text("unset"), doc).fresh()
+    Param::new(name, ValueKind::Int { low, high }, Preset::Text("unset"), doc).fresh()
 }
 
 /// The same where only the values of the range count.
 const fn over_choice(name: &'static str, high: i64, doc: &'static str) -> Param {
-    Param::new(name, Kind::Choice { low: 0, high }, Preset::Text("unset"), doc).fresh()
+    Param::new(name, ValueKind::Choice { low: 0, high }, Preset::Text("unset"), doc).fresh()
 }
 
 const INT_MAX: i64 = i32::MAX as i64;

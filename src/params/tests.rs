@@ -1,5 +1,5 @@
 use super::conf::{self, ConfSetting};
-use super::source::{Environment, Files, Source};
+use super::source::{Environment, Files, ValueSource};
 use super::*;
 use proptest::prelude::*;
 use std::io::{Error, ErrorKind};
@@ -78,7 +78,7 @@ fn the_files_win_over_nothing_but_defaults() {
     assert_eq!(fake.get("NCCL_BUFFSIZE").as_deref(), Some("1"));
     assert_eq!(fake.get("NCCL_NTHREADS").as_deref(), Some("4"));
     assert_eq!(fake.get("NCCL_ALGO").as_deref(), Some("ring"));
-    assert_eq!(origins["NCCL_ALGO"], Source::File { path: "/etc/nccl.conf".to_string(), line: 2 });
+    assert_eq!(origins["NCCL_ALGO"], ValueSource::File { path: "/etc/nccl.conf".to_string(), line: 2 });
     assert!(!origins.contains_key("NCCL_NTHREADS"));
     assert_eq!(notes.iter().filter(|n| n.contains("is ignored")).count(), 2, "{notes:?}");
     // A file that is named replaces the user's, and must exist.
@@ -113,7 +113,7 @@ fn snapshots_know_values_defaults_and_ranges() {
     assert_eq!(p.text(NET), None);
     assert_eq!(p.int(BOOTSTRAP_TIMEOUT), 30);
     assert_eq!(p.int(NTHREADS), -2);
-    assert_eq!(p.source(BUFFSIZE), Some(&Source::Environment));
+    assert_eq!(p.source(BUFFSIZE), Some(&ValueSource::Environment));
     assert_eq!(p.source(NTHREADS), None);
 }
 
@@ -142,7 +142,7 @@ fn the_table_is_sound() {
         assert!(!param.doc.is_empty() && !param.doc.contains('\n'), "{}", param.name);
         let default = param.default_text();
         let kept = parse::read(param, &default).and_then(|r| r.number);
-        assert!(param.kind == Kind::Text || integer(&default).is_none_or(|n| kept == Some(n)), "{}", param.name);
+        assert!(param.kind == ValueKind::Text || integer(&default).is_none_or(|n| kept == Some(n)), "{}", param.name);
     }
     assert_eq!(TABLE.iter().filter(|p| p.api == Api::Published).count(), 7);
     assert_eq!(TABLE.iter().filter(|p| p.api == Api::Private).count(), 3);
@@ -188,8 +188,8 @@ proptest! {
         parse::lists_name(&text, "NCCL_ALGO");
         for param in &TABLE {
             let reading = parse::read(param, &text);
-            parse::note(param, &text, reading.as_ref(), &Source::Environment);
-            if let (Kind::Int { low, high }, Some(n)) = (param.kind, reading.and_then(|r| r.number)) {
+            parse::note(param, &text, reading.as_ref(), &ValueSource::Environment);
+            if let (ValueKind::Int { low, high }, Some(n)) = (param.kind, reading.and_then(|r| r.number)) {
                 prop_assert!((low..=high).contains(&n) || n == param.default_int());
             }
         }

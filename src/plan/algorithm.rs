@@ -84,7 +84,7 @@ impl Algo {
 
 /// What a schedule is made for, besides the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
+pub struct ScheduleKind {
     /// The function.
     pub func: Func,
     /// The algorithm.
@@ -111,8 +111,8 @@ pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
 ///
 /// # Errors
 /// [`Error::Internal`] where the algorithm is not [`available`], or there is no such rank or root.
-pub fn compile(kind: Kind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
-    let Kind { func, algo, root } = kind;
+pub fn compile(kind: ScheduleKind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
+    let ScheduleKind { func, algo, root } = kind;
     let nranks = graph.nranks();
     if !available(func, algo, graph) || rank >= nranks || root >= nranks {
         return Err(Error::Internal(format!(

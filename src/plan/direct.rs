@@ -22,7 +22,7 @@ const SLOTS_NEEDED: u32 = 2;
 const FAN: u32 = MAX_FAN as u32;
 
 /// A rank among all: what it does to take part in the reductions, copies and scatterings of others.
-pub(super) struct Direct<'a> {
+pub(super) struct DirectRank<'a> {
     pub rank: u32,
     pub nranks: u32,
     peers: &'a Order,
@@ -30,11 +30,11 @@ pub(super) struct Direct<'a> {
     at: u32,
 }
 
-impl<'a> Direct<'a> {
-    pub fn new(peers: &'a Order, rank: u32) -> Result<Direct<'a>, Error> {
+impl<'a> DirectRank<'a> {
+    pub fn new(peers: &'a Order, rank: u32) -> Result<DirectRank<'a>, Error> {
         let nranks = peers.nranks();
         match peers.place(rank) {
-            Some(at) if nranks >= 2 => Ok(Direct { rank, nranks, peers, at }),
+            Some(at) if nranks >= 2 => Ok(DirectRank { rank, nranks, peers, at }),
             _ => Err(Error::Internal(format!("no schedule of {nranks} ranks for rank {rank}"))),
         }
     }
@@ -60,7 +60,7 @@ impl<'a> Direct<'a> {
 
     /// Sends the own contribution of a chunk away, to get it back.
     fn ask_for_echo(&self, s: &mut Schedule, chunk: u32) -> Result<(), Error> {
-        if !Direct::needs_echo(self.rank) {
+        if !DirectRank::needs_echo(self.rank) {
             return Ok(());
         }
         s.push(Draft { flags: IN, send: &[self.rank - FAN], ..Draft::ONCE }.chunk(chunk))
@@ -70,7 +70,7 @@ impl<'a> Direct<'a> {
     /// contribution must be sent there before.
     fn echo(&self, s: &mut Schedule, chunk: impl Fn(u32) -> u32) -> Result<(), Error> {
         let of = self.rank + FAN;
-        if of >= self.nranks || !Direct::needs_echo(of) {
+        if of >= self.nranks || !DirectRank::needs_echo(of) {
             return Ok(());
         }
         s.push(Draft { recv: &[of], send: &[of], ..Draft::ONCE }.chunk(chunk(of)))
@@ -80,7 +80,7 @@ impl<'a> Direct<'a> {
     /// The result is also sent to `send`.
     fn reduce(&self, s: &mut Schedule, from: u32, to: u32, send: &[u32]) -> Result<(), Error> {
         let sources: Vec<u32> = (0..self.nranks).collect();
-        let first = if Direct::needs_echo(self.rank) { FAN } else { (FAN + 1).min(self.nranks) };
+        let first = if DirectRank::needs_echo(self.rank) { FAN } else { (FAN + 1).min(self.nranks) };
         let (first, rest) = sources.split_at(first as usize);
         let groups = std::iter::once(first).chain(rest.chunks(MAX_FAN));
         let last = rest.chunks(MAX_FAN).count();
@@ -91,7 +91,7 @@ impl<'a> Direct<'a> {
             if i > 0 {
                 let recv = self.with_echo(group);
                 s.push(Draft { flags: sum.flags | IN | FROM_OUT, recv: &recv, ..sum })?;
-            } else if Direct::needs_echo(self.rank) {
+            } else if DirectRank::needs_echo(self.rank) {
                 s.push(Draft { recv: group, ..sum })?;
             } else {
                 let recv: Vec<u32> = group.iter().copied().filter(|r| *r != self.rank).collect();
@@ -138,7 +138,7 @@ impl<'a> Direct<'a> {
 /// # Errors
 /// [`Error::Internal`] where there are fewer than two `peers`, or no `rank` among them.
 pub fn all_reduce(peers: &Order, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(1);
     me.ask_for_echo(&mut s, 0)?;
     me.fan_out(&mut s, &me.following(), Draft { flags: IN, ..Draft::ONCE })?;
@@ -152,7 +152,7 @@ pub fn all_reduce(peers: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn all_reduce_in_two(peers: &Order, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(me.nranks);
     me.ask_for_echo(&mut s, rank)?;
     me.hand_out(&mut s)?;
@@ -170,7 +170,7 @@ pub fn all_reduce_in_two(peers: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn reduce_scatter(peers: &Order, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(me.nranks);
     me.ask_for_echo(&mut s, rank)?;
     me.hand_out(&mut s)?;
@@ -184,7 +184,7 @@ pub fn reduce_scatter(peers: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn all_gather(peers: &Order, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(me.nranks);
     me.own_to_all(&mut s, rank)?;
     me.collect(&mut s)?;
@@ -196,7 +196,7 @@ pub fn all_gather(peers: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn broadcast(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(1);
     match rank == root {
         true => me.own_to_all(&mut s, 0)?,
@@ -210,7 +210,7 @@ pub fn broadcast(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error>
 /// # Errors
 /// As [`all_reduce`].
 pub fn reduce(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(1);
     if rank == root {
         me.ask_for_echo(&mut s, 0)?;
@@ -218,7 +218,7 @@ pub fn reduce(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
         return Ok(s);
     }
     s.push(Draft { flags: IN, send: &[root], ..Draft::ONCE })?;
-    if Direct::needs_echo(root) && rank == root - FAN {
+    if DirectRank::needs_echo(root) && rank == root - FAN {
         me.echo(&mut s, |_| 0)?;
     }
     Ok(s)
@@ -229,7 +229,7 @@ pub fn reduce(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn all_to_all(peers: &Order, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(me.nranks);
     s.push(Draft { flags: IN | OUT, ..Draft::ONCE }.chunk(rank))?;
     for (to, from) in me.following().into_iter().zip(me.preceding()) {
@@ -244,7 +244,7 @@ pub fn all_to_all(peers: &Order, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn gather(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(me.nranks);
     if rank != root {
         s.push(Draft { flags: IN, send: &[root], ..Draft::ONCE })?;
@@ -260,7 +260,7 @@ pub fn gather(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
 /// # Errors
 /// As [`all_reduce`].
 pub fn scatter(peers: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Direct::new(peers, rank)?;
+    let me = DirectRank::new(peers, rank)?;
     let mut s = me.schedule(me.nranks);
     if rank != root {
         s.push(Draft { flags: OUT, recv: &[root], ..Draft::ONCE })?;

@@ -20,9 +20,9 @@ mod terms;
 use super::call::Func;
 use super::schedule::{LinkId, Schedule};
 use memory::Layout;
-use run::{Actor, Job, Run};
+use run::{Actor, Run, ScheduleJob};
 
-pub use outcome::Outcome;
+pub use outcome::SimulationOutcome;
 pub use terms::Input;
 
 /// How the schedules are run.
@@ -37,12 +37,12 @@ pub struct Setting {
     /// Calls in a row.
     pub calls: u32,
     /// Whether links carry the peer's buffer in place of slots.
-    pub direct: Direct,
+    pub direct: DirectAccess,
 }
 
 /// Which ends of links carry the peer's buffer in place of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Direct {
+pub struct DirectAccess {
     /// Who receives data reads the sender's input, at its own step's input chunk and piece.
     pub read: bool,
     /// Who sends data writes the receiver's output, at its own step's output chunk and piece. The receiver gets a
@@ -52,7 +52,7 @@ pub struct Direct {
 
 /// The call whose schedules are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct SimulatedCall {
     /// The function.
     pub func: Func,
     /// The root; 0 where there is none.
@@ -160,7 +160,7 @@ pub enum Fault {
 ///
 /// # Errors
 /// The first [`Fault`] that shows.
-pub fn execute(call: Call, schedules: &[Schedule], setting: Setting) -> Result<Outcome, Fault> {
+pub fn execute(call: SimulatedCall, schedules: &[Schedule], setting: Setting) -> Result<SimulationOutcome, Fault> {
     run_calls(&vec![(call, schedules); setting.calls as usize], setting)
 }
 
@@ -168,12 +168,13 @@ pub fn execute(call: Call, schedules: &[Schedule], setting: Setting) -> Result<O
 ///
 /// # Errors
 /// The first [`Fault`] that shows.
-pub fn execute_calls(calls: &[(Call, Vec<Schedule>)], setting: Setting) -> Result<Outcome, Fault> {
-    let calls: Vec<(Call, &[Schedule])> = calls.iter().map(|(call, schedules)| (*call, schedules.as_slice())).collect();
+pub fn execute_calls(calls: &[(SimulatedCall, Vec<Schedule>)], setting: Setting) -> Result<SimulationOutcome, Fault> {
+    let calls: Vec<(SimulatedCall, &[Schedule])> =
+        calls.iter().map(|(call, schedules)| (*call, schedules.as_slice())).collect();
     run_calls(&calls, setting)
 }
 
-fn run_calls(calls: &[(Call, &[Schedule])], setting: Setting) -> Result<Outcome, Fault> {
+fn run_calls(calls: &[(SimulatedCall, &[Schedule])], setting: Setting) -> Result<SimulationOutcome, Fault> {
     let nranks = calls.first().map_or(0, |(_, schedules)| schedules.len());
     let mut run = Run::new(setting.slots, setting.direct);
     for rank in 0..nranks {
@@ -181,34 +182,39 @@ fn run_calls(calls: &[(Call, &[Schedule])], setting: Setting) -> Result<Outcome,
         run.add(Actor::new(rank as u32, jobs.collect::<Result<_, _>>()?))?;
     }
     let finished = run.complete()?;
-    Ok(Outcome { calls: calls.iter().map(|(call, _)| *call).collect(), pieces: setting.pieces, finished })
+    Ok(SimulationOutcome { calls: calls.iter().map(|(call, _)| *call).collect(), pieces: setting.pieces, finished })
 }
 
-fn job_of<'a>(call: Call, schedules: &'a [Schedule], rank: usize, setting: Setting) -> Result<Job<'a>, Fault> {
+fn job_of<'a>(
+    call: SimulatedCall,
+    schedules: &'a [Schedule],
+    rank: usize,
+    setting: Setting,
+) -> Result<ScheduleJob<'a>, Fault> {
     let malformed = |what: String| Err(Fault::Malformed(what));
     let Some(schedule) = schedules.get(rank) else { return malformed(format!("no schedule of rank {rank}")) };
     if schedule.nchunks != schedules[0].nchunks {
         return malformed(format!("rank {rank} has {} chunks", schedule.nchunks));
     }
     let layout = Layout::new(call.func, call.root, schedules.len() as u32, schedule, setting.in_place);
-    Ok(Job { schedule, layout, pieces: setting.pieces })
+    Ok(ScheduleJob { schedule, layout, pieces: setting.pieces })
 }
 
 /// A message of a group of sends and receives, as one rank sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct SimulatedMessage<'a> {
     /// One of [`super::point_to_point`]'s schedules.
     pub schedule: &'a Schedule,
     /// Pieces that the message is cut into.
     pub pieces: u32,
 }
 
-impl<'a> Message<'a> {
-    fn job(self) -> Job<'a> {
+impl<'a> SimulatedMessage<'a> {
+    fn job(self) -> ScheduleJob<'a> {
         let sends = self.schedule.steps.iter().any(|step| step.nsend > 0);
         let func = if sends { Func::Send } else { Func::Recv };
         let layout = Layout::new(func, 0, 2, self.schedule, false);
-        Job { schedule: self.schedule, layout, pieces: self.pieces }
+        ScheduleJob { schedule: self.schedule, layout, pieces: self.pieces }
     }
 }
 
@@ -218,8 +224,11 @@ impl<'a> Message<'a> {
 ///
 /// # Errors
 /// The first [`Fault`] that shows.
-pub fn execute_messages(lists: &[Vec<Message<'_>>], slots: u32) -> Result<Vec<Vec<Vec<Option<Input>>>>, Fault> {
-    let mut run = Run::new(slots, Direct::default());
+pub fn execute_messages(
+    lists: &[Vec<SimulatedMessage<'_>>],
+    slots: u32,
+) -> Result<Vec<Vec<Vec<Option<Input>>>>, Fault> {
+    let mut run = Run::new(slots, DirectAccess::default());
     for list in lists {
         let rank = list.first().map_or(0, |m| m.schedule.rank);
         run.add(Actor::new(rank, list.iter().map(|m| m.job()).collect()))?;

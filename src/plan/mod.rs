@@ -27,6 +27,6 @@ pub mod wiring;
 pub mod work;
 pub mod zero_copy;
 
-pub use algorithm::{Algo, Kind};
+pub use algorithm::{Algo, ScheduleKind};
 pub use layout::SLOTS;
 pub use schedule::{LinkClass, LinkId};

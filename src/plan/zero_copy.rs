@@ -17,9 +17,9 @@
 //! Whether a call is carried out so is agreed on by the kernels ([`agreed`]): a rank's host knows which of its own
 //! memory is registered, but not whether its peers have that mapped by now.
 
-use super::algorithm::{self, Algo, Kind};
+use super::algorithm::{self, Algo, ScheduleKind};
 use super::call::Func;
-use super::direct::Direct;
+use super::direct::DirectRank;
 use super::layout::MAX_FAN;
 use super::layout::step_flag::{IN, NO_DATA, OFFER, OUT, POST, VERDICT};
 use super::schedule::{Draft, Schedule};
@@ -76,7 +76,7 @@ pub fn can_agree(func: Func, algo: Algo, graph: &Graph) -> bool {
 ///
 /// # Errors
 /// As [`compile`], and where ranks cannot agree.
-pub fn agreed(kind: Kind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
+pub fn agreed(kind: ScheduleKind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
     if !can_agree(kind.func, kind.algo, graph) {
         let (nranks, func) = (graph.nranks(), kind.func.name());
         return Err(Error::Internal(format!("{nranks} ranks do not agree on a {func} in one step")));
@@ -96,8 +96,8 @@ pub fn agreed(kind: Kind, graph: &Graph, channel: u32, rank: u32) -> Result<Sche
 ///
 /// # Errors
 /// [`Error::Internal`] where the variant is not [`available`], or there is no such rank or root.
-pub fn compile(kind: Kind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
-    let Kind { func, algo, root } = kind;
+pub fn compile(kind: ScheduleKind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
+    let ScheduleKind { func, algo, root } = kind;
     let nranks = graph.nranks();
     if !available(func, algo, graph) || root >= nranks {
         let (algo, func) = (algo.name(), func.name());
@@ -121,13 +121,13 @@ fn wait(s: &mut Schedule, from: &[u32]) -> Result<(), Error> {
 
 /// A rank among all.
 struct ZeroCopy<'a> {
-    all: Direct<'a>,
+    all: DirectRank<'a>,
     root: u32,
 }
 
 impl<'a> ZeroCopy<'a> {
     fn find(root: u32, graph: &'a Graph, channel: u32, rank: u32) -> Result<ZeroCopy<'a>, Error> {
-        Ok(ZeroCopy { all: Direct::new(algorithm::peers(graph.channel(channel))?, rank)?, root })
+        Ok(ZeroCopy { all: DirectRank::new(algorithm::peers(graph.channel(channel))?, rank)?, root })
     }
 
     /// An empty schedule of a function.

@@ -15,14 +15,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Keeps what comes, answers every message that begins with `?`, and counts ticks.
 #[derive(Default)]
-struct Listener {
+struct RecordingSource {
     messages: Mutex<Vec<(Address, Vec<u8>, bool)>>,
     lost: Mutex<Vec<(Address, Undeliverable)>>,
     ticks: AtomicUsize,
     every: Option<Duration>,
 }
 
-impl Source for Listener {
+impl Source for RecordingSource {
     fn receive(&self, mut message: Message, out: &mut Outbox) {
         let fd = message.take_fd();
         self.messages.lock().push((message.from, message.bytes().to_vec(), fd.is_some()));
@@ -46,7 +46,7 @@ fn address(rank: u32) -> Address {
     Address { key: rand::random(), rank }
 }
 
-fn register(listener: &Arc<Listener>, address: Address) -> Registration {
+fn register(listener: &Arc<RecordingSource>, address: Address) -> Registration {
     let source: Arc<dyn Source> = listener.clone();
     join(address, Arc::downgrade(&source)).expect("a helper")
 }
@@ -75,9 +75,9 @@ pub(crate) fn helpers() -> usize {
 fn messages_go_from_source_to_source_and_back() {
     let _turn = TURN.lock();
     let (a, b) = (address(0), address(1));
-    let first = Arc::new(Listener::default());
+    let first = Arc::new(RecordingSource::default());
     let member = register(&first, a);
-    let second = Arc::new(Listener::default());
+    let second = Arc::new(RecordingSource::default());
     let other = register(&second, b);
     assert_eq!(member.location(), other.location());
     let memory = SharedFile::create("test", 4096).expect("memory").into_descriptor();
@@ -92,7 +92,7 @@ fn messages_go_from_source_to_source_and_back() {
 fn the_last_source_ends_the_thread() {
     let _turn = TURN.lock();
     for _ in 0..20 {
-        let listener = Arc::new(Listener::default());
+        let listener = Arc::new(RecordingSource::default());
         let (a, b) = (register(&listener, address(0)), register(&listener, address(1)));
         // A thread names itself when it begins.
         until("the thread", || helpers() == 1);
@@ -106,7 +106,7 @@ fn the_last_source_ends_the_thread() {
 #[test]
 fn what_cannot_arrive_is_told() {
     let _turn = TURN.lock();
-    let listener = Arc::new(Listener::default());
+    let listener = Arc::new(RecordingSource::default());
     let member = register(&listener, address(0));
     let (nobody, dead) = (address(1), address(2));
     let gone = Mailbox::open().expect("a mailbox").name();
@@ -124,7 +124,7 @@ fn what_cannot_arrive_is_told() {
 #[test]
 fn one_address_has_one_source() {
     let _turn = TURN.lock();
-    let listener = Arc::new(Listener::default());
+    let listener = Arc::new(RecordingSource::default());
     let place = address(0);
     let _member = register(&listener, place);
     let source: Arc<dyn Source> = listener.clone();
@@ -136,7 +136,7 @@ fn one_address_has_one_source() {
 fn a_full_mailbox_holds_up_no_other() {
     let _turn = TURN.lock();
     let (a, b) = (address(0), address(1));
-    let listener = Arc::new(Listener::default());
+    let listener = Arc::new(RecordingSource::default());
     let member = register(&listener, a);
     let full = Mailbox::open().expect("a mailbox");
     let message = |number: u32| Message::new(Destination::Unix(full.name()), b, number.to_le_bytes().to_vec(), None);
@@ -164,7 +164,7 @@ fn datagram_of(mailbox: &Mailbox) -> Option<Vec<u8>> {
 fn garbage_and_panics_are_survived() {
     let _turn = TURN.lock();
     let (a, stranger) = (address(0), Mailbox::open().expect("a mailbox"));
-    let listener = Arc::new(Listener::default());
+    let listener = Arc::new(RecordingSource::default());
     let member = register(&listener, a);
     for bytes in [&b""[..], b"hello", &[0; 500], &[255; 1024]] {
         stranger.send(&member.location().mailbox, bytes, None).expect("send");
@@ -177,8 +177,8 @@ fn garbage_and_panics_are_survived() {
 #[test]
 fn sources_are_called_when_they_want() {
     let _turn = TURN.lock();
-    let often = Arc::new(Listener { every: Some(Duration::from_millis(2)), ..Listener::default() });
-    let never = Arc::new(Listener::default());
+    let often = Arc::new(RecordingSource { every: Some(Duration::from_millis(2)), ..RecordingSource::default() });
+    let never = Arc::new(RecordingSource::default());
     let (_a, b) = (register(&often, address(0)), register(&never, address(1)));
     until("some ticks", || often.ticks.load(Ordering::Relaxed) > 20);
     let before = never.ticks.load(Ordering::Relaxed);
@@ -279,7 +279,7 @@ fn who_moves_holds_up_nobody() {
     let (input, mut output) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let busy = Arc::new(Mover { left: AtomicUsize::new(usize::MAX), ..Mover::default() });
     let reader = Arc::new(Mover { input: Some(input), ..Mover::default() });
-    let timer = Arc::new(Listener { every: Some(Duration::from_millis(1)), ..Listener::default() });
+    let timer = Arc::new(RecordingSource { every: Some(Duration::from_millis(1)), ..RecordingSource::default() });
     let (_busy, registration) = (register_mover(&busy), register_mover(&reader));
     let place = address(2);
     let listener = register(&timer, place);

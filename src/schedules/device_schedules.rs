@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::Half;
 use crate::error::Error;
-use crate::plan::algorithm::{self, Algo, Kind};
+use crate::plan::algorithm::{self, Algo, ScheduleKind};
 use crate::plan::call::Func;
 use crate::plan::layout::{Proto, Step, step_flag};
 use crate::plan::point_to_point;
@@ -67,12 +67,12 @@ impl DeviceSchedules {
         let (mut collectives, mut agreed) = (Vec::new(), Vec::new());
         for func in Func::COLLECTIVES {
             for algo in Algo::ALL.into_iter().filter(|algo| algorithm::available(func, *algo, graph)) {
-                let one = |root, channel| algorithm::compile(Kind { func, algo, root }, graph, channel, rank);
+                let one = |root, channel| algorithm::compile(ScheduleKind { func, algo, root }, graph, channel, rank);
                 put(&mut collectives, number(func, algo), steps.add_rooted(func, graph, &places, one)?);
             }
             let algo = zero_copy::algo(func);
             if zero_copy::can_agree(func, algo, graph) {
-                let one = |root, channel| zero_copy::agreed(Kind { func, algo, root }, graph, channel, rank);
+                let one = |root, channel| zero_copy::agreed(ScheduleKind { func, algo, root }, graph, channel, rank);
                 put(&mut agreed, func as usize, steps.add_rooted(func, graph, &places, one)?);
             }
         }

@@ -82,14 +82,14 @@ fn the_structs_of_the_boundary_have_the_layout_of_c() {
     let facts = layout();
     let check = |name: &str, found: usize| assert_eq!(facts.get(name), Some(&found), "{name}");
     macro_rules! same {
-        ($($rust:ident = $c:literal { $($field:ident = $c_field:literal),* })*) => { $(
+        ($($rust:ident = $c:literal { $($field:tt = $c_field:literal),* })*) => { $(
             check($c, size_of::<types::$rust>());
             $( check(concat!($c, ".", $c_field), offset_of!(types::$rust, $field)); )*
         )* };
     }
     same! {
-        UniqueId = "ncclUniqueId" { internal = "internal" }
-        Config = "ncclConfig_t" {
+        UniqueId = "ncclUniqueId" { 0 = "internal" }
+        RawConfig = "ncclConfig_t" {
             size = "size", magic = "magic", version = "version", blocking = "blocking",
             cga_cluster_size = "cgaClusterSize",
             min_ctas = "minCTAs", max_ctas = "maxCTAs", net_name = "netName", split_share = "splitShare",
@@ -101,7 +101,7 @@ fn the_structs_of_the_boundary_have_the_layout_of_c() {
             num_rma_sig = "numRmaSig", rma_eager_init = "rmaEagerInit", host_cft_mode = "hostCftMode",
             nvls_host_mode = "nvlsHostMode"
         }
-        CollConfig = "ncclCollConfig_t" {
+        RawCollConfig = "ncclCollConfig_t" {
             size = "size", magic = "magic", version = "version", ext = "ext", min_ctas = "minCTAs",
             max_ctas = "maxCTAs", nvls_ctas = "nvlsCTAs", cga_cluster_size = "cgaClusterSize",
             alg_selection = "algSelection", force_alg_selection = "forceAlgSelection", cta_policy = "CTAPolicy",

@@ -1,6 +1,6 @@
 //! Every collective by every algorithm that `plan` knows, and what it must give by the specification.
 
-use nccl::plan::algorithm::{self, Algo, Kind};
+use nccl::plan::algorithm::{self, Algo, ScheduleKind};
 use nccl::plan::call::{DataType, Func, Op};
 use nccl::plan::layout::step_flag::NO_DATA;
 use nccl::plan::schedule::{Draft, LinkClass, Schedule};
@@ -12,24 +12,24 @@ use crate::oracle;
 const FUNCS: [Func; 8] = Func::COLLECTIVES;
 
 /// All that `n` ranks can call, roots being the first and the last.
-pub fn all(n: u32) -> Vec<Kind> {
+pub fn all(n: u32) -> Vec<ScheduleKind> {
     let mut kinds = Vec::new();
     for (func, algo) in FUNCS.into_iter().flat_map(|func| Algo::ALL.map(|algo| (func, algo))) {
         let rooted = matches!(func, Func::Broadcast | Func::Reduce | Func::Gather | Func::Scatter);
         let roots = if rooted { vec![0, n - 1] } else { vec![0] };
-        let made = roots.into_iter().map(|root| Kind { func, algo, root });
+        let made = roots.into_iter().map(|root| ScheduleKind { func, algo, root });
         kinds.extend(made.filter(|_| algorithm::available(func, algo, &Graph::of_host(n))));
     }
     kinds
 }
 
-pub fn schedule(kind: Kind, rank: u32, n: u32) -> Schedule {
+pub fn schedule(kind: ScheduleKind, rank: u32, n: u32) -> Schedule {
     algorithm::compile(kind, &Graph::of_host(n), 0, rank).expect("a schedule")
 }
 
 /// AllReduce between any two ranks in one step.
 pub fn direct(rank: u32, n: u32) -> Schedule {
-    schedule(Kind { func: Func::AllReduce, algo: Algo::Direct, root: 0 }, rank, n)
+    schedule(ScheduleKind { func: Func::AllReduce, algo: Algo::Direct, root: 0 }, rank, n)
 }
 
 /// Signals only: everybody waits for everybody.
@@ -52,7 +52,7 @@ pub fn elements(func: Func, n: u32, count: u64) -> (u64, u64) {
 
 /// One call of integers that are added.
 pub struct Expected<'a> {
-    pub kind: Kind,
+    pub kind: ScheduleKind,
     pub n: u32,
     pub count: u64,
     pub datatype: DataType,

@@ -1,7 +1,7 @@
 //! Work items: long lists with padding, scalars by address, copies in place, direct links, and calls of all kinds one
 //! after the other on the same links.
 
-use nccl::plan::algorithm::Kind;
+use nccl::plan::algorithm::ScheduleKind;
 use nccl::plan::call::{DataType, Op};
 use nccl::plan::layout::step_flag::{IN, NO_DATA, OUT};
 use nccl::plan::layout::{LaunchArgs, Proto, Work, work_flag};
@@ -20,7 +20,7 @@ use crate::{SLOT_BYTES, get, put};
 struct Entry {
     /// The number of the collective in the world; `None`: a barrier.
     number: usize,
-    kind: Option<Kind>,
+    kind: Option<ScheduleKind>,
     count: u64,
     in_place: bool,
     users: Vec<User>,
@@ -39,7 +39,7 @@ pub fn value(datatype: DataType, rank: u32, i: u64) -> u64 {
 }
 
 impl User {
-    pub fn new(kind: Kind, rank: u32, n: u32, count: u64, datatype: DataType, in_place: bool) -> User {
+    pub fn new(kind: ScheduleKind, rank: u32, n: u32, count: u64, datatype: DataType, in_place: bool) -> User {
         let (ins, outs) = elements(kind.func, n, count);
         let reads = shape::has_input(kind.func, kind.root, rank);
         let writes = shape::has_output(kind.func, kind.root, rank);
@@ -62,7 +62,7 @@ impl User {
 }
 
 impl Entry {
-    fn new(random: &mut SmallRng, datatype: DataType, config: &Config, kinds: &[Kind]) -> Entry {
+    fn new(random: &mut SmallRng, datatype: DataType, config: &Config, kinds: &[ScheduleKind]) -> Entry {
         let number = random.random_range(0..=kinds.len());
         let slot = config.proto.slot_data(config.slot_bytes.into()) / datatype.size() as u64;
         let count = [0, 1, 2, 7, slot - 1, slot, slot + 1, 3 * slot + 5][random.random_range(0..8)];
@@ -116,8 +116,8 @@ fn bytes(elements: u64, size: usize) -> Memory {
 }
 
 /// A world of all collectives; the last one is a barrier.
-fn world_of_all(config: Config, kinds: &[Kind]) -> World {
-    let made = |&kind: &Kind| {
+fn world_of_all(config: Config, kinds: &[ScheduleKind]) -> World {
+    let made = |&kind: &ScheduleKind| {
         Box::new(move |rank| collectives::schedule(kind, rank, config.n)) as Box<dyn Fn(u32) -> Schedule>
     };
     let mut all: Vec<_> = kinds.iter().map(made).collect();
@@ -136,7 +136,7 @@ fn one_chunk(count: u64, piece: u64, proto: Proto) -> Geometry {
 
 /// A launch of calls in random order, the same on all ranks, with items between them that do nothing. Calls are
 /// numbered from `serial` on.
-fn mixed_launch(world: &World, kinds: &[Kind], random: &mut SmallRng, serial: &mut u32) {
+fn mixed_launch(world: &World, kinds: &[ScheduleKind], random: &mut SmallRng, serial: &mut u32) {
     let config = world.config;
     let datatype = [DataType::Uint8, DataType::Int32, DataType::Uint64][random.random_range(0..3)];
     let entries: Vec<Option<Entry>> = (0..random.random_range(1..50))

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nccl::plan::algorithm::Kind;
+use nccl::plan::algorithm::ScheduleKind;
 use nccl::plan::call::{DataType, Func, Op};
 use nccl::plan::layout::{PLACE_UNIT, Proto, REGISTRATIONS, Work, abort, kernel_error, launch_flag, work_flag};
 use nccl::plan::offer::{MISSING, Tag, UNUSED};
@@ -39,13 +39,13 @@ enum Obstacle {
 }
 
 /// The functions with a variant, roots being the first and the last rank.
-fn kinds(n: u32) -> Vec<Kind> {
-    let kind = |kind: &Kind| zero_copy::can_agree(kind.func, kind.algo, &Graph::of_host(n));
+fn kinds(n: u32) -> Vec<ScheduleKind> {
+    let kind = |kind: &ScheduleKind| zero_copy::can_agree(kind.func, kind.algo, &Graph::of_host(n));
     collectives::all(n).into_iter().filter(kind).collect()
 }
 
 /// Two collectives for each kind: one that is agreed on, and the one by slots.
-fn world(config: Config, kinds: &[Kind]) -> World {
+fn world(config: Config, kinds: &[ScheduleKind]) -> World {
     let mut all: Vec<Box<dyn Fn(u32) -> Schedule>> = Vec::new();
     for kind in kinds.iter().copied() {
         all.push(Box::new(move |rank| {
@@ -56,7 +56,7 @@ fn world(config: Config, kinds: &[Kind]) -> World {
     World::with(config, &all.iter().map(|f| &**f).collect::<Vec<_>>())
 }
 
-fn geometry(world: &World, number: usize, kind: Kind, count: u64) -> Geometry {
+fn geometry(world: &World, number: usize, kind: ScheduleKind, count: u64) -> Geometry {
     let config = &world.config;
     let request = Request {
         count,
@@ -73,7 +73,7 @@ fn geometry(world: &World, number: usize, kind: Kind, count: u64) -> Geometry {
 
 /// One call.
 struct Call {
-    kind: Kind,
+    kind: ScheduleKind,
     /// Of the kind.
     number: usize,
     count: u64,
@@ -85,7 +85,7 @@ struct Call {
 }
 
 impl Call {
-    fn new(random: &mut SmallRng, kinds: &[Kind], n: u32, serial: u32) -> Call {
+    fn new(random: &mut SmallRng, kinds: &[ScheduleKind], n: u32, serial: u32) -> Call {
         let number = random.random_range(0..kinds.len());
         let (kind, count) = (kinds[number], [1, 7, 300, 1500, 5000][random.random_range(0..5)]);
         let in_place = random.random();
@@ -323,7 +323,7 @@ fn ranks_agree_in_long_lists() {
 }
 
 fn all_reduce(n: u32, obstacle: Obstacle, serial: u32) -> Call {
-    let kind = Kind { func: Func::AllReduce, algo: zero_copy::algo(Func::AllReduce), root: 0 };
+    let kind = ScheduleKind { func: Func::AllReduce, algo: zero_copy::algo(Func::AllReduce), root: 0 };
     let users = (0..n).map(|rank| User::new(kind, rank, n, 3000, TYPE, true)).collect();
     let number = kinds(n).iter().position(|known| *known == kind).expect("a kind");
     let mut call = Call { kind, number, count: 3000, serial, obstacle, users, tables: Vec::new() };

@@ -14,13 +14,13 @@ pub struct Cancel(Arc<Inner>);
 struct Inner {
     fired: AtomicBool,
     /// Who is told; those that are gone are taken out when others come.
-    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+    listeners: Mutex<Vec<Weak<dyn CancelListener>>>,
     /// How often the process had been forked: what waits in it is no affair of a child's.
     forks: u32,
 }
 
 /// What hears of a [`Cancel`].
-pub trait Listener: Send + Sync {
+pub trait CancelListener: Send + Sync {
     /// It was fired. Called in the thread that has fired it, which holds none of the listener's locks.
     fn cancelled(&self);
 }
@@ -43,7 +43,7 @@ impl Cancel {
     }
 
     /// Tells a listener when it is fired. It may have been fired already: then the listener hears nothing.
-    pub(super) fn listen(&self, listener: Weak<dyn Listener>) {
+    pub(super) fn listen(&self, listener: Weak<dyn CancelListener>) {
         let mut listeners = self.0.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(listener);

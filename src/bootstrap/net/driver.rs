@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use socket2::Socket;
 
-use super::cancel::{Cancel, Listener};
+use super::cancel::{Cancel, CancelListener};
 use super::connections::Connections;
 use super::shared::Shared;
 use super::socket::Buffers;
@@ -21,7 +21,7 @@ use crate::sys::{self, Ready};
 pub const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Drives one machine. Its sockets close with it; a forked child leaves all of it alone.
-pub struct Driver<M: Machine + Send + 'static> {
+pub struct MachineDriver<M: Machine + Send + 'static> {
     served: Arc<ServedMachine<M>>,
     /// How often the process had been forked.
     forks: u32,
@@ -84,7 +84,7 @@ enum DriverStage {
     Over,
 }
 
-impl<M: Machine + Send + 'static> Driver<M> {
+impl<M: Machine + Send + 'static> MachineDriver<M> {
     /// Starts a machine, which gets its time, with a listener or without.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl<M: Machine + Send + 'static> Driver<M> {
         listener: Option<Socket>,
         cancel: Option<Cancel>,
         buffers: Buffers,
-    ) -> Result<Driver<M>, Error> {
+    ) -> Result<MachineDriver<M>, Error> {
         let connections = Connections::new(machine, listener, buffers);
         let state = DriverState { connections, wait: None, cancel, also: None, ending: None, own: None, timer: None };
         let served = Arc::new(ServedMachine(Shared::new(state)));
@@ -107,7 +107,7 @@ impl<M: Machine + Send + 'static> Driver<M> {
         // It says so in its first turn.
         state.timer = state.deadline();
         drop(state);
-        Ok(Driver { served, forks: sys::forks() })
+        Ok(MachineDriver { served, forks: sys::forks() })
     }
 
     /// A second event that ends waits, until it is taken away again.
@@ -202,7 +202,7 @@ impl<M: Machine + Send + 'static> Driver<M> {
     }
 }
 
-impl<M: Machine + Send + 'static> Drop for Driver<M> {
+impl<M: Machine + Send + 'static> Drop for MachineDriver<M> {
     fn drop(&mut self) {
         if self.is_inherited() {
             // The descriptors were closed when the child began, and their numbers may be somebody else's.
@@ -226,8 +226,8 @@ fn waits_for_itself() -> Error {
 }
 
 impl<M: Machine + Send + 'static> ServedMachine<M> {
-    fn listener(self: &Arc<Self>) -> Weak<dyn Listener> {
-        let listener: Arc<dyn Listener> = self.clone();
+    fn listener(self: &Arc<Self>) -> Weak<dyn CancelListener> {
+        let listener: Arc<dyn CancelListener> = self.clone();
         Arc::downgrade(&listener)
     }
 
@@ -269,7 +269,7 @@ impl<M: Machine + Send + 'static> Source for ServedMachine<M> {
     }
 }
 
-impl<M: Machine + Send> Listener for ServedMachine<M> {
+impl<M: Machine + Send> CancelListener for ServedMachine<M> {
     fn cancelled(&self) {
         self.0.cancelled();
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use socket2::Socket;
 
-use super::cancel::{Cancel, Listener};
+use super::cancel::{Cancel, CancelListener};
 use super::connections::Connections;
 use super::driver::GOODBYE;
 use super::socket::{self, Buffers};
@@ -103,8 +103,8 @@ pub fn start(
     state.connections.register(registration)?;
     state.connections.attended = true;
     for cancel in [Some(&state.evicted), state.stop.as_ref()].into_iter().flatten() {
-        let listener: Arc<dyn Listener> = served.clone();
-        let listener: Weak<dyn Listener> = Arc::downgrade(&listener);
+        let listener: Arc<dyn CancelListener> = served.clone();
+        let listener: Weak<dyn CancelListener> = Arc::downgrade(&listener);
         cancel.listen(listener);
     }
     state.own = Some(served.clone());
@@ -155,7 +155,7 @@ impl Source for ServedRoot {
     }
 }
 
-impl Listener for ServedRoot {
+impl CancelListener for ServedRoot {
     fn cancelled(&self) {
         self.0.lock().connections.registration().into_iter().for_each(proxy::Registration::wake);
     }

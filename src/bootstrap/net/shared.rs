@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::cancel::Listener;
+use super::cancel::CancelListener;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 
 /// A state, and the news that it has changed.
@@ -49,7 +49,7 @@ impl<S> Shared<S> {
     }
 }
 
-impl<S: Send> Listener for Shared<S> {
+impl<S: Send> CancelListener for Shared<S> {
     fn cancelled(&self) {
         // Whoever has looked before the cancel was fired waits by the time that the lock is free.
         drop(self.lock());

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::wire::{self, Decoder, Encoder, Kind, Malformed};
+use super::wire::{self, Decoder, Encoder, FrameKind, Malformed};
 use super::{MAX_FACTS, MAX_RANKS};
 
 /// The most settings that a rank may send.
@@ -12,7 +12,7 @@ pub const MAX_SETTINGS: usize = 256;
 pub const MAX_CHECKIN: usize = MAX_FACTS + MAX_SETTINGS * 256;
 
 /// Names and values of the settings on which ranks should agree, in ascending order of names; unset ones are absent.
-pub type Settings = Vec<(String, String)>;
+pub type CheckInSettings = Vec<(String, String)>;
 
 /// A rank as the others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct CheckIn {
     /// `host:pid`, for messages.
     pub process: String,
     /// Settings that are compared.
-    pub settings: Settings,
+    pub settings: CheckInSettings,
     /// Address and facts.
     pub entry: Entry,
 }
@@ -82,7 +82,7 @@ pub struct Announcement {
 impl Announcement {
     /// The frame.
     pub fn encode(&self) -> Arc<[u8]> {
-        Encoder::new(Kind::Announce, 64).u32(self.rank).u32(self.nranks).text(&self.process).finish()
+        Encoder::new(FrameKind::Announce, 64).u32(self.rank).u32(self.nranks).text(&self.process).finish()
     }
 
     /// Reads the payload of a frame.
@@ -97,7 +97,7 @@ impl Announcement {
 impl CheckIn {
     /// The frame.
     pub fn encode(&self) -> Arc<[u8]> {
-        let mut encoder = Encoder::new(Kind::Join, 256 + self.entry.facts.len())
+        let mut encoder = Encoder::new(FrameKind::Join, 256 + self.entry.facts.len())
             .u32(self.rank)
             .u32(self.nranks)
             .u32(self.version)
@@ -165,14 +165,14 @@ impl Welcome {
     /// The frame that tells everything.
     pub fn encode_full<'a>(token: u64, entries: impl ExactSizeIterator<Item = &'a Entry> + Clone) -> Arc<[u8]> {
         let bytes: usize = entries.clone().map(Entry::bytes).sum();
-        let head = Encoder::new(Kind::Welcome, 16 + bytes).u64(token).u8(0).u32(entries.len() as u32);
+        let head = Encoder::new(FrameKind::Welcome, 16 + bytes).u64(token).u8(0).u32(entries.len() as u32);
         entries.fold(head, |encoder, entry| entry.encode(encoder)).finish()
     }
 
     /// The frame for one rank's links; facts are left out.
     pub fn encode_links(token: u64, parent: Option<&Entry>, next: &Entry) -> Arc<[u8]> {
         let bare = |entry: &Entry| Entry { facts: Vec::new(), ..entry.clone() };
-        let mut encoder = Encoder::new(Kind::Welcome, 128).u64(token).u8(1).u8(u8::from(parent.is_some()));
+        let mut encoder = Encoder::new(FrameKind::Welcome, 128).u64(token).u8(1).u8(u8::from(parent.is_some()));
         if let Some(parent) = parent {
             encoder = bare(parent).encode(encoder);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::wire::{Decoder, Encoder, Kind, Malformed};
+use super::wire::{Decoder, Encoder, FrameKind, Malformed};
 use crate::error::Error;
 
 /// What kind of failure it is: which error the ranks return.
@@ -67,7 +67,7 @@ impl Failure {
 
     /// The frame.
     pub fn encode(&self) -> Arc<[u8]> {
-        Encoder::new(Kind::Fail, 16 + self.text.len())
+        Encoder::new(FrameKind::Fail, 16 + self.text.len())
             .u8(self.sort as u8)
             .u32(self.rank.unwrap_or(u32::MAX))
             .text(&self.text)

@@ -9,7 +9,7 @@ pub const ARITY: u32 = 8;
 
 /// A rank's place in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TreePlace {
     /// The ranks below this one, with itself as first.
     pub span: Range<u32>,
     /// The rank above; `None` for rank 0.
@@ -19,14 +19,14 @@ pub struct Place {
 }
 
 /// The place of `rank` among `nranks`: walks down from rank 0, whose range is split among its children.
-pub fn place(rank: u32, nranks: u32) -> Place {
+pub fn place(rank: u32, nranks: u32) -> TreePlace {
     assert!(rank < nranks, "rank {rank} of {nranks}");
     let mut span = 0..nranks;
     let mut parent = None;
     loop {
         let children = split(&span);
         if span.start == rank {
-            return Place { span, parent, children };
+            return TreePlace { span, parent, children };
         }
         parent = Some(span.start);
         span = children.into_iter().find(|child| child.contains(&rank)).expect("the children cover the span");

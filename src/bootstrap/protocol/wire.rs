@@ -62,7 +62,7 @@ impl Preamble {
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// Member to root: check-in.
     Join = 1,
     /// Root to member: everybody is in.
@@ -93,9 +93,9 @@ pub enum Kind {
     Announce = 14,
 }
 
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Kind> {
-        use Kind::*;
+impl FrameKind {
+    fn from_byte(byte: u8) -> Option<FrameKind> {
+        use FrameKind::*;
         [Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye, Refuse, Dismiss, Announce]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
@@ -121,7 +121,7 @@ pub struct Encoder(Vec<u8>);
 
 impl Encoder {
     /// A frame of this kind, with room for a payload.
-    pub fn new(kind: Kind, payload: usize) -> Encoder {
+    pub fn new(kind: FrameKind, payload: usize) -> Encoder {
         let mut bytes = Vec::with_capacity(HEADER + payload);
         bytes.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
         Encoder(bytes)
@@ -254,7 +254,7 @@ impl<'a> Decoder<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Its content.
     pub payload: Vec<u8>,
 }
@@ -300,7 +300,7 @@ impl Reader {
             return Ok(None);
         };
         let length = length as usize;
-        let Some(kind) = u8::try_from(kind).ok().and_then(Kind::from_byte) else {
+        let Some(kind) = u8::try_from(kind).ok().and_then(FrameKind::from_byte) else {
             return malformed(format!("a frame of kind 0x{kind:x}"));
         };
         if length > most {

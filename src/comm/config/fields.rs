@@ -15,26 +15,26 @@ macro_rules! fields {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(C)]
         #[allow(missing_docs)] // the fields have the names and meaning of ncclConfig_t
-        pub struct Request<Text = Option<String>> {
+        pub struct ConfigRequest<Text = Option<String>> {
             pub size: usize,
             pub magic: u32,
             pub version: u32,
             $(pub $field: $given,)*
         }
 
-        impl<Text: Given> Default for Request<Text> {
+        impl<Text: Given> Default for ConfigRequest<Text> {
             /// `NCCL_CONFIG_INITIALIZER`.
-            fn default() -> Request<Text> {
-                let size = size_of::<Request<Text>>();
-                Request { size, magic: MAGIC, version: VERSION, $($field: Given::UNSET,)* }
+            fn default() -> ConfigRequest<Text> {
+                let size = size_of::<ConfigRequest<Text>>();
+                ConfigRequest { size, magic: MAGIC, version: VERSION, $($field: Given::UNSET,)* }
             }
         }
 
-        impl<Text: Copy> Request<Text> {
+        impl<Text: Copy> ConfigRequest<Text> {
             /// The same with the strings that `read` makes of `Text`; it is told whether the caller's version has the
             /// field, so that the pointer may be followed.
-            pub fn with_texts(&self, read: impl Fn(Text, bool) -> Option<String>) -> Request {
-                Request {
+            pub fn with_texts(&self, read: impl Fn(Text, bool) -> Option<String>) -> ConfigRequest {
+                ConfigRequest {
                     size: self.size,
                     magic: self.magic,
                     version: self.version,
@@ -43,7 +43,7 @@ macro_rules! fields {
             }
         }
 
-        impl Request {
+        impl ConfigRequest {
             /// Forgets the numbers that the caller's version did not have.
             pub(super) fn gate(&mut self) {
                 $(if !($since..).contains(&self.version) {
@@ -74,7 +74,7 @@ macro_rules! fields {
 
         impl Config {
             /// What was set replaces what was there.
-            pub(super) fn take(&mut self, request: Request) {
+            pub(super) fn take(&mut self, request: ConfigRequest) {
                 $(request.$field.put(&mut self.$field);)*
             }
         }
@@ -150,7 +150,7 @@ fn not_negative(value: i32) -> bool {
 }
 
 /// The order of two fields that were both set.
-fn in_order(request: &Request) -> Result<(), Error> {
+fn in_order(request: &ConfigRequest) -> Result<(), Error> {
     let (min, max) = (request.min_ctas, request.max_ctas);
     if min != UNDEF && max != UNDEF && min > max {
         return Err(Error::InvalidArgument(format!("Invalid config: minCTAs {min} is above maxCTAs {max}")));

@@ -6,8 +6,8 @@ fn environment(variables: &[(&str, &str)]) -> Snapshot {
     Snapshot::of(find)
 }
 
-fn resolve(change: impl FnOnce(&mut Request)) -> Result<Config, Error> {
-    let mut request = Request::default();
+fn resolve(change: impl FnOnce(&mut ConfigRequest)) -> Result<Config, Error> {
+    let mut request = ConfigRequest::default();
     change(&mut request);
     Config::resolve(request, &environment(&[]))
 }
@@ -25,7 +25,7 @@ fn nothing_gives_the_defaults() {
 /// Fields that the version of the caller did not have.
 #[test]
 fn fields_are_believed_from_their_version_on() {
-    type Field = fn(&mut Request) -> &mut i32;
+    type Field = fn(&mut ConfigRequest) -> &mut i32;
     let first: [(u32, Field); 18] = [
         (21400, |r| &mut r.blocking),
         (21700, |r| &mut r.cga_cluster_size),
@@ -77,7 +77,8 @@ fn the_environment_wins() {
         ("NCCL_NUM_RMA_CTX", "0"),
         ("NCCL_RMA_EAGER_INIT", "1"),
     ];
-    let request = Request { blocking: 1, min_ctas: 9, net_name: Some("IB".to_string()), ..Request::default() };
+    let request =
+        ConfigRequest { blocking: 1, min_ctas: 9, net_name: Some("IB".to_string()), ..ConfigRequest::default() };
     let config = Config::resolve(request, &environment(&variables)).unwrap();
     assert!(!config.blocking && config.rma_eager_init && !config.launch_order_implicit);
     assert_eq!((config.cga_cluster_size, config.min_ctas, config.max_ctas), (8, 3, 64));
@@ -93,7 +94,8 @@ fn what_does_not_fit_together_is_made_to() {
     assert_eq!((config.min_ctas, config.max_ctas), (64, 64));
     assert!(config.graph_stream_ordering, "graphUsageMode 2 needs it");
     let small =
-        Config::resolve(Request::default(), &environment(&[("NCCL_MAX_CTAS", "2"), ("NCCL_MIN_CTAS", "5")])).unwrap();
+        Config::resolve(ConfigRequest::default(), &environment(&[("NCCL_MAX_CTAS", "2"), ("NCCL_MIN_CTAS", "5")]))
+            .unwrap();
     assert_eq!((small.min_ctas, small.max_ctas), (2, 2));
 }
 
@@ -101,7 +103,8 @@ fn what_does_not_fit_together_is_made_to() {
 fn a_child_starts_from_its_parent() {
     let parent = Config { min_ctas: 3, comm_name: Some("a".to_string()), ..Config::default() };
     let child =
-        Config::resolve_over(&parent, Request { max_ctas: 7, ..Request::default() }, &environment(&[])).unwrap();
+        Config::resolve_over(&parent, ConfigRequest { max_ctas: 7, ..ConfigRequest::default() }, &environment(&[]))
+            .unwrap();
     assert_eq!(child, Config { max_ctas: 7, ..parent });
 }
 

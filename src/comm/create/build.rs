@@ -13,7 +13,7 @@ use crate::comm::config::VERSION;
 use crate::comm::graphs::MIXED_GRAPHS;
 use crate::comm::links::comms_on;
 use crate::comm::settings::Settings;
-use crate::comm::{Comm, Order, Parts, peers};
+use crate::comm::{Comm, LaunchOrder, Parts, peers};
 use crate::device::{HostFlag, Kernels, Use};
 use crate::error::Error;
 use crate::health::flight_recorder::PART_BYTES;
@@ -174,7 +174,7 @@ impl Comm {
             items: ItemStore::new(&self.device.context, &self.device.ledger),
             recorder,
             registrations,
-            order: Mutex::new(Order::create(&self.device.context, self.config.graph_usage_mode == MIXED_GRAPHS)?),
+            order: Mutex::new(LaunchOrder::create(&self.device.context, self.config.graph_usage_mode == MIXED_GRAPHS)?),
             flag: HostFlag::create(&self.device.context)?,
             _probe: probe,
             links: links.clone(),

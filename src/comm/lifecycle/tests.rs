@@ -27,10 +27,10 @@ fn states() -> Vec<CommState> {
 }
 
 /// What an event makes of a phase, and what is to be done.
-type Cell = (CommPhase, &'static [Effect]);
+type Transition = (CommPhase, &'static [Effect]);
 
 /// For every event the cells of [`PHASES`], in their order; of a communicator that is not stopped.
-fn events() -> [(CommEvent<'static>, [Cell; 4]); 18] {
+fn events() -> [(CommEvent<'static>, [Transition; 4]); 18] {
     const NOTHING: &[Effect] = &[];
     let stays = |effects: &'static [Effect]| PHASES.map(|phase| (phase, effects));
     let unchanged = [(Ready, NOTHING), (Failed, NOTHING), (Ended, NOTHING)];

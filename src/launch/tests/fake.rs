@@ -28,7 +28,7 @@ pub const LENT_AT: u64 = 0xe000;
 /// What an offer of a registered buffer is, besides its address.
 pub const OFFERED: u64 = 1 << 60;
 
-type Background = Box<dyn FnOnce() -> Result<(), Error> + Send>;
+type BackgroundWork = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 
 /// What has been done, by all communicators that share it, in its order.
 #[derive(Clone, Default)]
@@ -66,7 +66,7 @@ pub struct FakeComm {
     /// Launches that were made.
     pub launched: Mutex<Vec<Launch<Vec<Work>>>>,
     /// Background work that waits to be run; none is kept where it is run at once.
-    pub background: Option<Mutex<Vec<Background>>>,
+    pub background: Option<Mutex<Vec<BackgroundWork>>>,
     pub collectives: AtomicU64,
 }
 

@@ -1,6 +1,6 @@
 use zerocopy::IntoBytes;
 
-use super::super::exec::{self, Call, Direct, Outcome, Setting};
+use super::super::exec::{self, DirectAccess, Setting, SimulatedCall, SimulationOutcome};
 use super::super::zero_copy;
 use super::*;
 use crate::plan::LinkClass;
@@ -15,12 +15,12 @@ fn long() -> bool {
     std::env::var_os("OXCCL_LONG").is_some()
 }
 
-fn compile_on(kind: Kind, graph: &Graph, channel: u32) -> Vec<Schedule> {
+fn compile_on(kind: ScheduleKind, graph: &Graph, channel: u32) -> Vec<Schedule> {
     let one = |rank| compile(kind, graph, channel, rank).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
     (0..graph.nranks()).map(one).collect()
 }
 
-fn compile_all(kind: Kind, nranks: u32) -> Vec<Schedule> {
+fn compile_all(kind: ScheduleKind, nranks: u32) -> Vec<Schedule> {
     compile_on(kind, &Graph::of_host(nranks), 0)
 }
 
@@ -31,16 +31,16 @@ fn exists(func: Func, algo: Algo, nranks: u32) -> bool {
 
 fn setting(slots: u32, pieces: u32, in_place: bool) -> Setting {
     // With one piece, three calls; with three, two: a link's slots are used again in both.
-    Setting { slots, pieces, in_place, calls: if pieces == 1 { 3 } else { 2 }, direct: Direct::default() }
+    Setting { slots, pieces, in_place, calls: if pieces == 1 { 3 } else { 2 }, direct: DirectAccess::default() }
 }
 
-fn outcome(kind: Kind, schedules: &[Schedule], setting: Setting) -> Outcome {
-    let call = Call { func: kind.func, root: kind.root };
+fn outcome(kind: ScheduleKind, schedules: &[Schedule], setting: Setting) -> SimulationOutcome {
+    let call = SimulatedCall { func: kind.func, root: kind.root };
     let run = exec::execute(call, schedules, setting);
     run.unwrap_or_else(|e| panic!("{kind:?}, {} ranks, {setting:?}: {e}", schedules.len()))
 }
 
-fn prove(kind: Kind, schedules: &[Schedule], setting: Setting) {
+fn prove(kind: ScheduleKind, schedules: &[Schedule], setting: Setting) {
     let proof = outcome(kind, schedules, setting).prove();
     proof.unwrap_or_else(|e| panic!("{kind:?}, {} ranks, {setting:?}: {e}", schedules.len()));
 }
@@ -71,7 +71,7 @@ fn settings(nranks: u32, needed: u32) -> Vec<Setting> {
 fn sweep(func: Func, algo: Algo) {
     for nranks in (2..=MAX_PEERS).filter(|n| exists(func, algo, *n)) {
         for root in roots(func, nranks) {
-            let kind = Kind { func, algo, root };
+            let kind = ScheduleKind { func, algo, root };
             let schedules = compile_all(kind, nranks);
             schedules.iter().for_each(|s| s.check(8).unwrap_or_else(|e| panic!("{kind:?}: {e}")));
             for setting in settings(nranks, schedules[0].slots) {
@@ -114,7 +114,7 @@ fn pat_is_right() {
 
 /// Runs a reduction once, and says of chunks of a rank's output in which order, and whether one by one.
 fn orders(func: Func, algo: Algo, root: u32, nranks: u32) -> impl Fn(u32, u32) -> (Vec<u32>, bool) {
-    let kind = Kind { func, algo, root };
+    let kind = ScheduleKind { func, algo, root };
     let ran = outcome(kind, &compile_all(kind, nranks), setting(8, 1, true));
     move |rank, chunk| (ran.order(rank, chunk), ran.is_one_by_one(rank, chunk))
 }
@@ -182,7 +182,7 @@ fn trees_reduce_in_the_order_of_their_seats() {
 
 /// The busiest rank's steps, turns and slots.
 fn size(func: Func, algo: Algo, nranks: u32) -> (usize, u32, u32) {
-    let all = compile_all(Kind { func, algo, root: 0 }, nranks);
+    let all = compile_all(ScheduleKind { func, algo, root: 0 }, nranks);
     let steps = all.iter().map(|s| s.steps.len()).max().unwrap_or_default();
     let turns = |s: &Schedule| s.steps.iter().map(|step| u32::from(step.repeat)).sum();
     (steps, all.iter().map(turns).max().unwrap_or_default(), all[0].slots)
@@ -227,7 +227,7 @@ fn schedules_are_as_long_as_documented() {
 #[test]
 fn what_is_not_there_is_refused() {
     let refused = |func, algo, root, rank, n| {
-        compile(Kind { func, algo, root }, &Graph::of_host(n), 0, rank).unwrap_err().to_string()
+        compile(ScheduleKind { func, algo, root }, &Graph::of_host(n), 0, rank).unwrap_err().to_string()
     };
     assert!(refused(Func::Gather, Algo::Ring, 0, 0, 4).contains("no ring Gather from root 0 for rank 0 of 4"));
     assert!(refused(Func::AllReduce, Algo::Ring, 0, 0, 1).contains("of 1"));
@@ -244,10 +244,10 @@ fn what_is_not_there_is_refused() {
 fn slots_are_no_more_than_needed() {
     for n in 6..=24 {
         for func in [Func::AllGather, Func::ReduceScatter] {
-            let schedules = compile_all(Kind { func, algo: Algo::Pat, root: 0 }, n);
+            let schedules = compile_all(ScheduleKind { func, algo: Algo::Pat, root: 0 }, n);
             assert_eq!(schedules[0].slots, n.min(16) / 2);
             let short = setting(schedules[0].slots - 1, 3, false);
-            let fault = exec::execute(Call { func, root: 0 }, &schedules, short).err();
+            let fault = exec::execute(SimulatedCall { func, root: 0 }, &schedules, short).err();
             assert!(matches!(fault, Some(exec::Fault::Deadlock { .. })), "{func:?} with {n} ranks: {fault:?}");
         }
     }
@@ -258,18 +258,18 @@ fn slots_are_no_more_than_needed() {
 #[test]
 fn sequences_of_calls_are_right() {
     for n in [2, 3, 5, 8, 11, 17] {
-        let kinds = FUNCS.into_iter().flat_map(|func| Algo::ALL.map(|algo| Kind { func, algo, root: 0 }));
-        let mut kinds: Vec<Kind> = kinds.filter(|kind| exists(kind.func, kind.algo, n)).collect();
+        let kinds = FUNCS.into_iter().flat_map(|func| Algo::ALL.map(|algo| ScheduleKind { func, algo, root: 0 }));
+        let mut kinds: Vec<ScheduleKind> = kinds.filter(|kind| exists(kind.func, kind.algo, n)).collect();
         for round in 0..6 {
             // Some other order each time, and other roots.
             let count = kinds.len();
             (0..count).for_each(|i| kinds.swap(i, (i * 7 + round * 5 + 3) % count));
-            let calls: Vec<(Call, Vec<Schedule>)> = kinds
+            let calls: Vec<(SimulatedCall, Vec<Schedule>)> = kinds
                 .iter()
                 .enumerate()
                 .map(|(i, kind)| {
                     let root = if roots(kind.func, n).len() == 1 { 0 } else { (i + round) as u32 % n };
-                    (Call { func: kind.func, root }, compile_all(Kind { root, ..*kind }, n))
+                    (SimulatedCall { func: kind.func, root }, compile_all(ScheduleKind { root, ..*kind }, n))
                 })
                 .collect();
             let slots = calls.iter().map(|(_, schedules)| schedules[0].slots).max().unwrap_or(2);
@@ -306,7 +306,7 @@ fn schedules_of_one_host_stay_as_they_are() {
         for n in (2..=20).chain([33, 63, 64]) {
             for func in FUNCS.into_iter().filter(|func| exists(*func, algo, n)) {
                 for root in roots(func, n) {
-                    sum = compile_all(Kind { func, algo, root }, n).iter().fold(sum, digest);
+                    sum = compile_all(ScheduleKind { func, algo, root }, n).iter().fold(sum, digest);
                 }
             }
         }
@@ -317,7 +317,7 @@ fn schedules_of_one_host_stay_as_they_are() {
         let graph = Graph::of_host(n);
         for func in FUNCS.into_iter().filter(|func| zero_copy::can_agree(*func, zero_copy::algo(*func), &graph)) {
             for root in roots(func, n) {
-                let kind = Kind { func, algo: zero_copy::algo(func), root };
+                let kind = ScheduleKind { func, algo: zero_copy::algo(func), root };
                 sum = (0..n)
                     .map(|rank| zero_copy::agreed(kind, &graph, 0, rank).unwrap())
                     .fold(sum, |sum, s| digest(sum, &s));

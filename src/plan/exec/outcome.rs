@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use super::super::call::Func;
 use super::run::Finished;
 use super::terms::{Input, Term, TermId};
-use super::{Call, Fault};
+use super::{Fault, SimulatedCall};
 
 /// A finished run of collectives.
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// One after the other.
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<SimulatedCall>,
     pub(super) pieces: u32,
     pub(super) finished: Finished,
 }
@@ -26,7 +26,7 @@ enum Wanted {
     Sum { chunk: u32 },
 }
 
-impl Outcome {
+impl SimulationOutcome {
     /// Proves that every chunk of every output holds what the function promises: the right input unchanged, or
     /// every rank's contribution exactly once, with `post` applied once, at the very end. After an AllReduce, all
     /// ranks have the same order of reduction, thus the same bits.
@@ -44,7 +44,9 @@ impl Outcome {
                 self.prove_output(rank, call as u32, cells, &mut known)?;
             }
         }
-        let alike = |(i, call): (usize, &Call)| if call.func == Func::AllReduce { self.prove_alike(i) } else { Ok(()) };
+        let alike = |(i, call): (usize, &SimulatedCall)| {
+            if call.func == Func::AllReduce { self.prove_alike(i) } else { Ok(()) }
+        };
         self.calls.iter().enumerate().try_for_each(alike)
     }
 
@@ -73,7 +75,7 @@ impl Outcome {
     }
 
     fn wanted(&self, call: u32, rank: u32, chunk: u32) -> Wanted {
-        let Call { func, root } = self.calls[call as usize];
+        let SimulatedCall { func, root } = self.calls[call as usize];
         match func {
             Func::AllReduce | Func::Reduce => Wanted::Sum { chunk },
             Func::ReduceScatter => Wanted::Sum { chunk: rank },

@@ -4,7 +4,7 @@
 //! timings if every two accesses to a cell, one of them a write, are ordered by messages: this is checked.
 
 /// How far each actor's own time was seen.
-type Clock = Vec<u32>;
+type VectorClock = Vec<u32>;
 
 /// Who touched a cell since it was last written, and when by its own time.
 #[derive(Clone, Default)]
@@ -15,16 +15,16 @@ struct Touched {
 
 /// What happened before what.
 pub(super) struct Races {
-    clocks: Vec<Clock>,
+    clocks: Vec<VectorClock>,
     /// By link, then slot: what its sender had seen when it filled the slot.
-    filled: Vec<Vec<Clock>>,
+    filled: Vec<Vec<VectorClock>>,
     /// By link, then slot: what its receiver had seen when it emptied the slot.
-    emptied: Vec<Vec<Clock>>,
+    emptied: Vec<Vec<VectorClock>>,
     /// By actor, then cell.
     cells: Vec<Vec<Touched>>,
 }
 
-fn join(into: &mut Clock, from: &Clock) {
+fn join(into: &mut VectorClock, from: &VectorClock) {
     for (mine, theirs) in into.iter_mut().zip(from) {
         *mine = (*mine).max(*theirs);
     }

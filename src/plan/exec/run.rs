@@ -8,14 +8,14 @@ use super::super::schedule::{LinkId, Schedule};
 use super::memory::{Cell, Layout};
 use super::races::Races;
 use super::terms::{Folded, Input, Term, TermId, Terms};
-use super::{Direct, Fault};
+use super::{DirectAccess, Fault};
 
 /// The size of uniform chunks: all have one, and it is not checked.
 const ANY_SIZE: u32 = u32::MAX;
 
 /// One schedule to run, once for every piece.
 #[derive(Clone)]
-pub(super) struct Job<'a> {
+pub(super) struct ScheduleJob<'a> {
     pub schedule: &'a Schedule,
     pub layout: Layout,
     pub pieces: u32,
@@ -24,7 +24,7 @@ pub(super) struct Job<'a> {
 /// Whoever goes through a list of jobs by itself: a rank, or half of one.
 pub(super) struct Actor<'a> {
     pub rank: u32,
-    jobs: Vec<Job<'a>>,
+    jobs: Vec<ScheduleJob<'a>>,
     /// The schedules' links, by number in [`Run::links`]; one list for each job.
     links: Vec<Vec<usize>>,
     cells: Vec<Cell>,
@@ -37,7 +37,7 @@ pub(super) struct Actor<'a> {
 }
 
 impl<'a> Actor<'a> {
-    pub fn new(rank: u32, jobs: Vec<Job<'a>>) -> Actor<'a> {
+    pub fn new(rank: u32, jobs: Vec<ScheduleJob<'a>>) -> Actor<'a> {
         Actor {
             rank,
             jobs,
@@ -89,7 +89,7 @@ struct Slot {
     size: u32,
 }
 
-struct Link {
+struct SimulatedLink {
     name: LinkId,
     posted: u64,
     consumed: u64,
@@ -131,9 +131,9 @@ impl Turn {
 /// All actors and links.
 pub(super) struct Run<'a> {
     slots: u32,
-    direct: Direct,
+    direct: DirectAccess,
     actors: Vec<Actor<'a>>,
-    links: Vec<Link>,
+    links: Vec<SimulatedLink>,
     numbers: HashMap<LinkId, usize, BuildHasherDefault<Folded>>,
     terms: Terms,
     races: Option<Races>,
@@ -160,7 +160,7 @@ impl Finished {
 }
 
 impl<'a> Run<'a> {
-    pub fn new(slots: u32, direct: Direct) -> Run<'a> {
+    pub fn new(slots: u32, direct: DirectAccess) -> Run<'a> {
         let (actors, links, numbers) = (Vec::new(), Vec::new(), HashMap::default());
         Run { slots, direct, actors, links, numbers, terms: Terms::new(), races: None, turns: 0 }
     }
@@ -190,14 +190,22 @@ impl<'a> Run<'a> {
         *self.numbers.entry(name).or_insert_with(|| {
             let slots = vec![Slot { value: Terms::NOTHING, size: ANY_SIZE }; self.slots as usize];
             let (sender, receiver) = (None, None);
-            self.links.push(Link { name, posted: 0, consumed: 0, slots, waiters: Vec::new(), sender, receiver });
+            self.links.push(SimulatedLink {
+                name,
+                posted: 0,
+                consumed: 0,
+                slots,
+                waiters: Vec::new(),
+                sender,
+                receiver,
+            });
             self.links.len() - 1
         })
     }
 
     /// Lets the actors take turns until all are done.
     pub fn complete(mut self) -> Result<Finished, Fault> {
-        if self.direct != Direct::default() {
+        if self.direct != DirectAccess::default() {
             self.races = Some(Races::new(self.actors.len(), self.links.len(), self.slots as usize));
         }
         for actor in 0..self.actors.len() {

@@ -1,4 +1,4 @@
-use super::super::algorithm::{Algo, Kind, compile};
+use super::super::algorithm::{Algo, ScheduleKind, compile};
 use super::super::layout::step_flag::{FROM_OUT, IN, NO_DATA, OUT, POST};
 use super::super::ring;
 use super::super::schedule::{Draft, LinkClass, Schedule};
@@ -16,14 +16,14 @@ fn simple(n: u32) -> Vec<Schedule> {
 }
 
 const TYPICAL: Setting =
-    Setting { slots: 8, pieces: 3, in_place: false, calls: 2, direct: Direct { read: false, write: false } };
-const ALL_REDUCE: Call = Call { func: Func::AllReduce, root: 0 };
+    Setting { slots: 8, pieces: 3, in_place: false, calls: 2, direct: DirectAccess { read: false, write: false } };
+const ALL_REDUCE: SimulatedCall = SimulatedCall { func: Func::AllReduce, root: 0 };
 
 fn prove(schedules: &[Schedule], setting: Setting) {
     run(ALL_REDUCE, schedules, setting).unwrap_or_else(|e| panic!("{setting:?}: {e}"));
 }
 
-fn run(call: Call, schedules: &[Schedule], setting: Setting) -> Result<(), Fault> {
+fn run(call: SimulatedCall, schedules: &[Schedule], setting: Setting) -> Result<(), Fault> {
     execute(call, schedules, setting).and_then(|outcome| outcome.prove())
 }
 
@@ -55,7 +55,7 @@ fn prove_on(ring: &Order) {
         (Func::Reduce, all(&|rank| ring::reduce(ring, root, rank))),
     ];
     for (func, schedules) in cases {
-        run(Call { func, root }, &schedules, setting).unwrap_or_else(|e| panic!("{func:?} {ring:?}: {e}"));
+        run(SimulatedCall { func, root }, &schedules, setting).unwrap_or_else(|e| panic!("{func:?} {ring:?}: {e}"));
     }
 }
 
@@ -66,10 +66,10 @@ fn large_rings_are_right() {
     for &n in sizes {
         let setting = Setting { pieces: 2, calls: if long { 2 } else { 1 }, in_place: true, ..TYPICAL };
         for func in [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce] {
-            let kind = Kind { func, algo: Algo::Ring, root: 0 };
+            let kind = ScheduleKind { func, algo: Algo::Ring, root: 0 };
             let schedules: Vec<Schedule> =
                 (0..n).map(|rank| compile(kind, &Graph::of_host(n), 0, rank).unwrap()).collect();
-            run(Call { func, root: 0 }, &schedules, setting).unwrap_or_else(|e| panic!("{func:?} {n}: {e}"));
+            run(SimulatedCall { func, root: 0 }, &schedules, setting).unwrap_or_else(|e| panic!("{func:?} {n}: {e}"));
         }
     }
 }
@@ -183,10 +183,10 @@ fn slots_left_filled_are_found() {
 #[test]
 fn misuse_of_buffers_is_found() {
     let of = |func, algo, f: &dyn Fn(&mut Vec<Schedule>)| {
-        let kind = Kind { func, algo, root: 1 };
+        let kind = ScheduleKind { func, algo, root: 1 };
         let mut s: Vec<Schedule> = (0..4).map(|rank| compile(kind, &Graph::of_host(4), 0, rank).unwrap()).collect();
         f(&mut s);
-        run(Call { func, root: 1 }, &s, TYPICAL)
+        run(SimulatedCall { func, root: 1 }, &s, TYPICAL)
     };
     let wrong =
         |r: Result<(), Fault>, text: &str| assert!(r.as_ref().is_err_and(|e| e.to_string().contains(text)), "{r:?}");

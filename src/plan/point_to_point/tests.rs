@@ -1,8 +1,8 @@
-use super::super::exec::{Fault, Input, Message, execute_messages};
+use super::super::exec::{Fault, Input, SimulatedMessage, execute_messages};
 use super::*;
 
 /// A message of a group: from, to, and how many pieces it is cut into.
-type Sent = (u32, u32, u32);
+type SentMessage = (u32, u32, u32);
 
 /// Numbers from a seed: xorshift.
 struct Random(u64);
@@ -17,25 +17,25 @@ impl Random {
 }
 
 /// Both schedules of every message.
-fn halves(group: &[Sent]) -> Vec<(Schedule, Schedule)> {
+fn halves(group: &[SentMessage]) -> Vec<(Schedule, Schedule)> {
     group.iter().map(|&(from, to, _)| (send(from, to).unwrap(), receive(to, from).unwrap())).collect()
 }
 
 /// The messages that a rank sends, in the order in which it visits them: places in the group.
-fn sends_of(rank: u32, nranks: u32, group: &[Sent]) -> Vec<usize> {
+fn sends_of(rank: u32, nranks: u32, group: &[SentMessage]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..group.len()).filter(|i| group[*i].0 == rank).collect();
     order.sort_by_key(|i| send_distance(rank, group[*i].1, nranks));
     order
 }
 
-fn receives_of(rank: u32, nranks: u32, group: &[Sent]) -> Vec<usize> {
+fn receives_of(rank: u32, nranks: u32, group: &[SentMessage]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..group.len()).filter(|i| group[*i].1 == rank).collect();
     order.sort_by_key(|i| receive_distance(rank, group[*i].0, nranks));
     order
 }
 
 /// Runs a group as two halves for each rank, and compares what comes with what was sent.
-fn prove(nranks: u32, group: &[Sent], slots: u32) {
+fn prove(nranks: u32, group: &[SentMessage], slots: u32) {
     let schedules = halves(group);
     let mut lists = Vec::new();
     let mut receivers = Vec::new();
@@ -44,10 +44,15 @@ fn prove(nranks: u32, group: &[Sent], slots: u32) {
         let sends = sends_of(rank, nranks, group);
         sends.iter().enumerate().for_each(|(place, i)| call[*i] = place as u32);
         lists.push(
-            sends.iter().map(|i| Message { schedule: &schedules[*i].0, pieces: group[*i].2 }).collect::<Vec<_>>(),
+            sends
+                .iter()
+                .map(|i| SimulatedMessage { schedule: &schedules[*i].0, pieces: group[*i].2 })
+                .collect::<Vec<_>>(),
         );
         let receives = receives_of(rank, nranks, group);
-        lists.push(receives.iter().map(|i| Message { schedule: &schedules[*i].1, pieces: group[*i].2 }).collect());
+        lists.push(
+            receives.iter().map(|i| SimulatedMessage { schedule: &schedules[*i].1, pieces: group[*i].2 }).collect(),
+        );
         receivers.push((lists.len() - 1, receives));
     }
     let got =
@@ -96,15 +101,18 @@ fn all_pairs_and_rings_are_right() {
 #[test]
 fn one_half_for_both_deadlocks() {
     let n = 4;
-    let group: Vec<Sent> = (0..n).map(|rank| (rank, (rank + 1) % n, 9)).collect();
+    let group: Vec<SentMessage> = (0..n).map(|rank| (rank, (rank + 1) % n, 9)).collect();
     let schedules = halves(&group);
     let both = |rank: u32| {
         let receives = receives_of(rank, n, &group);
-        let sends =
-            sends_of(rank, n, &group).into_iter().map(|i| Message { schedule: &schedules[i].0, pieces: group[i].2 });
-        sends.chain(receives.into_iter().map(|i| Message { schedule: &schedules[i].1, pieces: group[i].2 })).collect()
+        let sends = sends_of(rank, n, &group)
+            .into_iter()
+            .map(|i| SimulatedMessage { schedule: &schedules[i].0, pieces: group[i].2 });
+        sends
+            .chain(receives.into_iter().map(|i| SimulatedMessage { schedule: &schedules[i].1, pieces: group[i].2 }))
+            .collect()
     };
-    let lists: Vec<Vec<Message<'_>>> = (0..n).map(both).collect();
+    let lists: Vec<Vec<SimulatedMessage<'_>>> = (0..n).map(both).collect();
     let fault = execute_messages(&lists, 8);
     assert!(matches!(fault, Err(Fault::Deadlock { blocked: 4, .. })), "{fault:?}");
     // With as many slots as pieces it would not show.
@@ -116,15 +124,15 @@ fn one_half_for_both_deadlocks() {
 fn another_order_deadlocks() {
     let (n, pieces) = (3, 9);
     let pairs = (0..n).flat_map(|from| (0..n).map(move |to| (from, to, pieces)));
-    let group: Vec<Sent> = pairs.filter(|(from, to, _)| from != to).collect();
+    let group: Vec<SentMessage> = pairs.filter(|(from, to, _)| from != to).collect();
     let schedules = halves(&group);
-    let mut lists: Vec<Vec<Message<'_>>> = Vec::new();
+    let mut lists: Vec<Vec<SimulatedMessage<'_>>> = Vec::new();
     for rank in 0..n {
         let mut receives = receives_of(rank, n, &group);
         receives.reverse();
         let sends = sends_of(rank, n, &group);
-        lists.push(sends.iter().map(|i| Message { schedule: &schedules[*i].0, pieces }).collect());
-        lists.push(receives.iter().map(|i| Message { schedule: &schedules[*i].1, pieces }).collect());
+        lists.push(sends.iter().map(|i| SimulatedMessage { schedule: &schedules[*i].0, pieces }).collect());
+        lists.push(receives.iter().map(|i| SimulatedMessage { schedule: &schedules[*i].1, pieces }).collect());
     }
     let fault = execute_messages(&lists, 8);
     assert!(matches!(fault, Err(Fault::Deadlock { blocked: 6, .. })), "{fault:?}");

@@ -91,7 +91,7 @@ fn many_ranks_have_few_links_each() {
 /// The links of a channel are those that schedules name, no more and no fewer, and they are alike at both ends.
 #[test]
 fn links_are_those_that_schedules_name() {
-    use super::super::algorithm::{Algo, Kind, available, compile};
+    use super::super::algorithm::{Algo, ScheduleKind, available, compile};
     use super::super::call::Func;
     for (n, graph) in [3, 8, 13, 65, 66, 97, 128, 129]
         .into_iter()
@@ -105,7 +105,8 @@ fn links_are_those_that_schedules_name() {
             let mut named = BTreeSet::new();
             for &(func, algo) in &kinds {
                 for root in 0..if func.has_root() { n } else { 1 } {
-                    let schedule = compile(Kind { func, algo, root }, &graph, channel, rank).expect("a schedule");
+                    let schedule =
+                        compile(ScheduleKind { func, algo, root }, &graph, channel, rank).expect("a schedule");
                     named.extend(schedule.links.into_iter().map(|link| LinkId { channel, ..link }));
                 }
             }

@@ -1,5 +1,5 @@
 use super::super::direct;
-use super::super::exec::{self, Call, Fault, Setting};
+use super::super::exec::{self, Fault, Setting, SimulatedCall};
 use super::*;
 use crate::plan::layout::Step;
 use crate::plan::schedule::LinkId;
@@ -9,17 +9,17 @@ const FUNCS: [Func; 8] = Func::COLLECTIVES;
 
 fn setting(func: Func, slots: u32, in_place: bool) -> Setting {
     let Reach { input, output } = reach(func);
-    Setting { slots, pieces: 2, in_place, calls: 3, direct: exec::Direct { read: input, write: output } }
+    Setting { slots, pieces: 2, in_place, calls: 3, direct: exec::DirectAccess { read: input, write: output } }
 }
 
 fn compile_all(func: Func, root: u32, nranks: u32) -> Vec<Schedule> {
-    let kind = Kind { func, algo: algo(func), root };
+    let kind = ScheduleKind { func, algo: algo(func), root };
     let graph = Graph::of_host(nranks);
     (0..nranks).map(|rank| compile(kind, &graph, 0, rank).unwrap()).collect()
 }
 
 fn run(func: Func, root: u32, schedules: &[Schedule], setting: Setting) -> Result<(), Fault> {
-    exec::execute(Call { func, root }, schedules, setting).and_then(|outcome| outcome.prove())
+    exec::execute(SimulatedCall { func, root }, schedules, setting).and_then(|outcome| outcome.prove())
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn what_is_agreed_on_is_right() {
     for func in FUNCS {
         for n in (2..=12).filter(|n| can_agree(func, algo(func), &Graph::of_host(*n))) {
             for root in [0, n - 1] {
-                let kind = Kind { func, algo: algo(func), root };
+                let kind = ScheduleKind { func, algo: algo(func), root };
                 let schedules: Vec<Schedule> =
                     (0..n).map(|rank| agreed(kind, &Graph::of_host(n), 0, rank).unwrap()).collect();
                 for (slots, in_place) in [(2, false), (2, true), (8, true)] {
@@ -62,8 +62,13 @@ fn what_is_agreed_on_is_right() {
         }
     }
     assert!(
-        agreed(Kind { func: Func::AllGather, algo: Algo::Direct, root: 0 }, &Graph::of_host(MAX_REDUCE + 1), 0, 0)
-            .is_err()
+        agreed(
+            ScheduleKind { func: Func::AllGather, algo: Algo::Direct, root: 0 },
+            &Graph::of_host(MAX_REDUCE + 1),
+            0,
+            0
+        )
+        .is_err()
     );
 }
 
@@ -73,7 +78,7 @@ fn every_order_of_peers_is_right_without_slots() {
         for n in 2..=MAX_REDUCE {
             let graph = Graph::shuffled(n, 1, 2, u64::from(n));
             for (root, channel) in [(0, 0), (n - 1, 1)] {
-                let kind = Kind { func, algo: algo(func), root };
+                let kind = ScheduleKind { func, algo: algo(func), root };
                 let schedules: Vec<Schedule> =
                     (0..n).map(|rank| agreed(kind, &graph, channel, rank).unwrap()).collect();
                 for in_place in [false, true] {
@@ -116,7 +121,7 @@ fn what_is_offered_is_used() {
 #[test]
 fn order_of_reduction_is_that_of_ranks() {
     for n in 2..=MAX_REDUCE {
-        let call = Call { func: Func::AllReduce, root: 0 };
+        let call = SimulatedCall { func: Func::AllReduce, root: 0 };
         let outcome = exec::execute(call, &compile_all(call.func, 0, n), setting(call.func, 8, true)).unwrap();
         for chunk in 0..n {
             assert_eq!(outcome.order(0, chunk), (0..n).collect::<Vec<_>>());
@@ -165,7 +170,7 @@ fn no_signal_can_be_left_out() {
 fn one_step_in_place_is_refused() {
     let three = Order::of_numbers(3);
     let all = |rank: u32| -> Result<Schedule, Error> {
-        let me = ZeroCopy { all: Direct::new(&three, rank)?, root: 0 };
+        let me = ZeroCopy { all: DirectRank::new(&three, rank)?, root: 0 };
         let mut s = me.all.schedule(1);
         signal(&mut s, &me.others())?;
         me.sum(&mut s, &[], 0, 0)?;

@@ -14,7 +14,7 @@ use crate::sys::Poller;
 /// A process with one source.
 struct Process {
     loops: Arc<EventLoops>,
-    listener: Arc<Listener>,
+    listener: Arc<RecordingSource>,
     registration: Registration,
     address: Address,
     location: Location,
@@ -30,7 +30,7 @@ fn join_in(loops: &Arc<EventLoops>, source: &Arc<impl Source + 'static>, address
 }
 
 fn process(rank: u32) -> Process {
-    let (loops, listener, address) = (Arc::new(EventLoops::new()), Arc::new(Listener::default()), address(rank));
+    let (loops, listener, address) = (Arc::new(EventLoops::new()), Arc::new(RecordingSource::default()), address(rank));
     let registration = join_in(&loops, &listener, address);
     let location = registration.listen(localhost()).expect("a listener");
     Process { loops, listener, registration, address, location }
@@ -57,16 +57,16 @@ impl Process {
 }
 
 /// A listener whose connections the test serves by hand.
-struct Peer {
+struct RawPeer {
     listener: TcpListener,
     address: Address,
 }
 
 const KEY: u128 = 77;
 
-impl Peer {
-    fn open() -> Peer {
-        Peer { listener: TcpListener::bind(localhost()).expect("a listener"), address: address(9) }
+impl RawPeer {
+    fn open() -> RawPeer {
+        RawPeer { listener: TcpListener::bind(localhost()).expect("a listener"), address: address(9) }
     }
 
     fn message(&self, bytes: &[u8]) -> Message {
@@ -160,7 +160,7 @@ fn who_does_not_listen_can_send_and_is_answered() {
     let there = process(1);
     there.registration.send([there.message(b"self")]);
     until("a message to itself", || !there.listener.messages.lock().is_empty());
-    let (loops, own) = (Arc::new(EventLoops::new()), Arc::new(Listener::default()));
+    let (loops, own) = (Arc::new(EventLoops::new()), Arc::new(RecordingSource::default()));
     let registration = join_in(&loops, &own, address(0));
     assert_eq!(registration.location().tcp, None);
     registration.send([there.message(b"?x")]);
@@ -280,7 +280,7 @@ fn the_end_of_a_source_and_of_its_process_are_told() {
 #[test]
 fn a_process_that_dies_is_told_once() {
     let _turn = TURN.lock();
-    let (here, peer) = (process(0), Peer::open());
+    let (here, peer) = (process(0), RawPeer::open());
     here.registration.send([peer.message(b"one"), peer.message(b"two"), peer.message(b"three")]);
     let mut stream = peer.accept();
     welcome(&mut stream);
@@ -309,7 +309,7 @@ fn a_process_that_dies_is_told_once() {
 #[test]
 fn a_connection_that_fails_is_tried_again() {
     let _turn = TURN.lock();
-    let (here, peer) = (process(0), Peer::open());
+    let (here, peer) = (process(0), RawPeer::open());
     here.registration.send([peer.message(b"one"), peer.message(b"two")]);
     for _ in 0..4 {
         drop(peer.accept());
@@ -325,7 +325,7 @@ fn a_connection_that_fails_is_tried_again() {
 #[test]
 fn a_process_that_is_gone_is_told() {
     let _turn = TURN.lock();
-    let (here, peer) = (process(0), Peer::open());
+    let (here, peer) = (process(0), RawPeer::open());
     let messages: Vec<Message> = (0..100u8).map(|number| peer.message(&[number])).collect();
     let other = Message { to: address(8), ..peer.message(b"other") };
     let expected = [other.to, peer.address].map(|to| (to, Undeliverable::Died));
@@ -411,7 +411,7 @@ fn the_last_messages_arrive() {
 #[test]
 fn the_end_waits_for_nobody_without_end() {
     let _turn = TURN.lock();
-    let (here, peer) = (process(0), Peer::open());
+    let (here, peer) = (process(0), RawPeer::open());
     here.registration.send([peer.message(b"x")]);
     let mut stream = peer.accept();
     let start = Instant::now();

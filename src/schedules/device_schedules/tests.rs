@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::exec::{self, Call, Setting};
+use crate::plan::exec::{self, Setting, SimulatedCall};
 use crate::plan::wiring::{ConnectionGroup, LinkSet, Wiring};
 
 fn wiring(graph: &Graph, channels: u32) -> Wiring {
@@ -43,7 +43,8 @@ fn prove(graph: &Graph, channels: u32, roots: &[u32]) {
                 };
                 let Some(schedules) = (0..).zip(&images).map(load).collect::<Option<Vec<_>>>() else { continue };
                 let setting = Setting { slots: 8, pieces: 2, in_place: true, calls: 1, direct: Default::default() };
-                let ran = exec::execute(Call { func, root }, &schedules, setting).and_then(|outcome| outcome.prove());
+                let ran = exec::execute(SimulatedCall { func, root }, &schedules, setting)
+                    .and_then(|outcome| outcome.prove());
                 ran.unwrap_or_else(|e| panic!("{func:?} by {algo:?} from {root} on channel {channel}: {e}"));
                 proved += 1;
             }

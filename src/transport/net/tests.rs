@@ -12,18 +12,18 @@ use crate::plan::layout::SLOT_SIZE_UNIT;
 use crate::sys::Ready;
 
 /// One rank's part of one link: two counters, then slots.
-struct Part {
+struct LinkPart {
     segment: Arc<Mutex<HostSegment>>,
     memory: LinkMemory,
 }
 
-impl Part {
-    fn new(slot_bytes: u32) -> Part {
+impl LinkPart {
+    fn new(slot_bytes: u32) -> LinkPart {
         let bytes = PAGE + SLOTS * slot_bytes as usize;
         let segment = HostSegment::new(SharedMemory::anonymous(bytes).expect("memory"));
         let start = segment.host_address();
         let memory = LinkMemory { slots: start + PAGE as u64, posted: start, consumed: start + 64, slot_bytes };
-        Part { segment: Arc::new(Mutex::new(segment)), memory }
+        LinkPart { segment: Arc::new(Mutex::new(segment)), memory }
     }
 
     fn words(&self, address: u64, count: usize) -> &[AtomicU64] {
@@ -72,10 +72,10 @@ impl Part {
 }
 
 /// A link between two ranks: the parts and the connections of both.
-fn link(slot_bytes: u32) -> ([Part; 2], [MovedConnection; 2]) {
-    let (sender, receiver) = (Part::new(slot_bytes), Part::new(slot_bytes));
+fn link(slot_bytes: u32) -> ([LinkPart; 2], [MovedConnection; 2]) {
+    let (sender, receiver) = (LinkPart::new(slot_bytes), LinkPart::new(slot_bytes));
     let (one, other) = socket_pair().expect("sockets");
-    let connection = |peer, socket: OwnedFd, sends, part: &Part| {
+    let connection = |peer, socket: OwnedFd, sends, part: &LinkPart| {
         MovedConnection::new(peer, socket, vec![(sends, part.memory)], part.segment.clone())
     };
     let connections = [connection(1, one, true, &sender), connection(0, other, false, &receiver)];

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use shuttle::thread;
 
-use super::cancel::{Cancel, Listener};
+use super::cancel::{Cancel, CancelListener};
 use super::shared::Shared;
 use crate::explore;
 
@@ -31,8 +31,8 @@ fn look(state: &mut State) -> Option<End> {
 
 /// Begins to be ended by a cancel, as the driver does.
 fn watch(shared: &Arc<Shared<State>>, cancel: &Cancel) {
-    let listener: Arc<dyn Listener> = shared.clone();
-    let listener: Weak<dyn Listener> = Arc::downgrade(&listener);
+    let listener: Arc<dyn CancelListener> = shared.clone();
+    let listener: Weak<dyn CancelListener> = Arc::downgrade(&listener);
     cancel.listen(listener);
     shared.lock().cancel = Some(cancel.clone());
 }

@@ -177,13 +177,13 @@ fn the_loops_thread_does_not_wait_for_itself() {
 }
 
 /// A machine that wants to be called at once, and counts or panics.
-struct Clock {
+struct TickingMachine {
     ticks: u32,
     most: u32,
     panics: bool,
 }
 
-impl Machine for Clock {
+impl Machine for TickingMachine {
     fn accepted(&mut self, _: Duration, _: SocketAddr) -> Conn {
         0
     }
@@ -208,26 +208,26 @@ impl Machine for Clock {
     }
 }
 
-fn clock(most: u32, panics: bool) -> Driver<Clock> {
-    let machine = |_| Clock { ticks: 0, most, panics };
-    Driver::new(machine, None, None, Buffers::default()).expect("a driver")
+fn ticking(most: u32, panics: bool) -> MachineDriver<TickingMachine> {
+    let machine = |_| TickingMachine { ticks: 0, most, panics };
+    MachineDriver::new(machine, None, None, Buffers::default()).expect("a driver")
 }
 
 #[test]
 fn a_panic_leaves_nobody_waiting() {
     let _turn = TURN.lock();
-    let stop = clock(1, true).run(None, |_| None::<()>).expect_err("a panic");
+    let stop = ticking(1, true).run(None, |_| None::<()>).expect_err("a panic");
     assert!(matches!(stop, Stop::System(Error::Internal(_))), "{stop:?}");
 }
 
 #[test]
 fn a_machine_is_called_when_it_wants_and_not_again() {
     let _turn = TURN.lock();
-    let driver = clock(3, false);
-    assert_eq!(driver.run(None, |clock| (clock.ticks == 3).then_some(7)).expect("ticks"), 7);
-    let late = driver.run(Some(Instant::now() + Duration::from_millis(5)), |clock| (clock.ticks > 3).then_some(()));
+    let driver = ticking(3, false);
+    assert_eq!(driver.run(None, |machine| (machine.ticks == 3).then_some(7)).expect("ticks"), 7);
+    let late = driver.run(Some(Instant::now() + Duration::from_millis(5)), |machine| (machine.ticks > 3).then_some(()));
     assert!(matches!(late, Err(Stop::Late)), "{late:?}");
     // Who asks for something new is heard at once.
-    driver.with(|clock, _| clock.most = 4);
-    driver.run(None, |clock| (clock.ticks == 4).then_some(())).expect("another tick");
+    driver.with(|machine, _| machine.most = 4);
+    driver.run(None, |machine| (machine.ticks == 4).then_some(())).expect("another tick");
 }

@@ -1,7 +1,7 @@
 //! What a member knows about the others, in one piece of memory: a rank of ten thousand keeps ten thousand entries.
 
 use super::super::checkin::Entry;
-use super::super::wire::{Decoder, Encoder, HEADER, Kind, Malformed};
+use super::super::wire::{Decoder, Encoder, FrameKind, HEADER, Malformed};
 
 /// Encoded entries by rank.
 pub(super) struct Book {
@@ -18,7 +18,7 @@ impl Book {
 
     /// Adds or replaces an entry.
     pub(super) fn insert(&mut self, rank: u32, entry: &Entry) {
-        let frame = entry.encode(Encoder::new(Kind::Join, entry.bytes())).finish();
+        let frame = entry.encode(Encoder::new(FrameKind::Join, entry.bytes())).finish();
         self.insert_encoded(rank, &frame[HEADER..]);
     }
 

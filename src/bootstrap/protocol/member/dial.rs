@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::wire::{Encoder, Kind, Malformed, Preamble, Service};
+use super::super::wire::{Encoder, FrameKind, Malformed, Preamble, Service};
 use super::super::{ANSWER, Action, CONNECT, Cause, Conn, REFUSED};
 use super::{CheckIn, Failure, Link, Member, Purpose, Reader, Role, show};
 
@@ -134,7 +134,8 @@ impl Member {
         let (role, greeting, hello) = match target {
             Target::Root => (Role::Root(false), Preamble::new(self.config.magic, Service::Root), self.check_in()),
             Target::Peer(rank, purpose) => {
-                let hello = Encoder::new(Kind::Hello, 9).u8(purpose as u8).u32(self.config.rank).u32(rank).finish();
+                let hello =
+                    Encoder::new(FrameKind::Hello, 9).u8(purpose as u8).u32(self.config.rank).u32(rank).finish();
                 (Role::Out(rank, purpose, false), Preamble::new(self.token.unwrap_or_default(), Service::Peer), hello)
             }
         };

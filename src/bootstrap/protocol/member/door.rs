@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::stranger::{self, Visitor};
-use super::super::wire::{Decoder, Frame, HEADER, Kind, PREAMBLE, PROTOCOL, Preamble, Service};
+use super::super::wire::{Decoder, Frame, FrameKind, HEADER, PREAMBLE, PROTOCOL, Preamble, Service};
 use super::super::{Conn, HANDSHAKE, Level};
 use super::{Failure, Member, Purpose, Role, show};
 
@@ -33,7 +33,7 @@ impl Member {
             Visitor::Expected => {
                 link.reader.preamble();
                 match link.reader.frame(HELLO) {
-                    Ok(Some(Frame { kind: Kind::Hello, payload })) => self.hello(now, conn, &payload),
+                    Ok(Some(Frame { kind: FrameKind::Hello, payload })) => self.hello(now, conn, &payload),
                     _ => {
                         self.drop_stranger(conn, "it does not say who it is");
                         false

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::wire::{Decoder, Encoder, HEADER, Kind, Malformed};
+use super::super::wire::{Decoder, Encoder, FrameKind, HEADER, Malformed};
 use super::super::{Conn, MAX_BLOCK};
-use super::{Error, Failure, Link, Member, Place, Purpose, Role};
+use super::{Error, Failure, Link, Member, Purpose, Role, TreePlace};
 
 /// The most bytes of blocks that travel over the tree. A rank sends them to up to eight children.
 pub(super) const TREE_BYTES: usize = 4 << 20;
@@ -58,7 +58,7 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    pub(super) fn new(place: &Place) -> Gather {
+    pub(super) fn new(place: &TreePlace) -> Gather {
         Gather {
             stage: GatherStage::Idle,
             sequence: 0,
@@ -161,7 +161,7 @@ impl Gather {
 }
 
 impl Up {
-    fn encode(&self, kind: Kind, sequence: u64) -> Arc<[u8]> {
+    fn encode(&self, kind: FrameKind, sequence: u64) -> Arc<[u8]> {
         let data = self.data.as_deref().unwrap_or_default();
         let mut encoder =
             Encoder::new(kind, 9 + 4 * self.sizes.len() + data.len()).u64(sequence).u8(u8::from(self.data.is_some()));
@@ -270,10 +270,10 @@ impl Member {
         match self.parent {
             Some(parent) => {
                 self.gather.stage = GatherStage::Tree { own, sent: true };
-                self.send(parent, up.encode(Kind::Up, sequence));
+                self.send(parent, up.encode(FrameKind::Up, sequence));
             }
             None => {
-                self.pass_down(&up.encode(Kind::Down, sequence));
+                self.pass_down(&up.encode(FrameKind::Down, sequence));
                 self.descend(now, up, own);
             }
         }
@@ -316,7 +316,7 @@ impl Member {
         }
         let own = std::mem::take(own);
         if !self.children.is_empty() {
-            self.pass_down(&Encoder::new(Kind::Down, payload.len()).raw(&payload).finish());
+            self.pass_down(&Encoder::new(FrameKind::Down, payload.len()).raw(&payload).finish());
         }
         self.descend(now, all, own);
         Ok(())
@@ -400,8 +400,11 @@ impl Member {
             return;
         }
         for piece in block.chunks(PIECE) {
-            let frame =
-                Encoder::new(Kind::Ring, 16 + piece.len()).u64(self.gather.sequence).u32(origin).raw(piece).finish();
+            let frame = Encoder::new(FrameKind::Ring, 16 + piece.len())
+                .u64(self.gather.sequence)
+                .u32(origin)
+                .raw(piece)
+                .finish();
             self.gather.queue.push_back(frame);
         }
         self.ring_flush();
@@ -435,7 +438,7 @@ impl Member {
             }
         }
         if origin != (self.config.rank + 1) % self.config.nranks {
-            let frame: Arc<[u8]> = Encoder::new(Kind::Ring, payload.len()).raw(&payload).finish();
+            let frame: Arc<[u8]> = Encoder::new(FrameKind::Ring, payload.len()).raw(&payload).finish();
             debug_assert_eq!(frame.len(), HEADER + payload.len());
             self.gather.queue.push_back(frame);
             self.ring_flush();

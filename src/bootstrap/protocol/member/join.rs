@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::super::checkin::{Roster, Welcome};
 use super::super::ranks;
-use super::super::wire::{Encoder, HEADER, Kind, Malformed};
-use super::{Conn, Failure, Link, Member, Phase, Purpose, Role};
+use super::super::wire::{Encoder, FrameKind, HEADER, Malformed};
+use super::{Conn, Failure, Link, Member, MemberPhase, Purpose, Role};
 
 impl Member {
     pub(super) fn welcome(&mut self, now: Duration, welcome: Welcome) -> Result<(), Malformed> {
@@ -27,7 +27,7 @@ impl Member {
             }
         }
         self.token = Some(welcome.token);
-        self.phase = Phase::Links;
+        self.phase = MemberPhase::Links;
         if let Some(parent) = self.place.parent {
             self.dial(now, parent, Purpose::Tree)?;
         }
@@ -49,27 +49,27 @@ impl Member {
 
     /// The rendezvous goes on once the parent has answered and all children are there.
     pub(super) fn links_complete(&mut self, now: Duration) {
-        if self.phase != Phase::Links || self.children.iter().any(Option::is_none) {
+        if self.phase != MemberPhase::Links || self.children.iter().any(Option::is_none) {
             return;
         }
         if self.place.parent.is_some() && !self.parent_answered {
             return;
         }
         if self.roster.complete() {
-            self.phase = Phase::Ready;
+            self.phase = MemberPhase::Ready;
             self.limit = None;
             return;
         }
-        self.phase = Phase::Roster;
+        self.phase = MemberPhase::Roster;
         let own = self.config.entry.clone();
-        let block = own.encode(Encoder::new(Kind::Join, own.bytes())).finish();
+        let block = own.encode(Encoder::new(FrameKind::Join, own.bytes())).finish();
         self.begin_gather(now, &block[HEADER..]);
         self.roster_complete();
     }
 
     /// The first all-gather brings the roster, where the root did not.
     pub(super) fn roster_complete(&mut self) {
-        if self.phase != Phase::Roster {
+        if self.phase != MemberPhase::Roster {
             return;
         }
         let Some(blocks) = self.gather.take() else {
@@ -81,7 +81,7 @@ impl Member {
                 return self.fail_with(&Failure::remote(Some(rank), text));
             }
         }
-        self.phase = Phase::Ready;
+        self.phase = MemberPhase::Ready;
         self.limit = None;
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::wire::{Decoder, Encoder, Kind, Malformed};
+use super::super::wire::{Decoder, Encoder, FrameKind, Malformed};
 use super::super::{Conn, MAX_BLOCK};
 use super::dial::Target;
 use super::{Error, Failure, Link, Member, Purpose, Role};
@@ -99,7 +99,7 @@ impl Member {
             return Ok(());
         }
         self.limit = self.config.timeout.map(|timeout| now + timeout);
-        let frame = Encoder::new(Kind::Message, 8 + bytes.len()).u64(tag).raw(bytes).finish();
+        let frame = Encoder::new(FrameKind::Message, 8 + bytes.len()).u64(tag).raw(bytes).finish();
         self.messages.queue.entry(peer).or_default().push_back(frame);
         self.connect_peer(now, peer);
         self.flush_messages(peer);

@@ -12,10 +12,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::checkin::{CheckIn, Entry, Settings, Welcome};
+use super::checkin::{CheckIn, CheckInSettings, Entry, Welcome};
 use super::failure::Failure;
-use super::tree::{self, Place};
-use super::wire::{Decoder, Encoder, Frame, Kind, Malformed, Reader};
+use super::tree::{self, TreePlace};
+use super::wire::{Decoder, Encoder, Frame, FrameKind, Malformed, Reader};
 use super::{Action, Cause, Conn, ConnectError, HANDSHAKE, Level, MAX_BLOCK, MAX_PENDING, Machine};
 use crate::bootstrap::id::show;
 use crate::error::Error;
@@ -55,7 +55,7 @@ pub struct MemberConfig {
     /// `host:pid`, for messages.
     pub process: String,
     /// Settings on which the ranks should agree.
-    pub settings: Settings,
+    pub settings: CheckInSettings,
     /// Where this rank listens, on which interface, and its facts.
     pub entry: Entry,
     /// Limit for the rendezvous and for each exchange.
@@ -114,7 +114,7 @@ struct Link {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum MemberPhase {
     /// Waiting for the root's welcome.
     Root,
     /// Connecting the tree.
@@ -127,8 +127,8 @@ enum Phase {
 /// The state machine.
 pub struct Member {
     config: MemberConfig,
-    place: Place,
-    phase: Phase,
+    place: TreePlace,
+    phase: MemberPhase,
     failure: Option<Error>,
     /// The initialisation is complete.
     complete: bool,
@@ -168,7 +168,7 @@ impl Member {
             // The root's own limit names who is missing; this one is for a root that is silent.
             limit: config.timeout.map(|timeout| now + timeout + super::HANG_UP),
             place,
-            phase: Phase::Root,
+            phase: MemberPhase::Root,
             failure: None,
             complete: false,
             broken: None,
@@ -199,7 +199,7 @@ impl Member {
 
     /// Whether the root knows this rank, or will as soon as what was sent arrives.
     pub fn checked_in(&self) -> bool {
-        self.root.is_some() || self.phase != Phase::Root
+        self.root.is_some() || self.phase != MemberPhase::Root
     }
 
     /// The first error, if there was one; else that of the operation in progress.
@@ -220,7 +220,7 @@ impl Member {
 
     /// Whether the rendezvous is over and the tree connected.
     pub fn joined(&self) -> bool {
-        self.phase == Phase::Ready
+        self.phase == MemberPhase::Ready
     }
 
     /// A rank's facts; empty if they are not known.
@@ -237,7 +237,7 @@ impl Member {
     pub fn complete(&mut self) {
         self.complete = true;
         if let Some(conn) = self.root.take() {
-            self.send(conn, Encoder::new(Kind::Done, 0).finish());
+            self.send(conn, Encoder::new(FrameKind::Done, 0).finish());
             self.close(conn);
         }
     }
@@ -257,7 +257,7 @@ impl Member {
         while link.role == Role::Root(true) {
             match link.reader.frame(super::FULL_ROSTER + 64) {
                 Ok(None) => return,
-                Ok(Some(frame)) if frame.kind != Kind::Fail => {}
+                Ok(Some(frame)) if frame.kind != FrameKind::Fail => {}
                 Ok(Some(_)) | Err(_) => {
                     self.root = None;
                     return;
@@ -274,7 +274,7 @@ impl Member {
         let conns: Vec<Conn> = self.links.keys().copied().collect();
         for conn in conns {
             if self.failure.is_none() && !matches!(self.links[&conn].role, Role::Unknown(_)) {
-                self.send(conn, Encoder::new(Kind::Bye, 0).finish());
+                self.send(conn, Encoder::new(FrameKind::Bye, 0).finish());
             }
             self.close(conn);
         }
@@ -381,27 +381,29 @@ impl Member {
         let payload = frame.payload;
         let outcome = match (role, frame.kind) {
             // On its way when exchanges ended.
-            (_, Kind::Up | Kind::Down | Kind::Ring) if self.broken.is_some() => Ok(()),
-            (_, Kind::Fail) => Failure::decode(&payload).map(|failure| {
+            (_, FrameKind::Up | FrameKind::Down | FrameKind::Ring) if self.broken.is_some() => Ok(()),
+            (_, FrameKind::Fail) => Failure::decode(&payload).map(|failure| {
                 self.bad_news(&failure);
                 // The root has told all others.
                 self.root.take_if(|root| *root == conn);
             }),
-            (Role::In(_, Purpose::Tree) | Role::Out(_, Purpose::Tree, _), Kind::Refuse) => self.refusal(conn, &payload),
-            (Role::Root(_), Kind::Welcome) if self.phase == Phase::Root => {
+            (Role::In(_, Purpose::Tree) | Role::Out(_, Purpose::Tree, _), FrameKind::Refuse) => {
+                self.refusal(conn, &payload)
+            }
+            (Role::Root(_), FrameKind::Welcome) if self.phase == MemberPhase::Root => {
                 Welcome::decode(&payload).and_then(|welcome| self.welcome(now, welcome))
             }
-            (Role::Root(_), Kind::Progress) => Decoder(&payload).text().map(|text| self.log(Level::Info, text)),
-            (_, Kind::Bye) => {
+            (Role::Root(_), FrameKind::Progress) => Decoder(&payload).text().map(|text| self.log(Level::Info, text)),
+            (_, FrameKind::Bye) => {
                 if let Some(link) = self.links.get_mut(&conn) {
                     link.bye = true;
                 }
                 Ok(())
             }
-            (Role::In(from, Purpose::Tree), Kind::Up) => self.up(now, from, &payload),
-            (Role::Out(_, Purpose::Tree, _), Kind::Down) => self.down(now, payload),
-            (Role::In(_, Purpose::Ring), Kind::Ring) => self.ring_piece(now, payload),
-            (Role::In(from, Purpose::Messages), Kind::Message) => self.message(from, &payload),
+            (Role::In(from, Purpose::Tree), FrameKind::Up) => self.up(now, from, &payload),
+            (Role::Out(_, Purpose::Tree, _), FrameKind::Down) => self.down(now, payload),
+            (Role::In(_, Purpose::Ring), FrameKind::Ring) => self.ring_piece(now, payload),
+            (Role::In(from, Purpose::Messages), FrameKind::Message) => self.message(from, &payload),
             (_, kind) => Err(Malformed(format!("an unexpected {kind:?}"))),
         };
         if let Err(bad) = outcome {
@@ -441,7 +443,7 @@ impl Member {
     /// connected with its neighbours hears of all that matters to it from them.
     fn root_lost(&mut self, why: &str) {
         self.root = None;
-        if self.phase == Phase::Ready {
+        if self.phase == MemberPhase::Ready {
             return;
         }
         let text = format!(
@@ -458,8 +460,8 @@ impl Member {
         let needed = match (purpose, outgoing) {
             (Purpose::Tree, _) => match self.phase {
                 // It was connected: that it has had all it wanted is no harm yet.
-                Phase::Root | Phase::Links => !bye,
-                Phase::Roster | Phase::Ready => self.gather.needs_tree(bye),
+                MemberPhase::Root | MemberPhase::Links => !bye,
+                MemberPhase::Roster | MemberPhase::Ready => self.gather.needs_tree(bye),
             },
             (Purpose::Ring, true) => self.gather.next_lost(why, bye),
             (Purpose::Ring, false) => self.gather.previous_lost(why, bye),
@@ -499,12 +501,12 @@ impl Member {
         let seconds = self.config.timeout.unwrap_or_default().as_secs_f32();
         let (rank, root) = (self.config.rank, show(self.config.root));
         let failure = match self.phase {
-            Phase::Root => Failure::timeout(
+            MemberPhase::Root => Failure::timeout(
                 None,
                 format!("rank {rank} has waited {seconds} s for the root at {root}, which does not say who is missing"),
             ),
-            Phase::Links => self.links_late(seconds),
-            Phase::Roster | Phase::Ready => self.operation_late(seconds),
+            MemberPhase::Links => self.links_late(seconds),
+            MemberPhase::Roster | MemberPhase::Ready => self.operation_late(seconds),
         };
         self.fail_with(&failure);
     }

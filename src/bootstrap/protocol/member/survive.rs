@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::super::wire::{Decoder, Encoder, HEADER, Kind, Malformed};
+use super::super::wire::{Decoder, Encoder, FrameKind, HEADER, Malformed};
 use super::super::{Conn, MAX_REFUSALS};
 use super::{Error, Failure, Member, Purpose, is_told};
 
@@ -131,5 +131,5 @@ impl Member {
 
 fn refusal_frame(number: u64, failure: &Failure) -> Arc<[u8]> {
     let failure = failure.encode();
-    Encoder::new(Kind::Refuse, 8 + failure.len()).u64(number).raw(&failure[HEADER..]).finish()
+    Encoder::new(FrameKind::Refuse, 8 + failure.len()).u64(number).raw(&failure[HEADER..]).finish()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::checkin::{CheckIn, Settings};
+use super::super::checkin::{CheckIn, CheckInSettings};
 use super::super::failure::Failure;
 use super::super::{Conn, Level, MAX_RANKS, ranks};
 use super::Root;
@@ -74,7 +74,7 @@ impl Root {
 
     /// One warning per setting that is not the same everywhere.
     pub(super) fn warn_about_settings(&mut self) {
-        let mut groups: BTreeMap<&Settings, Vec<u32>> = BTreeMap::new();
+        let mut groups: BTreeMap<&CheckInSettings, Vec<u32>> = BTreeMap::new();
         for seat in self.seats.iter().flatten() {
             groups.entry(&seat.record.settings).or_default().push(seat.record.rank);
         }
@@ -102,7 +102,7 @@ impl Root {
 }
 
 /// One line per setting that is not the same everywhere: the variable, each value, and who has it.
-fn differences(groups: &BTreeMap<&Settings, Vec<u32>>) -> Vec<String> {
+fn differences(groups: &BTreeMap<&CheckInSettings, Vec<u32>>) -> Vec<String> {
     let mut values: BTreeMap<&str, BTreeMap<Option<&str>, Vec<u32>>> = BTreeMap::new();
     for settings in groups.keys() {
         for (name, _) in *settings {

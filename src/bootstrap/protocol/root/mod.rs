@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::checkin::{Announcement, CheckIn, MAX_CHECKIN, Welcome};
 use super::failure::Failure;
 use super::stranger::{self, Visitor};
-use super::wire::{Encoder, Kind, PROTOCOL, Preamble, Reader, Service};
+use super::wire::{Encoder, FrameKind, PROTOCOL, Preamble, Reader, Service};
 use super::{
     Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree,
 };
@@ -306,26 +306,26 @@ impl Root {
         self.fail(now, Failure::remote(Some(rank), text));
     }
 
-    fn frame(&mut self, now: Duration, conn: Conn, kind: Kind, payload: &[u8]) {
+    fn frame(&mut self, now: Duration, conn: Conn, kind: FrameKind, payload: &[u8]) {
         let state = self.visits.get(&conn).map(|visit| &visit.state);
         match (state, kind) {
-            (Some(State::Greeted(_)), Kind::Join) => match CheckIn::decode(payload) {
+            (Some(State::Greeted(_)), FrameKind::Join) => match CheckIn::decode(payload) {
                 Ok(record) => self.check_in(now, conn, record),
                 Err(bad) => self.drop_visit(conn, &format!("its check-in is malformed: {bad}")),
             },
-            (Some(State::Greeted(_)), Kind::Dismiss) if payload == self.config.token.to_le_bytes() => {
+            (Some(State::Greeted(_)), FrameKind::Dismiss) if payload == self.config.token.to_le_bytes() => {
                 self.dismissed(conn)
             }
-            (Some(State::Greeted(_)), Kind::Announce) => match Announcement::decode(payload) {
+            (Some(State::Greeted(_)), FrameKind::Announce) => match Announcement::decode(payload) {
                 Ok(announcement) => self.set_state(conn, State::Announced(announcement)),
                 Err(bad) => self.drop_visit(conn, &format!("its announcement is malformed: {bad}")),
             },
-            (Some(State::Announced(_)), Kind::Done) => self.drop_visit(conn, "it was announced, and is done"),
-            (Some(State::Seated(rank)), Kind::Done) => {
+            (Some(State::Announced(_)), FrameKind::Done) => self.drop_visit(conn, "it was announced, and is done"),
+            (Some(State::Seated(rank)), FrameKind::Done) => {
                 let rank = *rank;
                 self.done(now, conn, rank);
             }
-            (Some(State::Seated(rank)), Kind::Fail) => {
+            (Some(State::Seated(rank)), FrameKind::Fail) => {
                 let rank = *rank;
                 let failure = Failure::decode(payload)
                     .unwrap_or_else(|bad| Failure::remote(Some(rank), format!("rank {rank} failed ({bad})")));
@@ -492,7 +492,7 @@ impl Root {
         if now >= self.next_progress {
             self.next_progress = now + self.config.progress;
             let text = format!("Bootstrap: waiting for {:.0} s: {}", (now - first).as_secs_f32(), self.attendance());
-            let frame = Encoder::new(Kind::Progress, text.len()).text(&text).finish();
+            let frame = Encoder::new(FrameKind::Progress, text.len()).text(&text).finish();
             let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: frame.clone() });
             self.actions.extend(sends);
             self.log(Level::Warn, text);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
-use super::world::{Id, Op, World};
+use super::world::{Id, MemberOp, World};
 use crate::error::Error;
 
 /// Time for anything to come to its end, with what a connect to a dead process takes.
@@ -48,12 +48,12 @@ fn finish(world: &mut World, seed: u64, ids: &[Id]) {
 fn exchange(world: &mut World, ranks: &[Id]) {
     let (leader, others) = ranks.split_first().expect("there are ranks");
     let at = soon(world);
-    let collect = others.iter().map(|other| Op::Receive(*other as u32));
-    let answer = others.iter().map(|other| Op::Send(*other as u32));
+    let collect = others.iter().map(|other| MemberOp::Receive(*other as u32));
+    let answer = others.iter().map(|other| MemberOp::Send(*other as u32));
     world.script(*leader, at, &collect.chain(answer).collect::<Vec<_>>());
     for other in others {
         let at = soon(world);
-        world.script(*other, at, &[Op::Send(*leader as u32), Op::Receive(*leader as u32)]);
+        world.script(*other, at, &[MemberOp::Send(*leader as u32), MemberOp::Receive(*leader as u32)]);
     }
 }
 
@@ -79,7 +79,7 @@ fn survivors_talk() {
         let gathers = world.rng.random_range(0..3);
         for id in &ranks {
             let at = world.now + Duration::from_millis(300);
-            world.script(*id, at, &vec![Op::Gather; gathers]);
+            world.script(*id, at, &vec![MemberOp::Gather; gathers]);
         }
         finish(&mut world, seed, &ranks);
         exchange(&mut world, &ranks);
@@ -150,7 +150,8 @@ fn a_refused_exchange_fails_alone() {
             .collect();
         let ids: Vec<Id> = (0..nranks as usize).collect();
         for id in &ids {
-            let ops: Vec<Op> = plan.iter().map(|round| if round[*id] { Op::Refuse } else { Op::Gather }).collect();
+            let ops: Vec<MemberOp> =
+                plan.iter().map(|round| if round[*id] { MemberOp::Refuse } else { MemberOp::Gather }).collect();
             let at = soon(&mut world);
             world.script(*id, at, &ops);
         }
@@ -182,8 +183,11 @@ fn giving_up_ends_exchanges_only() {
         let ids: Vec<Id> = (0..nranks as usize).collect();
         for id in &ids {
             let at = soon(&mut world);
-            let ops: &[Op] =
-                if *id == quitter { &[Op::Gather, Op::GiveUp, Op::Gather] } else { &[Op::Gather, Op::Gather] };
+            let ops: &[MemberOp] = if *id == quitter {
+                &[MemberOp::Gather, MemberOp::GiveUp, MemberOp::Gather]
+            } else {
+                &[MemberOp::Gather, MemberOp::Gather]
+            };
             world.script(*id, at, ops);
         }
         finish(&mut world, seed, &ids);

@@ -9,7 +9,7 @@ use super::super::failure::Failure;
 use super::super::member::Member;
 use super::super::root::Root;
 use super::super::stranger::{Visitor, identify};
-use super::super::wire::{Decoder, Kind, Preamble, Reader, Service};
+use super::super::wire::{Decoder, FrameKind, Preamble, Reader, Service};
 use super::super::{Action, Conn, MAX_FACTS, Machine, ranks, tree};
 use super::world::{MAGIC, World, frame_of, nvidia_hello};
 use crate::error::Error;
@@ -142,7 +142,7 @@ proptest! {
 #[test]
 fn an_announced_length_allocates_nothing() {
     let mut reader = Reader::default();
-    let mut bytes = frame_of(Kind::Message, &[]);
+    let mut bytes = frame_of(FrameKind::Message, &[]);
     bytes[0..4].copy_from_slice(&(60u32 << 20).to_le_bytes());
     reader.push(&bytes);
     assert_eq!(reader.frame(64 << 20), Ok(None));
@@ -212,7 +212,7 @@ fn an_announced_rank_that_is_gone_is_named() {
     let (checked_in, done, gone) = (announce(&mut root, 2), announce(&mut root, 1), announce(&mut root, 3));
     told(&mut root);
     root.closed(now, checked_in, None);
-    root.received(now, done, &frame_of(Kind::Done, b""));
+    root.received(now, done, &frame_of(FrameKind::Done, b""));
     assert!(!root.has_failed() && told(&mut root).is_empty());
     root.closed(now, gone, None);
     assert!(root.has_failed());
@@ -246,7 +246,7 @@ fn a_failed_rank_waits_for_the_roots_word() {
             member.received(now, conn, &preamble);
         }
         // What it was about to be told before.
-        member.received(now, conn, &frame_of(Kind::Progress, b""));
+        member.received(now, conn, &frame_of(FrameKind::Progress, b""));
         assert!(member.awaits_root());
         match gone {
             true => member.closed(now, conn, None),

@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use super::super::checkin::Entry;
 use super::super::member::{Member, MemberConfig, Retry};
 use super::super::root::{Root, RootConfig};
-use super::super::wire::Kind;
+use super::super::wire::FrameKind;
 use super::super::{Action, Cause, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
 
@@ -20,7 +20,7 @@ pub const TOKEN: u64 = 0x99aa_bbcc_ddee_ff00;
 /// Who is at an end of a connection.
 pub type Id = usize;
 
-enum Event {
+enum NetworkEvent {
     Start,
     Arrive {
         from: Id,
@@ -55,7 +55,7 @@ enum Event {
 
 /// What a member does once its initialisation is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum MemberOp {
     /// An exchange of all ranks.
     Gather,
     /// No part in the next exchange.
@@ -69,7 +69,7 @@ pub enum Op {
 }
 
 #[allow(clippy::large_enum_variant)]
-enum Node {
+enum SimulatedNode {
     Idle(MemberConfig),
     Member { member: Member, step: u32 },
     Root(Root),
@@ -92,9 +92,9 @@ pub struct World {
     /// What the members did in the end: an error, or everything.
     pub outcomes: BTreeMap<Id, Option<Error>>,
     queue: BinaryHeap<Reverse<(Duration, u64, Id)>>,
-    bodies: BTreeMap<u64, Event>,
+    bodies: BTreeMap<u64, NetworkEvent>,
     sequence: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<SimulatedNode>,
     ticks: Vec<Option<Duration>>,
     pipes: BTreeMap<(Id, Conn), Pipe>,
     pub root: Id,
@@ -111,11 +111,11 @@ pub struct World {
     /// By id.
     ranks: Vec<u32>,
     /// What members do after their initialisation.
-    scripts: BTreeMap<Id, VecDeque<Op>>,
+    scripts: BTreeMap<Id, VecDeque<MemberOp>>,
     /// How each operation of a script went, in order.
     pub done: BTreeMap<Id, Vec<Result<(), Error>>>,
     /// The operation that a member is in.
-    current: BTreeMap<Id, Op>,
+    current: BTreeMap<Id, MemberOp>,
 }
 
 fn address(id: Id) -> SocketAddr {
@@ -144,7 +144,7 @@ impl World {
             queue: BinaryHeap::new(),
             bodies: BTreeMap::new(),
             sequence: 0,
-            nodes: (0..=root_id).map(|_| Node::Gone).collect(),
+            nodes: (0..=root_id).map(|_| SimulatedNode::Gone).collect(),
             ticks: vec![None; root_id + 1],
             pipes: BTreeMap::new(),
             root: root_id,
@@ -159,7 +159,7 @@ impl World {
             done: BTreeMap::new(),
             current: BTreeMap::new(),
         };
-        world.nodes[root_id] = Node::Root(Root::new(root, Duration::ZERO));
+        world.nodes[root_id] = SimulatedNode::Root(Root::new(root, Duration::ZERO));
         world.after(root_id);
         world
     }
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    fn push(&mut self, at: Duration, id: Id, event: Event) {
+    fn push(&mut self, at: Duration, id: Id, event: NetworkEvent) {
         self.sequence += 1;
         self.queue.push(Reverse((at, self.sequence, id)));
         self.bodies.insert(self.sequence, event);
@@ -206,36 +206,36 @@ impl World {
 
     pub fn start(&mut self, id: Id, config: MemberConfig, at: Duration) {
         self.ranks[id] = config.rank;
-        self.nodes[id] = Node::Idle(config);
-        self.push(at, id, Event::Start);
+        self.nodes[id] = SimulatedNode::Idle(config);
+        self.push(at, id, NetworkEvent::Start);
     }
 
     /// Changes a member that was announced and has not started.
     pub fn restart(&mut self, id: Id, config: MemberConfig) {
         self.ranks[id] = config.rank;
-        self.nodes[id] = Node::Idle(config);
+        self.nodes[id] = SimulatedNode::Idle(config);
     }
 
     pub fn kill(&mut self, id: Id, at: Duration) {
-        self.push(at, id, Event::Kill);
+        self.push(at, id, NetworkEvent::Kill);
     }
 
     pub fn fail(&mut self, id: Id, at: Duration) {
-        self.push(at, id, Event::Fail);
+        self.push(at, id, NetworkEvent::Fail);
     }
 
     pub fn visit(&mut self, id: Id, at: Duration, bytes: Vec<u8>, stay: bool) {
-        self.push(at, id, Event::Visit { bytes, stay });
+        self.push(at, id, NetworkEvent::Visit { bytes, stay });
     }
 
     pub fn cut(&mut self, id: Id, at: Duration) {
-        self.push(at, id, Event::Cut);
+        self.push(at, id, NetworkEvent::Cut);
     }
 
     /// Lets a member that is through carry out operations, one after the other, from a moment on.
-    pub fn script(&mut self, id: Id, at: Duration, ops: &[Op]) {
+    pub fn script(&mut self, id: Id, at: Duration, ops: &[MemberOp]) {
         self.scripts.entry(id).or_default().extend(ops);
-        self.push(at, id, Event::Script);
+        self.push(at, id, NetworkEvent::Script);
     }
 
     /// Whether a member has carried out its script.
@@ -248,20 +248,20 @@ impl World {
     fn follow_script(&mut self, id: Id) {
         let (now, rank) = (self.now, self.ranks[id]);
         loop {
-            let Node::Member { member, .. } = &mut self.nodes[id] else {
+            let SimulatedNode::Member { member, .. } = &mut self.nodes[id] else {
                 return;
             };
             if let Some(op) = self.current.get(&id).copied() {
                 let error = member.error().cloned();
                 let over = match op {
                     _ if error.is_some() => true,
-                    Op::Gather => member.take_gathered().is_some(),
-                    Op::Send(to) => member.sent(to),
-                    Op::Receive(from) => member.take_message().is_some_and(|message| {
+                    MemberOp::Gather => member.take_gathered().is_some(),
+                    MemberOp::Send(to) => member.sent(to),
+                    MemberOp::Receive(from) => member.take_message().is_some_and(|message| {
                         assert_eq!(message, block(from, 1, 30), "rank {rank}");
                         true
                     }),
-                    Op::Refuse | Op::GiveUp => true,
+                    MemberOp::Refuse | MemberOp::GiveUp => true,
                 };
                 if !over {
                     return;
@@ -273,20 +273,20 @@ impl World {
                 return;
             };
             let begun = match op {
-                Op::Gather => member.start_all_gather(now, &block(rank, 1, 30)),
-                Op::Send(to) => member.send_message(now, to, 1, &block(rank, 1, 30)),
-                Op::Receive(from) => member.start_receive(now, from, 1),
-                Op::Refuse => {
+                MemberOp::Gather => member.start_all_gather(now, &block(rank, 1, 30)),
+                MemberOp::Send(to) => member.send_message(now, to, 1, &block(rank, 1, 30)),
+                MemberOp::Receive(from) => member.start_receive(now, from, 1),
+                MemberOp::Refuse => {
                     member.refuse(&Error::Resource(format!("rank {rank} does not want to")));
                     Ok(())
                 }
-                Op::GiveUp => Ok(()),
+                MemberOp::GiveUp => Ok(()),
             };
             match begun {
-                Ok(()) if op != Op::Refuse => drop(self.current.insert(id, op)),
+                Ok(()) if op != MemberOp::Refuse => drop(self.current.insert(id, op)),
                 outcome => self.done.entry(id).or_default().push(outcome),
             }
-            if op == Op::Gather && self.scripts[&id].front() == Some(&Op::GiveUp) {
+            if op == MemberOp::Gather && self.scripts[&id].front() == Some(&MemberOp::GiveUp) {
                 self.scripts.get_mut(&id).and_then(VecDeque::pop_front);
                 member.give_up(Error::Aborted);
             }
@@ -295,7 +295,7 @@ impl World {
 
     pub fn root_finished(&self) -> bool {
         match &self.nodes[self.root] {
-            Node::Root(root) => root.finished(),
+            SimulatedNode::Root(root) => root.finished(),
             _ => true,
         }
     }
@@ -335,59 +335,59 @@ impl World {
 
     fn machine(&mut self, id: Id) -> Option<&mut dyn Machine> {
         match &mut self.nodes[id] {
-            Node::Member { member, .. } => Some(member),
-            Node::Root(root) => Some(root),
-            Node::Idle(_) | Node::Gone => None,
+            SimulatedNode::Member { member, .. } => Some(member),
+            SimulatedNode::Root(root) => Some(root),
+            SimulatedNode::Idle(_) | SimulatedNode::Gone => None,
         }
     }
 
-    fn handle(&mut self, id: Id, event: Event) {
+    fn handle(&mut self, id: Id, event: NetworkEvent) {
         let now = self.now;
         match event {
-            Event::Start => {
-                if let Node::Idle(config) = &self.nodes[id] {
-                    self.nodes[id] = Node::Member { member: Member::new(config.clone(), now), step: 0 };
+            NetworkEvent::Start => {
+                if let SimulatedNode::Idle(config) = &self.nodes[id] {
+                    self.nodes[id] = SimulatedNode::Member { member: Member::new(config.clone(), now), step: 0 };
                 }
             }
-            Event::Arrive { from, conn, to } => return self.arrive(from, conn, to, id),
-            Event::Connected { conn, ok } => {
+            NetworkEvent::Arrive { from, conn, to } => return self.arrive(from, conn, to, id),
+            NetworkEvent::Connected { conn, ok } => {
                 let refused = ConnectError { cause: Cause::Refused, text: "Connection refused".to_string() };
                 if let Some(machine) = self.machine(id) {
                     machine.connected(now, conn, if ok { Ok(()) } else { Err(refused) });
                 }
             }
-            Event::Deliver { conn, bytes } => {
+            NetworkEvent::Deliver { conn, bytes } => {
                 if self.pipes.contains_key(&(id, conn))
                     && let Some(machine) = self.machine(id)
                 {
                     machine.received(now, conn, &bytes);
                 }
             }
-            Event::End { conn, reset } => {
+            NetworkEvent::End { conn, reset } => {
                 if self.pipes.remove(&(id, conn)).is_some()
                     && let Some(machine) = self.machine(id)
                 {
                     machine.closed(now, conn, reset.then(|| "Connection reset by peer".to_string()));
                 }
             }
-            Event::Tick => {
+            NetworkEvent::Tick => {
                 if let Some(machine) = self.machine(id)
                     && machine.deadline().is_some_and(|deadline| deadline <= now)
                 {
                     machine.tick(now);
                 }
             }
-            Event::Kill => self.killed(id),
-            Event::Fail => self.failed(id),
-            Event::Visit { bytes, stay } => self.visited(id, bytes, stay),
-            Event::Script => {}
-            Event::Cut => {
+            NetworkEvent::Kill => self.killed(id),
+            NetworkEvent::Fail => self.failed(id),
+            NetworkEvent::Visit { bytes, stay } => self.visited(id, bytes, stay),
+            NetworkEvent::Script => {}
+            NetworkEvent::Cut => {
                 let conns: Vec<Conn> = self.pipes.range((id, 0)..=(id, Conn::MAX)).map(|(key, _)| key.1).collect();
                 if !conns.is_empty() {
                     let conn = conns[self.rng.random_range(0..conns.len())];
                     self.hang_up(id, conn, true);
                     let at = self.pipes[&(id, conn)].last.max(now);
-                    self.push(at, id, Event::End { conn, reset: true });
+                    self.push(at, id, NetworkEvent::End { conn, reset: true });
                 }
             }
         }
@@ -401,8 +401,8 @@ impl World {
     fn arrive(&mut self, from: Id, conn: Conn, to: SocketAddr, id: Id) {
         let now = self.now;
         let listens = match &self.nodes[id] {
-            Node::Root(_) | Node::Member { .. } => self.listens[id],
-            Node::Idle(_) | Node::Gone => false,
+            SimulatedNode::Root(_) | SimulatedNode::Member { .. } => self.listens[id],
+            SimulatedNode::Idle(_) | SimulatedNode::Gone => false,
         };
         debug_assert_eq!(to, address(id));
         let back = now + self.delay();
@@ -411,27 +411,27 @@ impl World {
             self.pipes.insert((id, theirs), Pipe { peer: Some((from, conn)), last: back });
             self.pipes.insert((from, conn), Pipe { peer: Some((id, theirs)), last: back });
         }
-        self.push(back, from, Event::Connected { conn, ok: listens });
+        self.push(back, from, NetworkEvent::Connected { conn, ok: listens });
     }
 
     /// A member fails by itself; one that has not started joins only to say so.
     fn failed(&mut self, id: Id) {
         let error = Error::Resource("no memory left".to_string());
         match &mut self.nodes[id] {
-            Node::Idle(config) => {
+            SimulatedNode::Idle(config) => {
                 let member = Member::reporting(config.clone(), &error, self.now);
-                self.nodes[id] = Node::Member { member, step: 0 };
+                self.nodes[id] = SimulatedNode::Member { member, step: 0 };
             }
-            Node::Member { member, .. } if member.checked_in() => member.fail(error),
-            _ => self.push(self.now + Duration::from_millis(5), id, Event::Fail),
+            SimulatedNode::Member { member, .. } if member.checked_in() => member.fail(error),
+            _ => self.push(self.now + Duration::from_millis(5), id, NetworkEvent::Fail),
         }
     }
 
     fn killed(&mut self, id: Id) {
-        if matches!(self.nodes[id], Node::Gone) {
+        if matches!(self.nodes[id], SimulatedNode::Gone) {
             return;
         }
-        self.nodes[id] = Node::Gone;
+        self.nodes[id] = SimulatedNode::Gone;
         let reset = self.rng.random_bool(0.5);
         let conns: Vec<Conn> = self.pipes.range((id, 0)..=(id, Conn::MAX)).map(|(key, _)| key.1).collect();
         for conn in conns {
@@ -452,7 +452,7 @@ impl World {
         if !stay {
             let at = self.pipes[&(id, conn)].last;
             let reset = self.rng.random_bool(0.5);
-            self.push(at, id, Event::End { conn, reset });
+            self.push(at, id, NetworkEvent::End { conn, reset });
         }
     }
 
@@ -473,7 +473,7 @@ impl World {
             };
             pipe.last = pipe.last.max(at);
             let at = pipe.last;
-            self.push(at, id, Event::Deliver { conn, bytes: piece.to_vec() });
+            self.push(at, id, NetworkEvent::Deliver { conn, bytes: piece.to_vec() });
         }
     }
 
@@ -486,7 +486,7 @@ impl World {
         if let Some(pipe) = self.pipes.get_mut(&(peer, theirs)) {
             pipe.last = pipe.last.max(at);
             let at = pipe.last;
-            self.push(at, peer, Event::End { conn: theirs, reset });
+            self.push(at, peer, NetworkEvent::End { conn: theirs, reset });
         }
     }
 
@@ -498,7 +498,7 @@ impl World {
                     let at = self.now + self.delay();
                     let IpAddr::V4(ip) = to.ip() else { unreachable!("the world is IPv4") };
                     let target = (u32::from(ip) & 0xff_ffff) as usize;
-                    self.push(at, target, Event::Arrive { from: id, conn, to });
+                    self.push(at, target, NetworkEvent::Arrive { from: id, conn, to });
                 }
                 Action::Send { conn, bytes } => {
                     if let Some((peer, theirs)) = self.pipes.get(&(id, conn)).and_then(|pipe| pipe.peer) {
@@ -519,7 +519,7 @@ impl World {
             && self.ticks[id].is_none_or(|planned| planned != at || planned <= self.now)
         {
             self.ticks[id] = Some(at);
-            self.push(at.max(self.now), id, Event::Tick);
+            self.push(at.max(self.now), id, NetworkEvent::Tick);
         }
     }
 
@@ -534,7 +534,7 @@ impl World {
         let (now, size, rounds, rank) = (self.now, self.block, self.rounds, self.ranks[id]);
         let exchange = self.exchange;
         let leaves = self.leave && self.rng.random_bool(0.5);
-        let Node::Member { member, step } = &mut self.nodes[id] else {
+        let SimulatedNode::Member { member, step } = &mut self.nodes[id] else {
             return false;
         };
         if let Some(error) = member.error() {
@@ -594,6 +594,6 @@ pub fn nvidia_hello(rank: u32, nranks: u32) -> Vec<u8> {
 }
 
 /// A frame of any kind, for strangers that speak the protocol.
-pub fn frame_of(kind: Kind, payload: &[u8]) -> Vec<u8> {
+pub fn frame_of(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
     super::super::wire::Encoder::new(kind, payload.len()).raw(payload).finish().to_vec()
 }

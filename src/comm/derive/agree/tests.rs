@@ -41,10 +41,10 @@ fn ranks_that_stay_must_agree_who_stays() {
     assert_eq!(error.to_string(), "ncclCommShrink : rank 0 keeps ranks 0, 1, 5 and rank 1 keeps ranks 0, 1, 4, 5");
 }
 
-type Given<'a> = (i32, Option<(&'a [u8], bool)>);
+type GrowRequest<'a> = (i32, Option<(&'a [u8], bool)>);
 
-fn grow(requests: &[Given<'_>]) -> Result<UniqueId, Error> {
-    let request = |(nranks, id): &Given<'_>| DeriveRequest::Grow {
+fn grow(requests: &[GrowRequest<'_>]) -> Result<UniqueId, Error> {
+    let request = |(nranks, id): &GrowRequest<'_>| DeriveRequest::Grow {
         nranks: *nranks,
         id: id.map(|(id, fresh)| (id.to_vec(), fresh)),
     };
@@ -60,7 +60,7 @@ fn a_grow_meets_where_its_id_says() {
     let (fresh, stale) = (Some((&id[..], true)), Some((&id[..], false)));
     assert_eq!(grow(&[(4, None), (4, fresh)]), Ok(UniqueId(id)));
     assert_eq!(grow(&[(4, fresh), (4, fresh)]), Ok(UniqueId(id)));
-    let fails = |requests: &[Given<'_>], code: Code, text: &str| {
+    let fails = |requests: &[GrowRequest<'_>], code: Code, text: &str| {
         let error = grow(requests).expect_err("not allowed");
         assert!(error.code() == code && error.to_string().contains(text), "{error}");
     };

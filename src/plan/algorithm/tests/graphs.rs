@@ -14,7 +14,7 @@ fn prove_channels(graph: &Graph, every_root: bool) {
             let all = roots(func, n);
             let some = if all.len() == 1 || every_root { 1 } else { 3 };
             for root in all.into_iter().filter(|root| root % some == channel % some) {
-                let kind = Kind { func, algo, root };
+                let kind = ScheduleKind { func, algo, root };
                 let schedules = compile_on(kind, graph, channel);
                 schedules.iter().for_each(|s| s.check(8).unwrap_or_else(|e| panic!("{kind:?}: {e}")));
                 prove(kind, &schedules, setting(schedules[0].slots, 3, true));
@@ -45,7 +45,7 @@ fn reductions_follow_the_channels_orders() {
         let graph = Graph::shuffled(n, 1 + n / 6, 3, u64::from(n));
         for number in 0..3 {
             let ran = |func, algo, root| {
-                let kind = Kind { func, algo, root };
+                let kind = ScheduleKind { func, algo, root };
                 outcome(kind, &compile_on(kind, &graph, number), setting(8, 1, true))
             };
             let channel = graph.channel(number);
@@ -75,7 +75,7 @@ fn channels_divide_a_call_alike() {
     let graph = Graph::shuffled(11, 2, 4, 5);
     for (func, algo) in FUNCS.into_iter().flat_map(|func| Algo::ALL.map(|algo| (func, algo))) {
         if available(func, algo, &graph) {
-            let chunks = |channel| compile(Kind { func, algo, root: 2 }, &graph, channel, 3).unwrap().nchunks;
+            let chunks = |channel| compile(ScheduleKind { func, algo, root: 2 }, &graph, channel, 3).unwrap().nchunks;
             assert!((1..6).all(|channel| chunks(channel) == chunks(0)), "{func:?} {algo:?}");
         }
     }
@@ -98,7 +98,7 @@ fn trees_and_pat_are_right_with_many_ranks() {
                 let few = n > 200 && !long();
                 let roots = if few { vec![1, n - 1] } else { vec![0, 1, n / 2, n - 1] };
                 for root in if func.has_root() { roots } else { vec![0] } {
-                    let kind = Kind { func, algo, root };
+                    let kind = ScheduleKind { func, algo, root };
                     let schedules = compile_on(kind, &graph, channel);
                     let pieces = if algo == Algo::Pat || few { 1 } else { 3 };
                     let calls = if heavy { 1 } else { 2 };
