@@ -1,6 +1,6 @@
 //! The project's rules, checked over its source: who may import whom, where `unsafe` may stand, how long
-//! functions and files may be, what must not be left in. Each rule is a test of its own; a finding is a
-//! line `file:line: rule: what`.
+//! functions and files may be, that no two types share a name, what must not be left in. Each rule is a test
+//! of its own; a finding is a line `file:line: rule: what`.
 //!
 //! The lists at the top are the rules; `ARCHITECTURE.md` says why. `tests/tidy/` has the machinery, and
 //! tests that each rule catches what it is for.
@@ -236,6 +236,11 @@ fn four_fifths_of_the_functions_are_short() {
 fn no_struct_has_too_many_fields() {
     let sources = tree::rust_sources(&ORDERS.map(|order| order.root));
     rules::report(rules::many_fields(&sources, MAX_FIELDS, &MANY_FIELDS));
+}
+
+#[test]
+fn no_two_types_share_a_name() {
+    rules::report(rules::shared_names(&tree::rust_sources(&["src"])));
 }
 
 #[test]

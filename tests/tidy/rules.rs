@@ -1,7 +1,7 @@
 //! The rules, each a function from a file to findings.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rust::{PathUse, Source, Unsafe, UnsafeUse};
 use crate::tree::File;
@@ -152,6 +152,25 @@ pub fn many_fields(sources: &[Source], most: usize, exceptions: &[Exception]) ->
     findings.extend(unused.map(|(_, gone)| {
         Finding::new(gone.file, 1, "many fields", format!("`{}` needs no exception any more", gone.name))
     }));
+    findings
+}
+
+/// Types that share their name. Types of tests have to differ from those of the product only.
+pub fn shared_names(sources: &[Source]) -> Vec<Finding> {
+    let all = sources.iter().flat_map(|source| source.types.iter().map(move |found| (source, found)));
+    let (tests, product): (Vec<_>, Vec<_>) = all.partition(|(_, found)| found.test);
+    let mut first: BTreeMap<&str, String> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for (source, found) in product.into_iter().chain(tests) {
+        match first.get(found.name.as_str()) {
+            Some(place) => {
+                let text = format!("`{}` is a type at {place}, too", found.name);
+                findings.push(Finding::new(&source.path, found.line, "shared name", text));
+            }
+            None if found.test => {}
+            None => drop(first.insert(&found.name, format!("{}:{}", source.path, found.line))),
+        }
+    }
     findings
 }
 

@@ -1,4 +1,4 @@
-//! Reads a Rust file as token trees: its functions, its paths, its uses of `unsafe`, its macros.
+//! Reads a Rust file as token trees: its functions, its types, its paths, its uses of `unsafe`, its macros.
 //!
 //! Tokens rather than a syntax tree, because what stands inside a macro call must be seen too.
 
@@ -59,6 +59,15 @@ pub struct StructUse {
     pub test: bool,
 }
 
+/// What defines the name of a type: a struct, enum, union, trait, or an alias directly in a module; not an associated
+/// type.
+#[derive(Clone, Debug)]
+pub struct TypeUse {
+    pub line: usize,
+    pub name: String,
+    pub test: bool,
+}
+
 /// What was found in a file.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
@@ -69,6 +78,7 @@ pub struct Source {
     pub unsafes: Vec<UnsafeUse>,
     pub macros: Vec<MacroUse>,
     pub structs: Vec<StructUse>,
+    pub types: Vec<TypeUse>,
     /// Paths (without `.rs`) of the modules that `#[cfg(test)] mod x;` declares.
     pub test_modules: Vec<String>,
     /// Why the file could not be read as Rust.
@@ -82,6 +92,7 @@ impl Source {
         self.paths.iter_mut().for_each(|path| path.test = true);
         self.unsafes.iter_mut().for_each(|found| found.test = true);
         self.structs.iter_mut().for_each(|found| found.test = true);
+        self.types.iter_mut().for_each(|found| found.test = true);
     }
 }
 
@@ -93,7 +104,7 @@ pub fn scan(path: &str, text: &str) -> Source {
         Ok(tokens) => {
             let module = module_path(path);
             let test = inner_cfg_test(tokens.clone());
-            Walker { source: &mut source }.walk(tokens, &Scope { module, test, statements: Vec::new() });
+            Walker { source: &mut source }.walk(tokens, &Scope { module, test, items: true, statements: Vec::new() });
         }
         Err(error) => source.broken = Some(error.to_string()),
     }
@@ -159,6 +170,8 @@ fn line(token: &TokenTree) -> usize {
 struct Scope {
     module: Vec<String>,
     test: bool,
+    /// Directly in a module, where `type` defines an alias.
+    items: bool,
     /// First lines of the statements around, up to the nearest block.
     statements: Vec<usize>,
 }
@@ -197,21 +210,31 @@ impl Walker<'_> {
     fn token(&mut self, tokens: &[TokenTree], at: usize, scope: &Scope) {
         match &tokens[at] {
             TokenTree::Group(group) => {
-                let mut inner = scope.clone();
+                let mut inner = Scope { items: false, ..scope.clone() };
                 if group.delimiter() == Delimiter::Brace {
+                    let name = module_name(tokens, at);
+                    inner.items = scope.items && name.is_some();
                     inner.statements.clear();
-                    inner.module.extend(module_name(tokens, at));
+                    inner.module.extend(name);
                 }
                 self.walk(group.stream(), &inner);
             }
-            TokenTree::Ident(word) => match word.to_string().as_str() {
-                "unsafe" => self.found_unsafe(tokens, at, scope),
-                "fn" => self.found_function(tokens, at, scope),
-                "mod" => self.found_module(tokens, at, scope),
-                "struct" => self.found_struct(tokens, at, scope),
-                name => self.found_name(tokens, at, name, scope),
-            },
+            TokenTree::Ident(word) => {
+                let word = word.to_string();
+                self.found_type(tokens, at, &word, scope);
+                self.found_word(tokens, at, &word, scope);
+            }
             _ => {}
+        }
+    }
+
+    fn found_word(&mut self, tokens: &[TokenTree], at: usize, word: &str, scope: &Scope) {
+        match word {
+            "unsafe" => self.found_unsafe(tokens, at, scope),
+            "fn" => self.found_function(tokens, at, scope),
+            "mod" => self.found_module(tokens, at, scope),
+            "struct" => self.found_struct(tokens, at, scope),
+            name => self.found_name(tokens, at, name, scope),
         }
     }
 
@@ -280,6 +303,17 @@ impl Walker<'_> {
         let fields = fields(body.stream());
         let by_c = attributes(tokens, at).any(|text| text.starts_with("repr(C"));
         self.source.structs.push(StructUse { line: line(&tokens[at]), name, fields, by_c, test: scope.test });
+    }
+
+    fn found_type(&mut self, tokens: &[TokenTree], at: usize, word: &str, scope: &Scope) {
+        let defines = match word {
+            "struct" | "enum" | "union" | "trait" => true,
+            "type" => scope.items,
+            _ => false,
+        };
+        if let Some(name) = ident(tokens.get(at + 1)).filter(|_| defines) {
+            self.source.types.push(TypeUse { line: line(&tokens[at]), name, test: scope.test });
+        }
     }
 
     fn found_name(&mut self, tokens: &[TokenTree], at: usize, name: &str, scope: &Scope) {

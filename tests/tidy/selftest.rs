@@ -105,6 +105,37 @@ fn structs_with_many_fields_are_found() {
 }
 
 #[test]
+fn types_are_listed() {
+    let text = "pub(crate) struct Unit;\nenum Choice { A }\nunion Bits { a: u8 }\npub unsafe trait Trait { type Inner; }\n\
+        type Alias<T> = Vec<T>;\nimpl Trait for Unit { type Inner = u8; }\nmod m {\ntype Deep = u8; }\n\
+        macro_rules! m { ($name:ident) => { pub struct $name;\nstruct Made; } }\n\
+        fn f() { a.union(b); type Local = u8; }\n\
+        #[cfg(test)] mod tests { struct InTests(u8); }";
+    let found = scan("src/x.rs", text).types;
+    let listed: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.line, found.test)).collect();
+    let product = [("Unit", 1), ("Choice", 2), ("Bits", 3), ("Trait", 4), ("Alias", 5), ("Deep", 8), ("Made", 10)];
+    let mut expected = product.map(|(name, line)| (name, line, false)).to_vec();
+    expected.push(("InTests", 12, true));
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn types_that_share_a_name_are_found() {
+    let tests = "#[cfg(test)]\nmod tests {\nenum A {}\nstruct InTests;\n}";
+    let mut sources = [
+        scan("src/a.rs", "#[cfg(test)]\nmod tests;\nstruct A;\nstruct B { a: A }"),
+        scan("src/a/tests.rs", "struct InTests;\ntrait C {}"),
+        scan("src/b.rs", &format!("type B = u8;\nenum C {{ A, B }}\nimpl X for C {{ type A = u8; }}\n{tests}")),
+    ];
+    mark_tests(&mut sources);
+    let found = rules::shared_names(&sources);
+    let places: Vec<_> = found.iter().map(|finding| (finding.file.as_str(), finding.line)).collect();
+    assert_eq!(places, [("src/b.rs", 1), ("src/a/tests.rs", 2), ("src/b.rs", 6)]);
+    assert_eq!(found[0].text, "`B` is a type at src/a.rs:4, too");
+    assert!(rules::shared_names(&sources[..1]).is_empty());
+}
+
+#[test]
 fn impurity_is_found() {
     let rule = [Purity { path: "src/plan/", except: &["src/plan/io/"], forbidden: &["std::net", "crate::sys"] }];
     let text = "use std::{fmt, net::TcpStream};\nuse std::nets;\nuse super::super::sys::x;\nfn f() { crate::sys::g() }";
