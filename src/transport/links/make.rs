@@ -161,7 +161,9 @@ impl Links {
         let mut messages = Vec::new();
         if let Some(offered) = take {
             let from = offered.from;
-            let taken = self.take(group, offered).map_err(|error| error.to_string());
+            // Others hear of it, too, and are to know whose part it is about.
+            let taken = self.take(group, offered);
+            let taken = taken.map_err(|error| format!("{error}, with what rank {from} offers; is it gone?"));
             let answers = self.state.lock().handshake.taken(group, from, taken);
             messages = self.messages(group, answers);
             self.news.notify_all();
