@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::plan::layout::Proto;
 use crate::sys;
 use crate::transport::{self, PeerFacts};
-use crate::tuning::{Agreed, SimpleInstead};
+use crate::tuning::{Agreed, LinkKind, SimpleInstead};
 
 /// A random number of this process, by which ranks know that they are threads of one process.
 pub(super) fn process_number() -> u64 {
@@ -47,6 +47,17 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
         warn_of_simple(agreed.without_lines());
     }
     agreed
+}
+
+/// What joins the devices of all ranks: the slowest kind of link between any two.
+pub(super) fn link_kind(peers: &[PeerFacts]) -> LinkKind {
+    if all_pairs(peers, transport::keeps_lines_whole) {
+        LinkKind::NvLink
+    } else if all_pairs(peers, transport::maps_buffers) {
+        LinkKind::Pcie
+    } else {
+        LinkKind::HostMemory
+    }
 }
 
 /// Takes away what needs peer memory, which has turned out not to work.

@@ -85,6 +85,15 @@ impl Proto {
         }
     }
 
+    /// Bytes that are moved for each byte of data: half of a line of LL is data, and 15 of 16 bytes of one of LL128.
+    pub fn expansion(self) -> f64 {
+        match self {
+            Proto::Simple => 1.0,
+            Proto::Ll => 2.0,
+            Proto::Ll128 => 128.0 / 120.0,
+        }
+    }
+
     /// The name of the kernel for this protocol and type, in the host image and in the fatbin alike.
     pub fn kernel_name(self, datatype: DataType) -> String {
         let proto = match self {

@@ -22,6 +22,7 @@ pub mod point_to_point;
 pub mod ring;
 pub mod schedule;
 pub mod shape;
+pub mod timing;
 pub mod tree;
 pub mod wiring;
 pub mod work;

@@ -237,7 +237,9 @@ pub fn mesh_slot_bytes(nranks: u32) -> u32 {
     even_slot_bytes(MESH_BYTES, nranks)
 }
 
-fn even_slot_bytes(all: u64, nranks: u32) -> u32 {
+/// The size of a slot, in bytes, of a link between any two of `nranks` ranks: so that all such links of a rank would
+/// take about `all` bytes, within limits.
+pub fn even_slot_bytes(all: u64, nranks: u32) -> u32 {
     let peers = u64::from(nranks.saturating_sub(1).max(1));
     let bytes = (all / SLOTS as u64 / peers).clamp(PAIR_SLOT_RANGE.0, PAIR_SLOT_RANGE.1);
     (bytes - bytes % PAIR_SLOT_UNIT) as u32

@@ -63,14 +63,14 @@ impl Filters {
     }
 
     /// What a device can do of it. The software device has no LL128: a host's stores to a line of 128 bytes are
-    /// several; and so are those of GPUs before compute capability 7.0. Where nobody has `asked` for protocols, LL128
-    /// is not used at all, and LL not on the software device, where it gains nothing.
+    /// several; and so are those of GPUs before compute capability 7.0. Where nobody has `asked` for protocols, LL is
+    /// not used on the software device, where it gains nothing.
     pub fn usable(mut self, asked: bool, capability: i32, software: bool) -> (Filters, SimpleInstead) {
         let mut why = None;
         for candidates in &mut self.0 {
             match (asked, software) {
                 (false, true) => candidates.protocols = SIMPLE,
-                (false, false) => candidates.protocols = SIMPLE | LL,
+                (false, false) => candidates.protocols = SIMPLE | LL | LL128,
                 (true, true) if candidates.protocols == LL128 => {
                     candidates.take_simple("only LL128, which the software device does not have", &mut why);
                 }
@@ -155,7 +155,8 @@ mod tests {
             (filters.protocols(), why.is_some())
         };
         assert_eq!(usable("", 90, true), (SIMPLE, false));
-        assert_eq!(usable("", 90, false), (SIMPLE | LL, false));
+        assert_eq!(usable("", 90, false), (SIMPLE | LL | LL128, false));
+        assert_eq!(usable("", 60, false), (SIMPLE | LL, false));
         assert_eq!(usable("LL,LL128", 90, true), (LL, false));
         assert_eq!(usable("LL128", 90, true), (SIMPLE, true));
         assert_eq!(usable("LL128", 60, false), (SIMPLE, true));

@@ -1,15 +1,21 @@
 //! The cost model: what a call will take.
 //!
-//! A rank's time is what does not depend on size (the launch, and a hop for each rank that data pass on
-//! their way) plus the bytes that it sends at the speed at which it can.
+//! On software devices a rank's time is what does not depend on size (the launch, and a hop for each rank that data
+//! pass on their way) plus the bytes that it sends at the speed at which it can. On GPUs it is counted in turns: see
+//! [`super::turns`].
 
 use std::sync::Arc;
 
 use super::candidates::Candidates;
-use super::machine::MachineConstants;
+use super::machine::{MachineConstants, ProcessorConstants};
+use super::slots::SlotSizes;
+use super::tuner;
+use super::turns::{self, CallTurns};
+use super::{ByFunction, by_function};
 use crate::plan::algorithm::{Algo, available};
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
+use crate::plan::timing::{KernelModel, MachineModel};
 use crate::topology::Graph;
 
 /// Tells what calls will take over the ranks of a graph. Every rank computes with the same numbers.
@@ -17,11 +23,17 @@ use crate::topology::Graph;
 pub struct CostModel {
     machine: MachineConstants,
     graph: Arc<Graph>,
+    slots: SlotSizes,
+    /// By function and algorithm; of GPUs only.
+    turns: ByFunction<[Option<CallTurns>; Algo::ALL.len()]>,
 }
 
 /// What each algorithm and protocol that is open to a call is expected to take, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostTable([[Option<f64>; Proto::ALL.len()]; Algo::ALL.len()]);
+
+/// More channels must make a call shorter by this factor.
+const WORTH: f64 = 0.98;
 
 /// Hops on the longest way that data take, and how many times the call's bytes the busiest rank sends.
 /// The bytes of a call are those of its larger buffer.
@@ -44,10 +56,19 @@ fn load(func: Func, algorithm: Algo, n: u32) -> (f64, f64) {
     }
 }
 
+impl ProcessorConstants {
+    fn estimate(&self, (hops, volume): (f64, f64), protocol: Proto, bytes: u64, channels: u32) -> f64 {
+        let speed = self.speed[protocol as usize] * f64::from(channels.max(1));
+        self.launch + self.oversubscription * (hops * self.hop[protocol as usize] + volume * bytes as f64 / speed)
+    }
+}
+
 impl CostModel {
-    /// A model of a machine.
-    pub fn new(machine: MachineConstants, graph: Arc<Graph>) -> CostModel {
-        CostModel { machine, graph }
+    /// A model of a machine whose links have slots of some sizes.
+    pub fn new(machine: MachineConstants, graph: Arc<Graph>, slots: SlotSizes) -> CostModel {
+        let gpus = matches!(machine, MachineConstants::Gpus(..));
+        let turns = by_function(|func| gpus.then(|| Algo::ALL.map(|algorithm| turns::of(func, algorithm, &graph))));
+        CostModel { machine, graph, slots, turns }
     }
 
     /// What schedules are compiled from.
@@ -57,10 +78,53 @@ impl CostModel {
 
     /// What a call of `bytes` bytes takes, in microseconds.
     pub fn estimate(&self, func: Func, algorithm: Algo, protocol: Proto, bytes: u64, channels: u32) -> f64 {
-        let (hops, volume) = load(func, algorithm, self.graph.nranks());
-        let MachineConstants { launch, link, oversubscription } = &self.machine;
-        let speed = link.speed[protocol as usize] * f64::from(channels.max(1));
-        launch + oversubscription * (hops * link.hop[protocol as usize] + volume * bytes as f64 / speed)
+        match &self.machine {
+            MachineConstants::Processors(constants) => {
+                constants.estimate(load(func, algorithm, self.graph.nranks()), protocol, bytes, channels)
+            }
+            MachineConstants::Gpus(machine, kernel) => {
+                self.in_turns((machine, kernel), func, algorithm, protocol, bytes, channels)
+            }
+        }
+    }
+
+    fn in_turns(
+        &self,
+        (machine, kernel): (&MachineModel, &KernelModel),
+        func: Func,
+        algorithm: Algo,
+        protocol: Proto,
+        bytes: u64,
+        channels: u32,
+    ) -> f64 {
+        let turns = self.turns[func as usize].as_ref().and_then(|algorithms| algorithms[algorithm as usize].as_ref());
+        // What there is no schedule of is not chosen.
+        let Some(turns) = turns else { return f64::INFINITY };
+        turns.estimate(machine, kernel, protocol, bytes, channels.max(1), self.slots.of(turns.class(), protocol))
+    }
+
+    /// Bytes of a slot of the links that a function's calls use; None where that is not known.
+    #[cfg(test)]
+    pub(super) fn slot_bytes(&self, func: Func, algorithm: Algo, protocol: Proto) -> Option<u32> {
+        let turns = self.turns[func as usize].as_ref()?[algorithm as usize].as_ref()?;
+        Some(self.slots.of(turns.class(), protocol))
+    }
+
+    /// The channels that a call is worth if it is carried out so, of at most `most`. On a GPU, so many as make it
+    /// quickest, but no more for a gain that a fraction of the GPU is not worth.
+    pub fn channels(&self, func: Func, algorithm: Algo, protocol: Proto, bytes: u64, most: u32) -> u32 {
+        if let MachineConstants::Processors(_) = self.machine {
+            return tuner::channels(bytes, most);
+        }
+        let mut best = (1, self.estimate(func, algorithm, protocol, bytes, 1));
+        for channels in std::iter::successors(Some(2), |channels| Some(channels * 2)).take_while(|n| *n / 2 < most) {
+            let channels = channels.min(most);
+            let time = self.estimate(func, algorithm, protocol, bytes, channels);
+            if time < best.1 * WORTH {
+                best = (channels, time);
+            }
+        }
+        best.0
     }
 
     /// Whether there is any way to carry out a function's calls.
@@ -76,12 +140,15 @@ impl CostModel {
         available(func, algorithm, &self.graph) && candidates.allows(algorithm, protocol)
     }
 
-    /// What each way takes that is open to a call.
-    pub fn costs(&self, func: Func, bytes: u64, channels: u32, candidates: Candidates) -> CostTable {
+    /// What each way takes that is open to a call, with so many channels as it is worth, of at most `most`.
+    pub fn costs(&self, func: Func, bytes: u64, most: u32, candidates: Candidates) -> CostTable {
         CostTable(Algo::ALL.map(|algorithm| {
             Proto::ALL.map(|protocol| {
                 let open = self.has(func, algorithm, protocol, candidates);
-                open.then(|| self.estimate(func, algorithm, protocol, bytes, channels))
+                open.then(|| {
+                    let channels = self.channels(func, algorithm, protocol, bytes, most);
+                    self.estimate(func, algorithm, protocol, bytes, channels)
+                })
             })
         }))
     }
@@ -111,7 +178,7 @@ mod tests {
     use super::*;
 
     fn model() -> CostModel {
-        CostModel::new(MachineConstants::software(2), Arc::new(Graph::of_host(4)))
+        CostModel::new(MachineConstants::software(2), Arc::new(Graph::of_host(4)), SlotSizes::default())
     }
 
     #[test]

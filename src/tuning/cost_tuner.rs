@@ -2,11 +2,9 @@
 
 use super::candidates::Candidates;
 use super::cost::CostModel;
-use super::tuner::{self, CallShape, Choice, Tuner};
+use super::tuner::{CallShape, Choice, Tuner};
 use super::{ByFunction, by_function};
-use crate::plan::algorithm::Algo;
 use crate::plan::call::Func;
-use crate::plan::layout::Proto;
 
 /// Sizes are classed by their number of bits.
 const CLASSES: usize = 64;
@@ -17,7 +15,7 @@ pub struct CostTuner(ByFunction<SizeTable>);
 
 /// The choice for every size of one function.
 #[derive(Clone, Debug)]
-struct SizeTable([(Algo, Proto); CLASSES]);
+struct SizeTable([Choice; CLASSES]);
 
 impl CostTuner {
     /// Fills the table. `candidates` are those of calls without a selection of their own; None for functions that
@@ -30,12 +28,15 @@ impl CostTuner {
 impl Tuner for CostTuner {
     fn choose(&self, shape: &CallShape<'_>) -> Option<Choice> {
         let table = self.0[shape.func as usize].as_ref().filter(|_| !shape.narrowed);
-        let (algorithm, protocol) = match table {
-            Some(table) => table.of(shape.bytes),
+        match table {
+            Some(table) => Some(Choice { channels: shape.channels(table.of(shape.bytes)), ..table.of(shape.bytes) }),
             // The table does not know what the call itself selects.
-            None => shape.costs().quickest()?,
-        };
-        Some(Choice { algorithm, protocol, channels: shape.channels() })
+            None => {
+                let (algorithm, protocol) = shape.costs().quickest()?;
+                let choice = Choice { algorithm, protocol, channels: shape.max_channels };
+                Some(Choice { channels: shape.channels(choice), ..choice })
+            }
+        }
     }
 }
 
@@ -45,7 +46,9 @@ impl SizeTable {
         let quickest = |class: usize| {
             // The middle of the class.
             let bytes = (1u64 << class.min(62)) / 4 * 3;
-            model.costs(func, bytes, tuner::channels(bytes, max_channels), candidates).quickest()
+            let (algorithm, protocol) = model.costs(func, bytes, max_channels, candidates).quickest()?;
+            let channels = model.channels(func, algorithm, protocol, bytes, max_channels);
+            Some(Choice { algorithm, protocol, channels })
         };
         let mut table = [quickest(0)?; CLASSES];
         for (class, choice) in table.iter_mut().enumerate().skip(1) {
@@ -55,7 +58,7 @@ impl SizeTable {
     }
 
     /// The choice for a call of `bytes` bytes.
-    fn of(&self, bytes: u64) -> (Algo, Proto) {
+    fn of(&self, bytes: u64) -> Choice {
         self.0[(u64::BITS - bytes.leading_zeros()).min(CLASSES as u32 - 1) as usize]
     }
 }
@@ -65,13 +68,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::plan::algorithm::Algo;
+    use crate::plan::layout::Proto;
     use crate::topology::Graph;
-    use crate::tuning::{LinkConstants, MachineConstants};
+    use crate::tuning::{MachineConstants, SlotSizes};
 
     fn model() -> CostModel {
-        let link = LinkConstants { hop: [1.0; Proto::ALL.len()], speed: [5000.0; Proto::ALL.len()] };
-        let machine = MachineConstants { launch: 0.5, link, oversubscription: 2.0 };
-        CostModel::new(machine, Arc::new(Graph::of_host(4)))
+        CostModel::new(MachineConstants::software(2), Arc::new(Graph::of_host(4)), SlotSizes::default())
     }
 
     fn shape(model: &CostModel, candidates: Candidates, bytes: u64) -> CallShape<'_> {
@@ -114,7 +117,7 @@ mod tests {
 
     #[test]
     fn more_bytes_are_worth_more_channels() {
-        let channels = |bytes| tuner::channels(bytes, 8);
+        let channels = |bytes| crate::tuning::tuner::channels(bytes, 8);
         assert_eq!([0, 64 << 10, 128 << 10, 511 << 10, u64::MAX].map(channels), [1, 1, 2, 7, 8]);
     }
 }

@@ -1,65 +1,74 @@
-//! The constants of a machine that the cost model counts with.
+//! What the cost model knows of the machine.
 
 use crate::plan::layout::Proto;
+use crate::plan::timing::{KernelModel, MachineModel};
 
 const PROTOCOLS: usize = Proto::ALL.len();
 
-/// What the cost model knows of a machine.
+/// The constants that the cost model counts with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MachineConstants {
+    /// Software devices, whose kernels run on the host's processors.
+    Processors(ProcessorConstants),
+    /// GPUs, by the model that [`crate::plan::timing`] simulates them with.
+    Gpus(MachineModel, KernelModel),
+}
+
+/// What joins the GPUs of a communicator: where links differ, the slowest of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkKind {
+    /// NVLink between every two of them.
+    NvLink,
+    /// They reach each other's memory over PCIe.
+    Pcie,
+    /// Some do not reach each other's memory: data go through memory of the host.
+    #[default]
+    HostMemory,
+}
+
+/// What the cost model knows of software devices: kernels copy, and whoever waits is told soon.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MachineConstants {
+pub struct ProcessorConstants {
     /// Microseconds of a launch.
     pub launch: f64,
-    /// The links between ranks; where they differ, those of the slowest.
-    pub link: LinkConstants,
+    /// Microseconds until data that one rank posts are seen by another, by protocol: `hop[Proto as usize]`.
+    pub hop: [f64; PROTOCOLS],
+    /// Bytes that one channel of a rank sends in a microsecond, by protocol.
+    pub speed: [f64; PROTOCOLS],
     /// Ranks for each processor that runs their kernels, at least 1: they take turns then.
     pub oversubscription: f64,
 }
 
-/// What the cost model knows of the links between ranks, by protocol: `hop[Proto as usize]`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkConstants {
-    /// Microseconds until data that one rank posts are seen by another.
-    pub hop: [f64; PROTOCOLS],
-    /// Bytes that one channel of a rank sends in a microsecond.
-    pub speed: [f64; PROTOCOLS],
-}
-
-impl LinkConstants {
-    /// Memory of the host that ranks on the software device share. Of the order that two cores of a virtual machine
-    /// show; where choices change is not measured.
-    pub const HOST_MEMORY: LinkConstants = LinkConstants::new([0.5; PROTOCOLS], 8000.0);
-    /// NVLink. Not measured: what NCCL's own model assumes of it.
-    pub const NVLINK: LinkConstants = LinkConstants::new([5.0, 1.5, 2.0], 20_000.0);
-
-    /// Links with a speed in Simple. Half of a line of LL is data, and 15 of 16 bytes of one of LL128.
-    pub const fn new(hop: [f64; PROTOCOLS], speed: f64) -> LinkConstants {
-        let mut speeds = [speed; PROTOCOLS];
-        speeds[Proto::Ll as usize] *= 0.5;
-        speeds[Proto::Ll128 as usize] *= 120.0 / 128.0;
-        LinkConstants { hop, speed: speeds }
-    }
-}
+/// Bytes that one channel of a rank sends in a microsecond on a software device. Of the order that two cores of a
+/// virtual machine show; where choices change is not measured.
+const HOST_SPEED: f64 = 8000.0;
 
 impl MachineConstants {
     /// A host whose software devices share its processors, with so many ranks for each.
     pub fn software(oversubscription: u32) -> MachineConstants {
-        MachineConstants {
+        MachineConstants::Processors(ProcessorConstants {
             launch: 0.5,
-            link: LinkConstants::HOST_MEMORY,
+            hop: [0.5; PROTOCOLS],
+            speed: Proto::ALL.map(|protocol| HOST_SPEED / protocol.expansion()),
             oversubscription: f64::from(oversubscription.max(1)),
-        }
+        })
     }
 
-    /// GPUs that some links join.
-    pub fn gpu(link: LinkConstants) -> MachineConstants {
-        MachineConstants { launch: 4.0, link, oversubscription: 1.0 }
+    /// GPUs that some kind of link joins, as [`MachineModel`] describes machines with such links.
+    pub fn gpus(links: LinkKind) -> MachineConstants {
+        let model = match links {
+            LinkKind::NvLink => MachineModel::eight_h100(),
+            LinkKind::Pcie => MachineModel::four_a100_pcie(),
+            LinkKind::HostMemory => MachineModel::two_rtx_without_p2p(),
+        };
+        MachineConstants::Gpus(model, KernelModel::CURRENT)
     }
 
-    /// What is assumed where nothing is known of the machine but its kind of device.
-    pub fn assumed(software: bool, oversubscription: u32) -> MachineConstants {
+    /// What is assumed where nothing is known of the machine but its kinds of device and of link.
+    pub fn assumed(software: bool, oversubscription: u32, links: LinkKind) -> MachineConstants {
         match software {
             true => MachineConstants::software(oversubscription),
-            false => MachineConstants::gpu(LinkConstants::NVLINK),
+            false => MachineConstants::gpus(links),
         }
     }
 }
@@ -70,14 +79,17 @@ mod tests {
 
     #[test]
     fn only_what_shares_processors_takes_turns() {
-        assert_eq!(MachineConstants::assumed(true, 3).oversubscription, 3.0);
-        assert_eq!(MachineConstants::assumed(true, 0).oversubscription, 1.0);
-        assert_eq!(MachineConstants::assumed(false, 3).oversubscription, 1.0);
+        let of = |software, ranks| match MachineConstants::assumed(software, ranks, LinkKind::NvLink) {
+            MachineConstants::Processors(constants) => Some(constants.oversubscription),
+            MachineConstants::Gpus(..) => None,
+        };
+        assert_eq!([of(true, 3), of(true, 0), of(false, 3)], [Some(3.0), Some(1.0), None]);
     }
 
     #[test]
     fn flags_in_lines_take_room() {
-        let [simple, ll, ll128] = LinkConstants::NVLINK.speed;
+        let MachineConstants::Processors(constants) = MachineConstants::software(1) else { panic!("processors") };
+        let [simple, ll, ll128] = constants.speed;
         assert_eq!((ll, ll128), (simple / 2.0, simple * 15.0 / 16.0));
     }
 }

@@ -18,6 +18,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 mod tuner;
+mod turns;
 
 use std::array;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ pub use agreement::{Agreed, Preferences};
 pub use candidates::{Candidates, FUNCTIONS, Filters, SimpleInstead};
 pub use cost::{CostModel, CostTable};
 pub use cost_tuner::CostTuner;
-pub use machine::{LinkConstants, MachineConstants};
-pub use slots::{CHANNELS_MAX, halvings, preferred_channels, preferred_slot_bytes, valid_slot_bytes};
+pub use machine::{LinkKind, MachineConstants, ProcessorConstants};
+pub use slots::{CHANNELS_MAX, SlotSizes, halvings, preferred_channels, preferred_slot_bytes, valid_slot_bytes};
 pub use tuner::{CallShape, Choice, Tuner};
 
 /// Bytes of a call for which ranks ask each other whether they can do without slots: less is not worth the question.
@@ -86,7 +87,9 @@ impl Open {
 impl Tuning {
     /// What ranks that have agreed so do on a machine.
     pub fn new(machine: MachineConstants, graph: Arc<Graph>, agreed: Agreed) -> Tuning {
-        let model = CostModel::new(machine, graph);
+        let software = matches!(machine, MachineConstants::Processors(_));
+        let slots = agreed.slot_sizes(graph.nranks(), software);
+        let model = CostModel::new(machine, graph, slots);
         let open = by_function(|func| Open::of(func, &model, agreed.filters.of(func)));
         let candidates = |func: Func| open[func as usize].as_ref().map(|open| open.candidates);
         let built_in = CostTuner::new(&model, agreed.channels, candidates);
@@ -175,7 +178,7 @@ impl Tuning {
     fn log_choice(&self, shape: &CallShape<'_>, choice: &Choice) {
         let CallShape { func, bytes, .. } = *shape;
         let chosen = (choice.algorithm, choice.protocol);
-        let costs = self.model.costs(func, bytes, choice.channels, self.agreed.filters.of(func));
+        let costs = self.model.costs(func, bytes, self.agreed.channels, self.agreed.filters.of(func));
         let mut others: Vec<(Algo, Proto, f64)> =
             costs.entries().filter(|(algorithm, protocol, _)| (*algorithm, *protocol) != chosen).collect();
         others.sort_by(|(.., a), (.., b)| a.total_cmp(b));

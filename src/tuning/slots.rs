@@ -10,9 +10,9 @@ use crate::topology::Graph;
 /// Channels on a software device: its kernels share the processors with the ranks themselves.
 const CHANNELS_SOFTWARE: u32 = 1;
 /// Channels on a GPU.
-const CHANNELS_GPU: u32 = 8;
-/// The most channels: a launch's argument has room for 15 work items.
-pub const CHANNELS_MAX: u32 = 8;
+const CHANNELS_GPU: u32 = 32;
+/// The most channels.
+pub const CHANNELS_MAX: u32 = 32;
 /// Slot bytes by default: 256 KiB measured best on host memory (`NCCL_BUFFSIZE` is 8 slots).
 pub(super) const SLOT_BYTES: u32 = 256 << 10;
 /// The smallest and the largest slot in bytes.
@@ -23,8 +23,21 @@ const PAGE: u32 = 4096;
 const FULL_SIZE_COMMS: usize = 8;
 /// The least size of a slot that the number of communicators leads to, in bytes: of a ring, and of other links.
 const SMALL_SLOT: (u32, u32) = (16 << 10, 4 << 10);
-/// Bytes of a slot of an LL link on a GPU: it carries small messages.
-const LL_SLOT_BYTES: u32 = 16 << 10;
+/// Bytes of slots on a GPU with lines of LL or LL128: so many that a loop over one is unrolled.
+const LINE_SLOT_BYTES: u32 = 64 << 10;
+/// Bytes of slots of a rank on a GPU for one channel of trees, of PAT, or of direct algorithms.
+const GPU_MESH_BYTES: u64 = 4 << 20;
+
+/// The sizes of slots in bytes, by class of links and protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotSizes([[u32; Proto::ALL.len()]; LinkClass::ALL.len()]);
+
+impl SlotSizes {
+    /// The size of a slot in bytes.
+    pub fn of(&self, class: LinkClass, protocol: Proto) -> u32 {
+        self.0[class as usize][protocol as usize]
+    }
+}
 
 /// The number of channels that a rank would like, where it is to have at least `low` and at most `high`.
 pub fn preferred_channels(software: bool, low: u32, high: u32) -> u32 {
@@ -59,22 +72,33 @@ impl Agreed {
     /// # Errors
     /// As [`Wiring::new`].
     pub fn wiring(&self, nranks: u32, software: bool) -> Result<Wiring, Error> {
+        let sizes = self.slot_sizes(nranks, software);
         let mut sets = Vec::new();
         for proto in Proto::ALL.into_iter().filter(|proto| self.filters.protocols() & 1 << *proto as u8 != 0) {
-            let most = if proto == Proto::Simple || software { u32::MAX } else { LL_SLOT_BYTES };
-            let set = |class, slot_bytes: u32| LinkSet {
-                class,
-                proto,
-                channels: self.channels,
-                slot_bytes: slot_bytes.min(most),
-            };
-            sets.push(set(LinkClass::Ring, self.slot_bytes));
-            let small = self.small_slot(wiring::mesh_slot_bytes(nranks));
-            sets.extend([LinkClass::Tree, LinkClass::Pat, LinkClass::Direct].map(|class| set(class, small)));
+            let set = |class| LinkSet { class, proto, channels: self.channels, slot_bytes: sizes.of(class, proto) };
+            sets.extend(LinkClass::COLLECTIVE.map(set));
         }
-        let slot_bytes = self.small_slot(wiring::pair_slot_bytes(nranks));
+        let slot_bytes = sizes.of(LinkClass::Peer, Proto::Simple);
         sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes });
         Wiring::new(Graph::of_host(nranks), sets)
+    }
+
+    /// The sizes of the slots of a communicator's links.
+    pub fn slot_sizes(&self, nranks: u32, software: bool) -> SlotSizes {
+        let mesh = match software {
+            true => wiring::mesh_slot_bytes(nranks),
+            false => wiring::even_slot_bytes(GPU_MESH_BYTES, nranks),
+        };
+        let of = |class, proto| {
+            let most = if proto == Proto::Simple || software { u32::MAX } else { LINE_SLOT_BYTES };
+            let bytes = match class {
+                LinkClass::Ring => self.slot_bytes,
+                LinkClass::Peer => self.small_slot(wiring::pair_slot_bytes(nranks)),
+                _ => self.small_slot(mesh),
+            };
+            bytes.min(most)
+        };
+        SlotSizes(LinkClass::ALL.map(|class| Proto::ALL.map(|proto| of(class, proto))))
     }
 
     /// The size of a slot that is no ring's, where it would be `bytes`: less in processes with many communicators, and
@@ -109,18 +133,19 @@ mod tests {
     fn channels_are_within_the_limits() {
         assert_eq!(
             [(1, 8), (4, 8), (4, 2), (0, 0), (20, 30)].map(|(low, high)| preferred_channels(true, low, high)),
-            [1, 4, 2, 1, 8]
+            [1, 4, 2, 1, 20]
         );
-        assert_eq!(preferred_channels(false, 1, 3), 3);
+        assert_eq!([(1, 3), (40, 64)].map(|(low, high)| preferred_channels(false, low, high)), [3, 32]);
     }
 
     #[test]
     fn there_are_links_for_every_protocol_that_is_left() {
-        let wiring = agreed("LL,Simple").wiring(3, false).expect("a wiring");
+        let large = Agreed { slot_bytes: 256 << 10, halvings: 0, ..agreed("LL,Simple") };
+        let wiring = large.wiring(3, false).expect("a wiring");
         let sizes =
             |proto| [LinkClass::Ring, LinkClass::Tree].map(|class| wiring.set(class, proto).map(|s| s.slot_bytes));
-        assert_eq!(sizes(Proto::Simple)[0], Some(32 << 10));
-        assert_eq!(sizes(Proto::Ll)[0], Some(16 << 10));
+        assert_eq!(sizes(Proto::Simple), [Some(256 << 10), Some(64 << 10)]);
+        assert_eq!(sizes(Proto::Ll), [Some(64 << 10); 2]);
         assert_eq!(sizes(Proto::Ll128), [None, None]);
         assert_eq!(wiring.set(LinkClass::Peer, Proto::Simple).map(|set| set.channels), Some(1));
     }

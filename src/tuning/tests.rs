@@ -1,4 +1,5 @@
 use super::*;
+use crate::plan::timing::{self, TimedCall};
 
 /// A tuner with one answer.
 struct Fixed(Option<Choice>);
@@ -133,10 +134,87 @@ fn ranks_ask_for_buffers_where_it_is_worth_it_and_open() {
 /// The table has one choice for all sizes of as many bits; a selection is weighed for the call's own size.
 #[test]
 fn a_selection_is_weighed_at_the_calls_own_size() {
-    let filters = Filters::parse("ring", "Simple,LL").expect("filters");
-    let agreed =
-        Agreed { channels: 1, slot_bytes: 4096, halvings: 0, filters, oversubscription: 1, maps_buffers: false };
-    let tuning = Tuning::new(MachineConstants::assumed(false, 1), Arc::new(Graph::of_host(2)), agreed);
-    let protocol = |selected| choose(&tuning, Func::Broadcast, 1 << 16, selected).protocol;
-    assert_eq!([None, bit(Algo::Ring)].map(protocol), [Proto::Simple, Proto::Ll]);
+    let tuning = |algorithms: &str| {
+        let filters = Filters::parse(algorithms, "Simple,LL").expect("filters");
+        let agreed = Agreed { filters, ..agreed_on_gpus(LinkKind::NvLink) };
+        Tuning::new(MachineConstants::gpus(LinkKind::NvLink), Arc::new(Graph::of_host(8)), agreed)
+    };
+    let tuning = tuning("ring");
+    let of = |bytes, selected| choose(&tuning, Func::AllGather, bytes, selected).protocol;
+    let differ = |bytes: &u64| of(*bytes, None) != of(*bytes, bit(Algo::Ring));
+    let first = (1 << 12..1 << 24).step_by(1 << 14).find(differ).expect("a size at which the class is not the size");
+    assert_eq!(of(first.next_power_of_two() * 3 / 4, bit(Algo::Ring)), of(first, None));
+}
+
+/// What a communicator of GPUs on one host agrees on if nobody asks for anything.
+fn agreed_on_gpus(links: LinkKind) -> Agreed {
+    let (filters, _) = Filters::ALL.usable(false, 90, false);
+    let mut agreed = Agreed {
+        channels: 32,
+        slot_bytes: preferred_slot_bytes(0),
+        halvings: 0,
+        filters,
+        oversubscription: 1,
+        maps_buffers: false,
+    };
+    if links != LinkKind::NvLink {
+        assert_eq!(agreed.without_whole_lines(), None);
+    }
+    agreed
+}
+
+/// A call on GPUs: what is chosen, and what ways there are, as the simulation times them.
+struct Timed {
+    choice: Choice,
+    expected: f64,
+    simulated: f64,
+    /// The quickest of all.
+    best: (f64, Algo, Proto, u32),
+}
+
+fn timed(tuning: &Tuning, links: LinkKind, func: Func, bytes: u64) -> Timed {
+    let MachineConstants::Gpus(machine, kernel) = MachineConstants::gpus(links) else { panic!("no GPUs") };
+    let shape = tuning.shape(func, bytes, None).expect("a way");
+    let choice = tuning.choose(&shape).expect("a choice");
+    let time = |algorithm: Algo, protocol, channels| {
+        let slot_bytes = tuning.model.slot_bytes(func, algorithm, protocol).expect("links");
+        let call = TimedCall { func, algorithm, protocol, bytes, channels, slot_bytes };
+        timing::predict(&machine, &kernel, &call).expect("a time")
+    };
+    let ways = shape.costs();
+    let ways = ways.entries().flat_map(|(algorithm, protocol, _)| [1, 4, 16, 32].map(|n| (algorithm, protocol, n)));
+    let best = ways.map(|(algorithm, protocol, n)| (time(algorithm, protocol, n), algorithm, protocol, n));
+    Timed {
+        choice,
+        expected: shape.estimate(&choice),
+        simulated: time(choice.algorithm, choice.protocol, choice.channels),
+        best: best.min_by(|(a, ..), (b, ..)| a.total_cmp(b)).expect("a way"),
+    }
+}
+
+/// The closed form against the simulation: what it chooses is not far from the quickest that there is, and what it
+/// expects of that is not far from what comes out.
+#[test]
+fn on_gpus_the_choice_is_nearly_the_quickest() {
+    for links in [LinkKind::NvLink, LinkKind::Pcie, LinkKind::HostMemory] {
+        let MachineConstants::Gpus(machine, _) = MachineConstants::gpus(links) else { panic!("no GPUs") };
+        let graph = Arc::new(Graph::of_host(machine.ranks));
+        let tuning = Tuning::new(MachineConstants::gpus(links), graph, agreed_on_gpus(links));
+        let (mut worse, long) = (Vec::new(), std::env::var_os("OXCCL_LONG").is_some());
+        for func in [Func::AllReduce, Func::AllGather, Func::ReduceScatter, Func::Broadcast, Func::Reduce] {
+            // In the middle of the classes of size.
+            for bytes in (10..31).step_by(if long { 1 } else { 4 }).map(|bits| 3u64 << bits >> 2) {
+                let Timed { choice, expected, simulated, best } = timed(&tuning, links, func, bytes);
+                let (regret, error) = (simulated / best.0, simulated / expected);
+                assert!(
+                    regret < 1.7 && (0.6..2.0).contains(&error),
+                    "{links:?} {func:?} {bytes}: {choice:?} takes {simulated:.1} us, not {expected:.1}; {best:?}"
+                );
+                worse.push(regret);
+            }
+        }
+        let mean = worse.iter().sum::<f64>() / worse.len() as f64;
+        println!("{links:?}: mean {mean:.3}");
+        assert!(mean < 1.07, "{links:?}: {mean}");
+    }
 }

@@ -38,14 +38,14 @@ pub struct CallShape<'a> {
 }
 
 impl CallShape<'_> {
-    /// The number of channels that the cost model counts with: so many as are worth their while.
-    pub fn channels(&self) -> u32 {
-        channels(self.bytes, self.max_channels)
+    /// The number of channels that the call is worth if it is carried out so; [`Choice::channels`] is not looked at.
+    pub fn channels(&self, choice: Choice) -> u32 {
+        self.model.channels(self.func, choice.algorithm, choice.protocol, self.bytes, self.max_channels)
     }
 
     /// What the cost model expects each open way to take.
     pub fn costs(&self) -> CostTable {
-        self.model.costs(self.func, self.bytes, self.channels(), self.candidates)
+        self.model.costs(self.func, self.bytes, self.max_channels, self.candidates)
     }
 
     /// Whether the call can be carried out so.

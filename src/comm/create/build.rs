@@ -23,7 +23,7 @@ use crate::schedules::{self, LaunchParameters, Schedules};
 use crate::sys::{self, HostFacts};
 use crate::topology::Graph;
 use crate::transport::{self, Links, PeerFacts};
-use crate::tuning::{self, Agreed, MachineConstants, Preferences, Tuning};
+use crate::tuning::{self, Agreed, LinkKind, MachineConstants, Preferences, Tuning};
 
 /// What a rank needs before it can join. One rank alone has no links.
 type RankParts = (Arc<Kernels>, Option<Arc<Links>>, Join);
@@ -149,7 +149,8 @@ impl Comm {
         let (channels, slot_bytes, ledger) = (agreed.channels, agreed.slot_bytes, &self.device.ledger);
         let (context, rank) = (&self.device.context, self.identity.rank);
         let schedules = Schedules::upload(context, rank, channels, slot_bytes, wiring, ledger)?;
-        let tuning = self.tuning(agreed, wiring);
+        let tuning =
+            self.tuning(agreed, wiring, peers::link_kind(wired.as_ref().map_or(&peers[..], |(.., facts)| facts)));
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
         let recorder = links.as_ref().and_then(|links| flight_recorder::share(me, &peers, links));
         let mappable = recorder.as_ref().filter(|_| tuning.offers_buffers());
@@ -193,9 +194,9 @@ impl Comm {
     }
 
     /// How collectives over some links are carried out.
-    fn tuning(&self, agreed: Agreed, wiring: Option<&Wiring>) -> Tuning {
+    fn tuning(&self, agreed: Agreed, wiring: Option<&Wiring>, links: LinkKind) -> Tuning {
         let software = self.device.context.driver().is_software();
-        let machine = MachineConstants::assumed(software, agreed.oversubscription);
+        let machine = MachineConstants::assumed(software, agreed.oversubscription, links);
         let alone = || Arc::new(Graph::of_host(self.identity.nranks));
         Tuning::new(machine, wiring.map_or_else(alone, |wiring| wiring.graph().clone()), agreed)
     }
@@ -223,8 +224,9 @@ impl Comm {
 
     /// What this rank would like of what all ranks do alike.
     fn preferences(&self, settings: &Settings) -> Preferences {
-        let (halvings, software) =
-            (tuning::halvings(comms_on(self.device.number)), self.device.context.driver().is_software());
+        let software = self.device.context.driver().is_software();
+        // Memory of a host is scarcer than that of GPUs, and many ranks share it.
+        let halvings = if software { tuning::halvings(comms_on(self.device.number)) } else { 0 };
         Preferences {
             channels: settings.channels(&self.config, software),
             slot_bytes: settings.slot_bytes(halvings),

@@ -1,0 +1,106 @@
+//! What the simulation knows of the kernels: how many loads they keep in flight, and what they do one after the other.
+
+use super::super::layout::{Proto, SLOTS};
+use super::machine::BlockModel;
+
+/// The kernels, as they are or as they were.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelModel {
+    /// Packs of 16 bytes that a thread of a copy has in flight, in the order in which loops are tried: the last is 1.
+    pub copy: &'static [u32],
+    /// The same of a reduction, of each source.
+    pub reduce: &'static [u32],
+    /// The sources of a reduction are loaded at the same time, not one after the other.
+    pub together: bool,
+    /// The next turn's links are waited for, and the last one's slots posted, while data move.
+    pub overlaps: bool,
+    /// System fences of a turn, one after the other.
+    pub fences: u32,
+    /// Slots of a link.
+    pub slots: u32,
+    /// Lines of LL that a thread has in flight.
+    pub lines: u32,
+    /// A rank's own data are loaded before the lines that they are added to are waited for.
+    pub early: bool,
+}
+
+impl KernelModel {
+    /// As the kernels of this version are (`scripts/sass-report.sh` counts loads in flight).
+    pub const CURRENT: KernelModel = KernelModel {
+        copy: &[8, 1],
+        reduce: &[4, 1],
+        together: false,
+        overlaps: false,
+        fences: 2,
+        slots: SLOTS as u32,
+        lines: 4,
+        early: false,
+    };
+
+    /// As kernels were before they were made for real GPUs.
+    pub const SERIAL: KernelModel = KernelModel {
+        copy: &[8, 1],
+        reduce: &[4, 1],
+        together: false,
+        overlaps: false,
+        fences: 2,
+        slots: SLOTS as u32,
+        lines: 4,
+        early: false,
+    };
+
+    /// As NCCL describes its kernels: unrolled by 4, with a warp that waits and one that posts, and one fence a slot.
+    pub const NCCL: KernelModel = KernelModel {
+        copy: &[4, 1],
+        reduce: &[4, 1],
+        together: true,
+        overlaps: true,
+        fences: 1,
+        slots: 4,
+        lines: 4,
+        early: true,
+    };
+
+    /// Microseconds in which a block moves `bytes` bytes from sources that take so long to load each, to `ndst` places.
+    pub fn move_time(&self, block: &BlockModel, proto: Proto, bytes: u64, loads: &[f64], ndst: usize) -> f64 {
+        if bytes == 0 || loads.is_empty() {
+            return 0.0;
+        }
+        let passes = bytes as f64 * (loads.len() + ndst) as f64 / block.rate;
+        if block.threads == 0 {
+            return passes;
+        }
+        let unrolls = if loads.len() == 1 { self.copy } else { self.reduce };
+        let sweeps = match proto {
+            Proto::Simple => sweeps(bytes.div_ceil(16 * u64::from(block.threads)), unrolls),
+            Proto::Ll => bytes.div_ceil(8 * u64::from(block.threads) * u64::from(self.lines)),
+            Proto::Ll128 => bytes.div_ceil(15 * u64::from(block.threads) * u64::from(self.lines)),
+        };
+        let longest = loads.iter().copied().fold(0.0, f64::max);
+        let each = if self.together || proto != Proto::Simple { longest } else { loads.iter().sum() };
+        passes.max(sweeps as f64 * each)
+    }
+}
+
+/// How often a loop over so many packs of each thread goes round: unrolled as long as it fits.
+fn sweeps(packs: u64, unrolls: &[u32]) -> u64 {
+    let (mut left, mut rounds) = (packs, 0);
+    for &unroll in unrolls {
+        rounds += left / u64::from(unroll);
+        left %= u64::from(unroll);
+    }
+    rounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_are_unrolled_as_far_as_they_fit() {
+        assert_eq!(sweeps(8, &[8, 1]), 1);
+        assert_eq!(sweeps(15, &[8, 1]), 8);
+        assert_eq!(sweeps(15, &[8, 4, 2, 1]), 4);
+        assert_eq!(sweeps(0, &[8, 1]), 0);
+    }
+}

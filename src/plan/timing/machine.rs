@@ -1,0 +1,196 @@
+//! Descriptions of machines: what a simulated kernel's turns, links and loads take.
+
+use crate::error::Error;
+
+/// How fast a block's threads move data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BlockModel {
+    /// Threads of a block, 16 bytes each at a time; 0 where data move at [`BlockModel::rate`] alone, as on a processor.
+    pub threads: u32,
+    /// Microseconds from a load of local memory to its data, under load.
+    pub load: f64,
+    /// Bytes that a block reads and writes in a microsecond at most, both counted.
+    pub rate: f64,
+    /// Microseconds of a turn besides data and links: barriers, the next step, the waiting thread's work.
+    pub turn: f64,
+    /// Microseconds between two looks at a counter, half of which an arrival waits on average.
+    pub poll: f64,
+}
+
+/// What joins two ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathModel {
+    /// Bytes that a rank sends in a microsecond, on all channels together; as many come in meanwhile.
+    pub bandwidth: f64,
+    /// Microseconds until a store is seen at the other end.
+    pub latency: f64,
+    /// Microseconds of a fence that waits for stores to have arrived.
+    pub fence: f64,
+    /// Microseconds from a load of what a peer has sent to its data: local memory's, but where slots are in host memory.
+    pub receive_load: f64,
+    /// Bytes that all ranks together move in a microsecond, where they share something; infinite where not.
+    pub fabric: f64,
+}
+
+/// A machine, as the simulation knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineModel {
+    /// Its name.
+    pub name: String,
+    /// Ranks, one on each device.
+    pub ranks: u32,
+    /// Microseconds from a call to its kernel's first instruction, and from its last to the call's end.
+    pub launch: f64,
+    /// Processors that blocks take turns on; 0: every block has its own.
+    pub processors: u32,
+    /// Channels at most.
+    pub channels: u32,
+    /// Blocks.
+    pub block: BlockModel,
+    /// Links.
+    pub path: PathModel,
+    /// Whether lines of LL128 are carried whole.
+    pub whole_lines: bool,
+}
+
+/// NVIDIA H100 and its like. Loads of local memory take about 500 ns unloaded (microbenchmarks of Hopper: 480 to 560
+/// cycles at 1.7 GHz beyond the L2 cache, 270 in it), more under load. A block's rate is that of NCCL's own model for a
+/// tree's channel of Hopper, 38.7 GB/s of data that are read, added to what is read, and written.
+const GPU_BLOCK: BlockModel = BlockModel { threads: 512, load: 0.6, rate: 116_000.0, turn: 0.5, poll: 0.2 };
+
+/// Microseconds of a load from the L2 cache, where peers' stores end.
+const IN_CACHE: f64 = 0.3;
+
+impl MachineModel {
+    /// Eight H100 behind NVSwitch. NVLink carries 370 GB/s of data in each direction (measured peer writes: 371 to 376;
+    /// NCCL counts with 18 × 20.6). A hop of LL takes 0.6 µs in NCCL's model: a store's way and a poll. A fence waits for
+    /// a store's way there and back.
+    pub fn eight_h100() -> MachineModel {
+        MachineModel {
+            name: "8xH100".to_string(),
+            ranks: 8,
+            launch: 6.0,
+            processors: 0,
+            channels: 32,
+            block: GPU_BLOCK,
+            path: PathModel {
+                bandwidth: 370_000.0,
+                latency: 0.45,
+                fence: 0.9,
+                receive_load: IN_CACHE,
+                fabric: f64::INFINITY,
+            },
+            whole_lines: true,
+        }
+    }
+
+    /// Four A100 that PCIe 4.0 with 16 lanes joins, behind switches. Peers write 26 GB/s (measured of four devices with
+    /// such links: 25.9 GB/s bus bandwidth of NCCL's ring; NCCL counts with 24). A hop of LL takes 1.0 µs in NCCL's
+    /// model.
+    pub fn four_a100_pcie() -> MachineModel {
+        MachineModel {
+            name: "4xA100-pcie".to_string(),
+            ranks: 4,
+            channels: 32,
+            block: BlockModel { rate: 72_000.0, ..GPU_BLOCK },
+            path: PathModel {
+                bandwidth: 26_000.0,
+                latency: 0.9,
+                fence: 1.8,
+                receive_load: IN_CACHE,
+                fabric: f64::INFINITY,
+            },
+            whole_lines: false,
+            ..MachineModel::eight_h100()
+        }
+    }
+
+    /// Two GeForce boards with PCIe 4.0 that do not reach each other: data go through memory of the host. Loads from
+    /// there take about 1.5 µs.
+    pub fn two_rtx_without_p2p() -> MachineModel {
+        MachineModel {
+            name: "2xRTX-nop2p".to_string(),
+            ranks: 2,
+            path: PathModel { bandwidth: 24_000.0, latency: 0.9, fence: 1.8, receive_load: 1.6, fabric: f64::INFINITY },
+            ..MachineModel::four_a100_pcie()
+        }
+    }
+
+    /// Ranks on the software device of a host: `rate` bytes a microsecond are read and written by one of its
+    /// `processors`, and a flag takes `flag` microseconds from one to the other.
+    pub fn software(ranks: u32, processors: u32, flag: f64, rate: f64) -> MachineModel {
+        MachineModel {
+            name: "software".to_string(),
+            ranks,
+            launch: 2.0,
+            processors,
+            channels: 1,
+            block: BlockModel { threads: 0, load: 0.0, rate, turn: 0.1, poll: 0.02 },
+            path: PathModel {
+                bandwidth: f64::INFINITY,
+                latency: flag,
+                fence: 0.0,
+                receive_load: 0.0,
+                fabric: f64::INFINITY,
+            },
+            whole_lines: false,
+        }
+    }
+
+    /// The machines that have a name here.
+    pub fn known() -> [MachineModel; 3] {
+        [MachineModel::eight_h100(), MachineModel::four_a100_pcie(), MachineModel::two_rtx_without_p2p()]
+    }
+
+    /// A known machine by its name.
+    pub fn named(name: &str) -> Option<MachineModel> {
+        MachineModel::known().into_iter().find(|machine| machine.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Reads a description: lines of `key = value`, with `#` for comments. `base = NAME` begins with a known machine;
+    /// what is not said is as there, or as with eight H100. Times are in microseconds, bandwidths in GB/s.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] names the line, and what is wrong with it.
+    pub fn parse(text: &str) -> Result<MachineModel, Error> {
+        let mut machine = MachineModel::eight_h100();
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or("").trim();
+            let refuse = |why: &str| Error::InvalidArgument(format!("line {number}, `{line}`: {why}"));
+            if line.is_empty() {
+                continue;
+            }
+            let (key, value) = line.split_once('=').ok_or_else(|| refuse("`key = value` is wanted"))?;
+            machine.set(key.trim(), value.trim()).map_err(|why| refuse(&why))?;
+        }
+        Ok(machine)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let time = || value.parse::<f64>().ok().filter(|x| *x >= 0.0).ok_or("a number of microseconds is wanted");
+        let speed = || value.parse::<f64>().ok().filter(|x| *x > 0.0).map(|x| x * 1e3).ok_or("GB/s are wanted");
+        let count =
+            |least: u32| value.parse::<u32>().ok().filter(|x| *x >= least).ok_or(format!("{least} or more is wanted"));
+        match key {
+            "base" => *self = MachineModel::named(value).ok_or("there is no such machine")?,
+            "name" => self.name = value.to_string(),
+            "ranks" => self.ranks = count(2)?,
+            "channels" => self.channels = count(1)?,
+            "processors" => self.processors = count(0)?,
+            "threads" => self.block.threads = count(0)?,
+            "launch" => self.launch = time()?,
+            "load" => self.block.load = time()?,
+            "turn" => self.block.turn = time()?,
+            "poll" => self.block.poll = time()?,
+            "block_bandwidth" => self.block.rate = speed()?,
+            "bandwidth" => self.path.bandwidth = speed()?,
+            "latency" => self.path.latency = time()?,
+            "fence" => self.path.fence = time()?,
+            "receive_load" => self.path.receive_load = time()?,
+            "fabric" => self.path.fabric = speed()?,
+            "whole_lines" => self.whole_lines = count(0)? > 0,
+            _ => return Err("there is no such key".to_string()),
+        }
+        Ok(())
+    }
+}

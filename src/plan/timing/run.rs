@@ -1,0 +1,294 @@
+//! The run: every rank's block takes its turns as soon as its links let it, in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::super::layout::{Proto, Step, step_flag};
+use super::super::schedule::{LinkId, Schedule};
+use super::kernel::KernelModel;
+use super::machine::MachineModel;
+use crate::error::Error;
+
+/// A time, in picoseconds from the kernel's begin: whole numbers have an order.
+type Instant = u64;
+
+fn instant(microseconds: f64) -> Instant {
+    (microseconds * 1e6) as Instant
+}
+
+/// What a turn of one channel moves at most, in bytes, and how often.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pieces {
+    /// Bytes of the channel's part of a chunk.
+    pub part: u64,
+    /// Bytes that travel in one slot.
+    pub piece: u64,
+    /// How many pieces are run.
+    pub count: u64,
+}
+
+impl Pieces {
+    fn bytes(&self, piece: u64) -> u64 {
+        (self.part - (piece * self.piece).min(self.part)).min(self.piece)
+    }
+}
+
+/// When what is in a slot can be read, and when a slot is free again.
+#[derive(Clone, Copy, Default)]
+struct TimedSlot {
+    complete: Instant,
+    free: Instant,
+}
+
+struct TimedLink {
+    slots: Vec<TimedSlot>,
+    posted: usize,
+    consumed: usize,
+    to: usize,
+    from: usize,
+}
+
+/// A rank's block of one channel.
+struct RankBlock<'a> {
+    schedule: &'a Schedule,
+    /// The rank's number.
+    rank: usize,
+    links: Vec<usize>,
+    step: usize,
+    round: u16,
+    piece: u64,
+    /// Its block can begin its next turn.
+    free: Instant,
+    /// When the data of its last turn were where they go.
+    landed: Instant,
+    /// A turn is due; it must not be twice.
+    queued: bool,
+}
+
+impl RankBlock<'_> {
+    fn current(&self, pieces: &Pieces) -> Option<Step> {
+        if self.piece == pieces.count { None } else { self.schedule.steps.get(self.step).copied() }
+    }
+
+    fn advance(&mut self) {
+        self.round += 1;
+        if self.round >= self.schedule.steps[self.step].repeat {
+            (self.round, self.step) = (0, self.step + 1);
+        }
+        if self.step == self.schedule.steps.len() {
+            (self.step, self.piece) = (0, self.piece + 1);
+        }
+    }
+}
+
+/// Something that serves one after the other: a rank's way out or in, what all share, a processor.
+#[derive(Clone, Copy, Default)]
+struct Server(Instant);
+
+impl Server {
+    /// Serves from `at` on for so long; when it is done.
+    fn serve(&mut self, at: Instant, time: f64) -> Instant {
+        self.0 = self.0.max(at) + instant(time);
+        self.0
+    }
+}
+
+/// Channels that are run: the others are like them, and share the links' bandwidth. One alone would leave a link idle
+/// where in fact another channel uses it.
+pub(super) const CHANNELS_RUN: u32 = 4;
+
+/// The simulation of some channels.
+pub(super) struct Clock<'a> {
+    machine: &'a MachineModel,
+    kernel: &'a KernelModel,
+    proto: Proto,
+    /// Channels for each one that is run.
+    each: f64,
+    pieces: Pieces,
+    blocks: Vec<RankBlock<'a>>,
+    links: Vec<TimedLink>,
+    out: Vec<Server>,
+    into: Vec<Server>,
+    fabric: Server,
+    processors: Vec<Server>,
+    due: BinaryHeap<Reverse<(Instant, usize)>>,
+}
+
+impl<'a> Clock<'a> {
+    pub fn new(
+        machine: &'a MachineModel,
+        kernel: &'a KernelModel,
+        proto: Proto,
+        channels: u32,
+        pieces: Pieces,
+        schedules: &'a [Schedule],
+    ) -> Clock<'a> {
+        let n = schedules.len();
+        let run = channels.clamp(1, CHANNELS_RUN);
+        let mut clock = Clock {
+            machine,
+            kernel,
+            proto,
+            each: f64::from(channels) / f64::from(run),
+            pieces,
+            blocks: Vec::new(),
+            links: Vec::new(),
+            out: vec![Server::default(); n],
+            into: vec![Server::default(); n],
+            fabric: Server::default(),
+            processors: vec![Server::default(); machine.processors as usize],
+            due: BinaryHeap::new(),
+        };
+        (0..run as usize).for_each(|channel| clock.add(channel * n, schedules));
+        clock
+    }
+
+    /// Adds the blocks of a channel; the first one has the number `first`.
+    fn add(&mut self, first: usize, schedules: &'a [Schedule]) {
+        let mut numbers: HashMap<LinkId, usize> = HashMap::new();
+        for (rank, schedule) in schedules.iter().enumerate() {
+            let links = schedule.links.iter().map(|id| {
+                *numbers.entry(*id).or_insert_with(|| {
+                    let slots = vec![TimedSlot::default(); self.kernel.slots.max(schedule.slots) as usize];
+                    let (from, to) = (first + id.from as usize, first + id.to as usize);
+                    self.links.push(TimedLink { slots, posted: 0, consumed: 0, from, to });
+                    self.links.len() - 1
+                })
+            });
+            let links = links.collect();
+            let (step, round, piece, free, landed, queued) = (0, 0, 0, 0, 0, false);
+            self.blocks.push(RankBlock { schedule, rank, links, step, round, piece, free, landed, queued });
+        }
+    }
+
+    /// Runs to the end; microseconds from the first kernel's begin to the last one's end.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] where ranks wait for each other for ever.
+    pub fn complete(mut self) -> Result<f64, Error> {
+        (0..self.blocks.len()).for_each(|rank| self.queue(rank));
+        while let Some(Reverse((at, rank))) = self.due.pop() {
+            self.blocks[rank].queued = false;
+            self.turn(rank, at);
+            self.queue(rank);
+        }
+        if let Some(stuck) = self.blocks.iter().find(|rank| rank.current(&self.pieces).is_some()) {
+            return Err(Error::Internal(format!("rank {} waits for ever", stuck.schedule.rank)));
+        }
+        let end = self.blocks.iter().map(|rank| rank.free.max(rank.landed)).max().unwrap_or(0);
+        Ok(end as f64 / 1e6)
+    }
+
+    /// The numbers of a step's links: those that it receives from, and those that it sends to.
+    fn step_links(&self, rank: usize, step: &Step) -> (Vec<usize>, Vec<usize>) {
+        let number = |&i: &u8| self.blocks[rank].links[usize::from(i)];
+        let recv = step.recv[..usize::from(step.nrecv)].iter().map(number).collect();
+        (recv, step.send[..usize::from(step.nsend)].iter().map(number).collect())
+    }
+
+    /// Puts a rank's next turn on the list, if its links are ready or will be at a known time.
+    fn queue(&mut self, rank: usize) {
+        let Some(step) = self.blocks[rank].current(&self.pieces).filter(|_| !self.blocks[rank].queued) else { return };
+        let (recv, send) = self.step_links(rank, &step);
+        let mut arrived = 0;
+        for &l in &recv {
+            let link = &self.links[l];
+            if link.posted == link.consumed {
+                return;
+            }
+            if !self.lines(&step) {
+                arrived = arrived.max(link.slots[link.consumed % link.slots.len()].complete);
+            }
+        }
+        for &l in &send {
+            let link = &self.links[l];
+            if link.posted - link.consumed == link.slots.len() {
+                return;
+            }
+            arrived = arrived.max(link.slots[link.posted % link.slots.len()].free);
+        }
+        let block = &self.machine.block;
+        let (before, noticed) = match self.kernel.overlaps {
+            // Half of a turn's work is done while the last one's data move.
+            true => (block.turn / 2.0, block.turn / 4.0),
+            false => (block.turn, block.turn / 2.0),
+        };
+        let seen = if arrived > 0 { arrived + instant(block.poll / 2.0 + noticed) } else { 0 };
+        let at = (self.blocks[rank].free + instant(before)).max(seen);
+        self.blocks[rank].queued = true;
+        self.due.push(Reverse((at, rank)));
+    }
+
+    /// Whether a step's data say themselves that they are there.
+    fn lines(&self, step: &Step) -> bool {
+        self.proto != Proto::Simple && step.flags & step_flag::NO_DATA == 0
+    }
+
+    /// One turn that begins at `at`.
+    fn turn(&mut self, rank: usize, at: Instant) {
+        let Some(step) = self.blocks[rank].current(&self.pieces) else { return };
+        let (recv, send) = self.step_links(rank, &step);
+        let has = |flag| step.flags & flag != 0;
+        let bytes = if has(step_flag::NO_DATA) { 0 } else { self.pieces.bytes(self.blocks[rank].piece) };
+        let moved = self.move_data(at, bytes, &recv, &send, &step);
+        let landed = send.iter().map(|&l| self.carry(l, at, bytes)).max().unwrap_or(moved).max(moved);
+        let (fence, latency) = (self.machine.path.fence * f64::from(self.kernel.fences), self.machine.path.latency);
+        let lines = self.lines(&step);
+        let fenced = if lines { landed } else { landed + instant(fence) };
+        for &l in &recv {
+            let link = &mut self.links[l];
+            let slot = link.consumed % link.slots.len();
+            link.slots[slot].free = moved + instant(latency);
+            link.consumed += 1;
+        }
+        for &l in &send {
+            let link = &mut self.links[l];
+            let slot = link.posted % link.slots.len();
+            link.slots[slot].complete = fenced + instant(latency);
+            link.posted += 1;
+        }
+        let me = &mut self.blocks[rank];
+        // A block that overlaps is at most one turn ahead of what is on its way.
+        me.free = if self.kernel.overlaps || lines || send.is_empty() { moved.max(me.landed) } else { fenced };
+        me.landed = landed;
+        me.advance();
+        recv.iter().for_each(|&l| self.queue(self.links[l].from));
+        send.iter().for_each(|&l| self.queue(self.links[l].to));
+    }
+
+    /// When the block has moved a turn's data.
+    fn move_data(&mut self, at: Instant, bytes: u64, recv: &[usize], send: &[usize], step: &Step) -> Instant {
+        let (block, has) = (&self.machine.block, |flag| u8::from(step.flags & flag != 0));
+        let mut loads = vec![self.machine.path.receive_load; recv.len()];
+        loads.extend(vec![block.load; usize::from(has(step_flag::IN))]);
+        let ndst = send.len() + usize::from(has(step_flag::OUT));
+        let time = self.kernel.move_time(block, self.proto, bytes, &loads, ndst);
+        let complete = recv.iter().map(|&l| {
+            let link = &self.links[l];
+            link.slots[link.consumed % link.slots.len()].complete
+        });
+        // The last line is read when it is there, and own data perhaps after it.
+        let own = if self.kernel.early { 0.0 } else { f64::from(has(step_flag::IN)) * block.load };
+        let last = match self.lines(step) {
+            true => complete.max().map_or(0, |complete| complete + instant(block.poll / 2.0 + own)),
+            false => 0,
+        };
+        let moved = match self.processors.iter_mut().min_by_key(|processor| processor.0) {
+            Some(processor) => processor.serve(at, time + block.turn),
+            None => at + instant(time),
+        };
+        moved.max(last)
+    }
+
+    /// When what is sent over a link from `at` on has arrived, but for the latency.
+    fn carry(&mut self, l: usize, at: Instant, bytes: u64) -> Instant {
+        let (from, to) = (self.blocks[self.links[l].from].rank, self.blocks[self.links[l].to].rank);
+        let wire = bytes as f64 * self.proto.expansion();
+        let time = |rate: f64| wire * self.each / rate;
+        let path = &self.machine.path;
+        let (own, all) = (time(path.bandwidth), time(path.fabric));
+        let out = self.out[from].serve(at, own);
+        let into = self.into[to].serve(at, own);
+        out.max(into).max(self.fabric.serve(at, all))
+    }
+}

@@ -1,0 +1,211 @@
+//! What a call takes on GPUs, counted in turns: in closed form what [`crate::plan::timing`] simulates, so that a
+//! communicator can weigh every way for every size as it is made. A test compares the two.
+//!
+//! A block takes its turns one after the other, piece by piece. So a piece takes the data's time in each turn, and a
+//! hop's time wherever the next turn waits for what a peer makes of the last one (the *chain*). All channels do so at
+//! the same time; what they send shares the rank's links.
+
+use crate::plan::LinkClass;
+use crate::plan::algorithm::{Algo, ScheduleKind, available, compile};
+use crate::plan::call::{DataType, Func};
+use crate::plan::layout::{Proto, Step, step_flag};
+use crate::plan::schedule::Schedule;
+use crate::plan::shape::{Shape, shape};
+use crate::plan::timing::{KernelModel, MachineModel};
+use crate::plan::work::{Geometry, Request};
+use crate::topology::Graph;
+
+/// Turns that are alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct LikeTurns {
+    /// How many in a piece.
+    count: f64,
+    /// Links received from, and whether the rank's own data are a source.
+    received: usize,
+    own: bool,
+    /// Links sent to, and places written.
+    sent: usize,
+    ndst: usize,
+}
+
+/// What the busiest rank of a call does.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CallTurns {
+    func: Func,
+    class: LinkClass,
+    nchunks: u32,
+    turns: Vec<LikeTurns>,
+    /// Pieces that the rank sends or receives for each piece, whichever are more.
+    carried: f64,
+    /// Hops that a rank waits for in each piece.
+    chain: f64,
+    /// Hops until the last rank has the first piece, where ranks only pass on.
+    depth: f64,
+}
+
+/// Hops in a rank's own turns of a piece, and from the first rank to the last.
+fn hops(func: Func, algorithm: Algo, n: u32) -> (f64, f64) {
+    let n = f64::from(n);
+    let log = n.log2().ceil();
+    match (func, algorithm) {
+        (Func::AllReduce, Algo::Ring) => (2.0 * (n - 1.0), 0.0),
+        (Func::AllReduce, Algo::Tree) => (2.0 * log, 0.0),
+        (Func::AllReduce, Algo::TwoStep) => (2.0, 0.0),
+        (Func::Broadcast | Func::Reduce, Algo::Ring) => (0.0, n - 1.0),
+        (Func::Broadcast | Func::Reduce, Algo::Tree) => (0.0, log),
+        (Func::Broadcast | Func::Reduce | Func::Gather | Func::Scatter, _) => (0.0, 1.0),
+        (_, Algo::Ring) => (n - 1.0, 0.0),
+        (_, Algo::Pat) => (if n <= 16.0 { log } else { n / 4.0 }, 0.0),
+        _ => (1.0, 0.0),
+    }
+}
+
+/// What a function's calls take by an algorithm; None where there is none.
+pub(super) fn of(func: Func, algorithm: Algo, graph: &Graph) -> Option<CallTurns> {
+    if !available(func, algorithm, graph) {
+        return None;
+    }
+    let n = graph.nranks();
+    let kind = ScheduleKind { func, algo: algorithm, root: 0 };
+    // All of few; else the root, and who is somewhere in the middle of rings and trees.
+    let ranks = (0..n).filter(|rank| n <= SAMPLE || [0, 1, 2, 3, n / 2, n / 2 + 1, n - 2, n - 1].contains(rank));
+    let schedules = ranks.filter_map(|rank| compile(kind, graph, 0, rank).ok());
+    let busiest = schedules.max_by_key(|schedule| (carried(schedule), turns(schedule)))?;
+    let (chain, depth) = hops(func, algorithm, n);
+    let two_trees = algorithm == Algo::Tree && func != Func::AllReduce;
+    let carried = f64::from(carried(&busiest)) * if two_trees { HELD_UP } else { 1.0 };
+    let (class, nchunks) = (busiest.class, busiest.nchunks);
+    Some(CallTurns { func, class, nchunks, turns: like(&busiest), carried, chain, depth })
+}
+
+/// The part of a link's time that is lost to one channel's other work is one in this many.
+const IDLE: f64 = 2.0;
+
+/// Where ranks only pass on along two trees, each holds the other one up: so much longer the links take, by simulation.
+const HELD_UP: f64 = 1.4;
+
+/// Ranks of which all are looked at, to find the busiest.
+const SAMPLE: u32 = 16;
+
+/// Pieces that a rank sends or receives, whichever are more.
+fn carried(schedule: &Schedule) -> u32 {
+    let data = schedule.steps.iter().filter(|step| step.flags & step_flag::NO_DATA == 0);
+    let times = |links: u8, step: &Step| u32::from(step.repeat) * u32::from(links);
+    let both = data.map(|step| (times(step.nsend, step), times(step.nrecv, step)));
+    let (sent, received) = both.fold((0, 0), |(sent, received), (s, r)| (sent + s, received + r));
+    sent.max(received)
+}
+
+fn turns(schedule: &Schedule) -> u32 {
+    schedule.steps.iter().map(|step| u32::from(step.repeat)).sum()
+}
+
+fn like(schedule: &Schedule) -> Vec<LikeTurns> {
+    let mut all: Vec<LikeTurns> = Vec::new();
+    for step in schedule.steps.iter().filter(|step| step.flags & step_flag::NO_DATA == 0) {
+        let has = |flag| step.flags & flag != 0;
+        let (received, sent) = (usize::from(step.nrecv), usize::from(step.nsend));
+        let ndst = sent + usize::from(has(step_flag::OUT));
+        let turn = LikeTurns { count: f64::from(step.repeat), received, own: has(step_flag::IN), sent, ndst };
+        match all.iter_mut().find(|known| LikeTurns { count: turn.count, ..**known } == turn) {
+            Some(known) => known.count += turn.count,
+            None => all.push(turn),
+        }
+    }
+    all
+}
+
+impl CallTurns {
+    /// The class of the links that it uses.
+    pub(super) fn class(&self) -> LinkClass {
+        self.class
+    }
+
+    /// Microseconds of a call of `bytes` bytes in its larger buffer.
+    pub(super) fn estimate(
+        &self,
+        machine: &MachineModel,
+        kernel: &KernelModel,
+        protocol: Proto,
+        bytes: u64,
+        channels: u32,
+        slot_bytes: u32,
+    ) -> f64 {
+        let Some((channels, part, piece)) = self.split(protocol, bytes, channels, slot_bytes) else {
+            return f64::INFINITY;
+        };
+        let pieces = (part as f64 / piece.max(1) as f64).max(1.0);
+        let of_piece = |bytes: u64| self.piece_time(machine, kernel, protocol, bytes);
+        let sent = |bytes: f64| self.carried * bytes * protocol.expansion() * f64::from(channels);
+        let through = self.depth * self.passing_on(machine, kernel, protocol, piece);
+        let (busy, wire) = (pieces * of_piece(piece), sent(part as f64) / machine.path.bandwidth);
+        // A link is idle now and then where few channels share it.
+        let idle = busy.min(wire) / (IDLE * f64::from(channels));
+        machine.launch + through + busy.max(wire) + idle
+    }
+
+    /// Channels that have something to do, bytes of one's part of a chunk, and bytes of a piece.
+    fn split(&self, protocol: Proto, bytes: u64, channels: u32, slot_bytes: u32) -> Option<(u32, u64, u64)> {
+        let blocks = shape(self.func, 1) != Shape::Divided;
+        let size = DataType::Float32.size() as u64;
+        let elements = bytes.div_ceil(size);
+        let geometry = Geometry::new(&Request {
+            count: if blocks { elements.div_ceil(u64::from(self.nchunks)) } else { elements },
+            datatype: DataType::Float32,
+            nchunks: self.nchunks,
+            blocks,
+            max_channels: channels,
+            slot_bytes: u64::from(slot_bytes),
+            proto: protocol,
+            min_channel_bytes: 1,
+        });
+        let geometry = geometry.ok()?;
+        Some((geometry.nchannels, geometry.part * size, geometry.piece * size))
+    }
+
+    /// Microseconds of one piece in one rank's block, waits included.
+    fn piece_time(&self, machine: &MachineModel, kernel: &KernelModel, protocol: Proto, bytes: u64) -> f64 {
+        let time = |turns: &LikeTurns| {
+            let fenced = turns.sent > 0 && protocol == Proto::Simple && !kernel.overlaps;
+            let fences = if fenced { machine.path.fence * f64::from(kernel.fences) } else { 0.0 };
+            turns.count * (self.turn_time(machine, kernel, protocol, bytes, turns) + fences)
+        };
+        let count: f64 = self.turns.iter().map(|turns| turns.count).sum();
+        let own: f64 = self.turns.iter().map(time).sum();
+        let hop = self.passing_on(machine, kernel, protocol, bytes);
+        // A hop is a turn as well, of this rank or of one that it waits for.
+        let alone = (count - self.chain).max(0.0) / count.max(1.0);
+        own.max(own * alone + self.chain * hop)
+    }
+
+    /// Microseconds from a rank's receipt of a piece to that of the rank it passes it on to.
+    fn passing_on(&self, machine: &MachineModel, kernel: &KernelModel, protocol: Proto, bytes: u64) -> f64 {
+        let seen = machine.path.latency + machine.block.poll / 2.0;
+        if protocol != Proto::Simple {
+            // Lines are waited for within a turn, which has begun before they come; own data perhaps are loaded then.
+            let own = !kernel.early && self.turns.iter().any(|turns| turns.own && turns.received > 0);
+            return seen + if own { machine.block.load } else { 0.0 };
+        }
+        let turns = self.turns.iter().map(|turns| self.turn_time(machine, kernel, protocol, bytes, turns));
+        seen + machine.path.fence * f64::from(kernel.fences) + turns.fold(0.0, f64::max)
+    }
+
+    /// Microseconds of one turn without waits.
+    fn turn_time(
+        &self,
+        machine: &MachineModel,
+        kernel: &KernelModel,
+        protocol: Proto,
+        bytes: u64,
+        turns: &LikeTurns,
+    ) -> f64 {
+        let mut loads = vec![machine.path.receive_load; turns.received];
+        loads.extend(turns.own.then_some(machine.block.load));
+        between(machine, kernel) + kernel.move_time(&machine.block, protocol, bytes, &loads, turns.ndst)
+    }
+}
+
+/// Microseconds between the data of one turn and those of the next.
+fn between(machine: &MachineModel, kernel: &KernelModel) -> f64 {
+    if kernel.overlaps { machine.block.turn / 2.0 } else { machine.block.turn }
+}
