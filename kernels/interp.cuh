@@ -41,23 +41,48 @@ FN void openStep(Shared& s, u32 index) {
   s.at.out_chunk = s.step.out_chunk;
 }
 
+FN const Work& itemAt(const LaunchArgs& a, u32 item) { return a.items ? a.items[item] : a.work[item]; }
+
+// The first item of a block, and how far it is from one to the next.
+FN u32 firstItem(const LaunchArgs& a, u32 block) { return a.flags & LAUNCH_ROWS ? 0 : block; }
+FN u32 nextStride(const LaunchArgs& a) { return a.flags & LAUNCH_ROWS ? 1 : a.nchannels; }
+
+// A block's channel of a row. Channels have equal parts, and the row says what the first one's is.
+FN u32 rowChannel(const LaunchArgs& a, const Work& w, u32 block) { return (block + a.nchannels - w.first) % a.nchannels; }
+
+// Whether a block has something to do in an item.
+FN bool hasPart(const LaunchArgs& a, const Work& w, u32 block) {
+  if (!w.nsteps || w.lo >= w.hi) return false;
+  // Not `channel * part < block`, which would wrap for huge parts.
+  return !(a.flags & LAUNCH_ROWS) || rowChannel(a, w, block) <= (w.block - 1) / (w.hi - w.lo);
+}
+
+// A row becomes a block's part of it: the elements of its channel, and the links of the block's number.
+FN void takePart(const LaunchArgs& a, Work& w, u32 block) {
+  if (!(a.flags & LAUNCH_ROWS)) return;
+  const u64 part = w.hi - w.lo;
+  w.lo = rowChannel(a, w, block) * part;
+  w.hi = w.block - w.lo < part ? w.block : w.lo + part;
+  w.links += (u64)block * w.nlinks;
+}
+
 // The block's next item from `item` on that has something to do; `nwork`: there is none.
-FN u32 nextItem(const LaunchArgs& a, u32 item) {
+FN u32 nextItem(const LaunchArgs& a, u32 item, u32 block) {
   const u32 end = a.items || a.nwork < MAX_WORK ? a.nwork : (u32)MAX_WORK;
-  for (; item < end && a.nchannels; item += a.nchannels) {
-    const Work& w = a.items ? a.items[item] : a.work[item];
-    if (w.nsteps && w.lo < w.hi) return item;
-  }
+  for (; item < end && a.nchannels; item += nextStride(a))
+    if (hasPart(a, itemAt(a, item), block)) return item;
   return a.nwork;
 }
 
 // The block leaves in the middle of `item`. What it was still to do it does not, so nobody need wait for it; but
 // told by the host to leave, it says nothing.
-FN void leaveItems(const LaunchArgs& a, u32 item) {
+FN void leaveItems(const LaunchArgs& a, u32 item, u32 block) {
   if (!broken(a)) return;
-  while ((item = nextItem(a, item)) < a.nwork) {
-    leaveLinks(a.items ? a.items[item] : a.work[item]);
-    item += a.nchannels;
+  while ((item = nextItem(a, item, block)) < a.nwork) {
+    Work w = itemAt(a, item);
+    takePart(a, w, block);
+    leaveLinks(w);
+    item += nextStride(a);
   }
 }
 
@@ -69,11 +94,12 @@ template<Type T> FN u64 scalarAt(const char* p) {
 }
 
 // Puts the cursor on the first item from `item` on that has something to do; false: there is none, or the block leaves.
-template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 item) {
-  for (;; item += a.nchannels) {
-    item = nextItem(a, item);
+template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 item, u32 block) {
+  for (;; item += nextStride(a)) {
+    item = nextItem(a, item, block);
     if (item >= a.nwork) return false;
-    s.work = a.items ? a.items[item] : a.work[item];
+    s.work = itemAt(a, item);
+    takePart(a, s.work, block);
     if (!P::COUNTED || !(s.work.flags & WORK_OFFER) || asks(s.work)) break;
   }
   bool bad =
@@ -82,7 +108,7 @@ template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 i
   bad |= (s.work.flags & WORK_OFFER) && (!P::COUNTED || s.work.piece < s.work.hi - s.work.lo);
   if (bad) report(a, ERROR_BAD_WORK);
   if (bad || (HOST_IS_NEAR && broken(a))) {
-    leaveItems(a, item);
+    leaveItems(a, item, block);
     return false;
   }
   const u32 at = WORK_PRE | WORK_PRE_AT;
@@ -102,7 +128,7 @@ FN u32 turned(u32 chunk, i32 stride, u32 nchunks) {
 }
 
 // To the next turn; false: this block's work is done.
-template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s) {
+template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s, u32 block) {
   if (--s.at.rounds) {
     s.at.in_chunk = turned(s.at.in_chunk, s.step.stride, s.work.nchunks);
     s.at.out_chunk = turned(s.at.out_chunk, s.step.stride, s.work.nchunks);
@@ -118,7 +144,7 @@ template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s) {
     // The item behind does the same by slots.
     takeBack(s.work);
     remember(s.work, goes_on);
-    return openWork<T, P>(a, s, s.at.item + (goes_on ? 2 : 1) * a.nchannels);
+    return openWork<T, P>(a, s, s.at.item + (goes_on ? 2 : 1) * nextStride(a), block);
   }
   // Not `offset += piece < hi`: near the end of the 64 bits that would wrap.
   if (s.work.hi - s.at.offset > s.work.piece) {
@@ -126,7 +152,7 @@ template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s) {
     openStep(s, 0);
     return true;
   }
-  return openWork<T, P>(a, s, s.at.item + a.nchannels);
+  return openWork<T, P>(a, s, s.at.item + nextStride(a), block);
 }
 
 // --- a turn ------------------------------------------------------------------------------------------
@@ -247,7 +273,7 @@ template<Type T, class P> FN void resolve(const Block& b, Shared& s) {
 FN void leave(const Block& b, Shared& s) {
   s.stop = 1;
   if (aborted(b.args()) == ABORT_REPORT) report(b.args(), ERROR_ABORTED);
-  leaveItems(b.args(), s.at.item);
+  leaveItems(b.args(), s.at.item, b.index());
 }
 
 // The manager's part before a turn.
@@ -286,13 +312,13 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
   b.lanesBarrier();
   if (b.lane() != 0) return;
   if (!P::COUNTED && loadFlag(&s.failed)) leave(b, s);
-  else s.stop = !advance<T, P>(b.args(), s);
+  else s.stop = !advance<T, P>(b.args(), s, b.index());
 }
 
 template<Type T, class P> FN void interpret(const Block& b, Shared& s) {
   if (b.tid() == 0) {
     storeFlag(&s.failed, 0);
-    s.stop = !openWork<T, P>(b.args(), s, b.index());
+    s.stop = !openWork<T, P>(b.args(), s, firstItem(b.args(), b.index()), b.index());
   }
   for (;;) {
     if (b.manager()) prepare<T, P>(b, s);

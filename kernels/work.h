@@ -58,6 +58,7 @@ enum : u8 {
 
 // LaunchArgs::flags
 enum : u32 {
+  LAUNCH_ROWS = 2,       // work items are rows: each is all channels' parts of a call (rowPart in interp.cuh)
   LAUNCH_NO_WAKE = 1,    // host image: as on a GPU, no store wakes who waits for it
 };
 
@@ -128,7 +129,8 @@ struct Work {
   u64 lo, hi;            // this channel's part of every chunk, in elements from the chunk's begin
   u32 nsteps, nchunks;
   u8 type, op, proto, flags;
-  u32 nlinks;
+  u16 nlinks;
+  u16 first;             // LAUNCH_ROWS: the block of channel 0
   u64 pre, post;         // scalars: bits of the element type in the low bytes
   u32 signature;         // says which call this is: both ends of a link must agree; 0: the receiver does not compare
   u32 serial;            // the number of the call in its communicator, for reports
@@ -136,7 +138,7 @@ struct Work {
 };
 
 // The kernel's one argument. Block b runs the items b, b + nchannels, ... below nwork; it skips those without steps
-// or elements, whatever else they say.
+// or elements, whatever else they say. With LAUNCH_ROWS every block runs all items, each for a channel of its own.
 struct LaunchArgs {
   u32 nwork, nchannels;
   u32 spin, yields;      // host image: pauses, then sched_yields, before a wait sleeps

@@ -43,7 +43,7 @@ fn structures(text: &mut String) {
     structure!(text, Work {
         input = "in", output = "out", steps = "steps", links = "links", count = "count", block = "block",
         piece = "piece", lo = "lo", hi = "hi", nsteps = "nsteps", nchunks = "nchunks", datatype = "type", op = "op",
-        proto = "proto", flags = "flags", nlinks = "nlinks", pre = "pre", post = "post", signature = "signature",
+        proto = "proto", flags = "flags", nlinks = "nlinks", first = "first", pre = "pre", post = "post", signature = "signature",
         serial = "serial", offers = "offers",
     });
     structure!(text, LaunchArgs {
@@ -89,6 +89,7 @@ fn numbers(text: &mut String) {
         ("WORK_PRE", layout::work_flag::PRE.into()),
         ("WORK_POST", layout::work_flag::POST.into()),
         ("WORK_PRE_AT", layout::work_flag::PRE_AT.into()),
+        ("LAUNCH_ROWS", layout::launch_flag::ROWS as usize),
         ("LAUNCH_NO_WAKE", layout::launch_flag::NO_WAKE as usize),
         ("ABORT_NONE", layout::abort::NONE as usize),
         ("ABORT_REPORT", layout::abort::REPORT as usize),

@@ -4,38 +4,60 @@ use super::target::LaunchTarget;
 use super::{Call, offers, peers};
 use crate::error::Error;
 use crate::plan::call::DataType;
-use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work, work_flag};
+use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work, launch_flag, work_flag};
 use crate::plan::operator::Operator;
 use crate::schedules::{Collective, Cut, Half, ZeroCopyCuts, kernel_number};
 use crate::transport::ConnectionGroup;
 use crate::tuning::{CallShape, Tuning, selection};
 
-/// Collectives run before the messages of the same group.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    Collectives,
-    Messages,
+/// The work of one launch, being collected.
+enum KernelWork {
+    /// Of collectives: what every block does, each for a channel of its own ([`launch_flag::ROWS`]).
+    Rows { blocks: u32, rows: Vec<Work> },
+    /// A column for each block.
+    Columns(Vec<Vec<Work>>),
 }
 
-/// A work item, and where it runs.
-struct Item {
-    stage: Stage,
+/// A collective, cut into work.
+struct CutCall<'c, 'a> {
+    call: &'c Call,
+    serial: u32,
+    datatype: DataType,
+    operator: Operator,
     kernel: usize,
-    block: u32,
-    work: Work,
+    cut: Cut<'a>,
+    zero_copy: Option<ZeroCopyCuts<'a>>,
 }
 
-/// The work of one kernel in a stage: a column for each block.
-struct Columns {
-    stage: Stage,
-    kernel: usize,
-    blocks: Vec<Vec<Work>>,
+impl<'a> CutCall<'_, 'a> {
+    /// The ways to carry it out that its work items name, and what each offers. Of two a block runs one: they are
+    /// neighbours.
+    fn ways<T: LaunchTarget>(&self, target: &T) -> Vec<(Cut<'a>, [u64; 2])> {
+        match self.zero_copy {
+            None => vec![(self.cut, [0; 2])],
+            Some(ZeroCopyCuts { direct, slots }) => {
+                vec![(direct, offers::words(target, self.call)), (slots, [0; 2])]
+            }
+        }
+    }
+
+    fn channels(&self) -> u32 {
+        self.zero_copy.map_or(self.cut, |cuts| cuts.direct).channels()
+    }
+
+    /// A work item with what the call says.
+    fn complete(&self, work: Work, offers: [u64; 2]) -> Work {
+        let (input, output, signature) = (self.call.send, self.call.recv, self.call.signature());
+        Work { input, output, signature, serial: self.serial, offers, ..work }
+    }
 }
 
 /// The work of one communicator in a group, being collected.
 pub(super) struct Plan<'a, T> {
     pub(super) target: &'a T,
-    items: Vec<Item>,
+    /// By kernel: collectives run before the messages of the same group.
+    collectives: Vec<(usize, KernelWork)>,
+    messages: Vec<Vec<Work>>,
     /// Links that are needed and not connected, each connection group once.
     missing: Vec<ConnectionGroup>,
 }
@@ -54,6 +76,10 @@ pub struct Launch<Lent> {
 pub(super) type Launches<Lent> = (Vec<Launch<Lent>>, Vec<ConnectionGroup>);
 
 impl<'a, T: LaunchTarget> Plan<'a, T> {
+    fn empty(target: &'a T) -> Plan<'a, T> {
+        Plan { target, collectives: Vec::with_capacity(1), messages: Vec::new(), missing: Vec::new() }
+    }
+
     /// The work of some calls, for more than one rank.
     pub(super) fn of(target: &'a T, calls: &[(&Call, u32)]) -> Result<Plan<'a, T>, Error> {
         match peers::expanded(target, calls) {
@@ -66,44 +92,69 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
     }
 
     fn of_all(target: &'a T, calls: &[(&Call, u32)]) -> Result<Plan<'a, T>, Error> {
-        let mut plan = Plan { target, items: Vec::with_capacity(calls.len()), missing: Vec::new() };
-        for (call, serial) in calls.iter().filter(|(call, _)| !call.func.has_peer() && call.count > 0) {
-            plan.add_collective(call, *serial)?;
-        }
+        let mut plan = Plan::empty(target);
+        let collectives = calls.iter().filter(|(call, _)| !call.func.has_peer() && call.count > 0);
+        let cuts: Result<Vec<CutCall<'_, 'a>>, Error> =
+            collectives.map(|(call, serial)| plan.cut_call(call, *serial)).collect();
+        plan.add_collectives(&cuts?);
         peers::add(&mut plan, calls)?;
         Ok(plan)
     }
 
-    fn add_collective(&mut self, call: &Call, serial: u32) -> Result<(), Error> {
-        let (collective, schedules) = (collective(call), self.target.schedules());
+    fn cut_call<'c>(&self, call: &'c Call, serial: u32) -> Result<CutCall<'c, 'a>, Error> {
+        let collective = collective(call);
         let operator = match call.func.reduces() {
             true => Operator::of(call.reduction, call.datatype, self.target.nranks() as u32),
             false => Operator::COPY,
         };
         let (cut, zero_copy) = self.cut(call, &collective, &operator)?;
-        let signature = call.signature();
-        let mut add = |cut: &Cut, block, offers| {
-            let work = cut.work(block, collective.datatype, &operator);
-            let work = Work { input: call.send, output: call.recv, signature, serial, offers, ..work };
-            let kernel = kernel_number(cut.protocol(), collective.datatype);
-            self.items.push(Item { stage: Stage::Collectives, kernel, block, work });
-        };
-        match zero_copy {
-            None => {
-                (0..cut.channels()).for_each(|block| add(&cut, block, [0; 2]));
-                self.need(schedules.missing(&cut));
-            }
-            // A block's two items are neighbours: it runs one of them.
-            Some(ZeroCopyCuts { direct, slots }) => {
-                let offers = offers::words(self.target, call);
-                (0..direct.channels()).for_each(|block| {
-                    add(&direct, block, offers);
-                    add(&slots, block, [0; 2]);
-                });
-                self.need(schedules.missing(&direct).chain(schedules.missing(&slots)));
+        let (datatype, kernel) = (collective.datatype, kernel_number(cut.protocol(), collective.datatype));
+        Ok(CutCall { call, serial, datatype, operator, kernel, cut, zero_copy })
+    }
+
+    /// As few launches as there are kernels, in the order in which calls first need them.
+    fn add_collectives(&mut self, calls: &[CutCall<'_, 'a>]) {
+        let mut kernels: Vec<usize> = Vec::with_capacity(1);
+        for call in calls {
+            if !kernels.contains(&call.kernel) {
+                kernels.push(call.kernel);
             }
         }
-        Ok(())
+        for kernel in kernels {
+            let of_kernel: Vec<&CutCall<'_, 'a>> = calls.iter().filter(|call| call.kernel == kernel).collect();
+            let work = self.place(&of_kernel);
+            self.collectives.push((kernel, work));
+        }
+    }
+
+    /// Has each call begin at the channel behind the last one's, so that small calls run side by side. All ranks come to
+    /// the same places, since all have the same collectives.
+    fn place(&mut self, calls: &[&CutCall<'_, 'a>]) -> KernelWork {
+        let all: u32 = calls.iter().map(|call| call.channels()).sum();
+        let blocks = all.min(self.target.tuning().max_channels());
+        let blocks = calls.iter().map(|call| call.channels()).fold(blocks, u32::max).max(1);
+        let ways: Vec<(&CutCall<'_, 'a>, Vec<(Cut<'a>, [u64; 2])>)> =
+            calls.iter().map(|call| (*call, call.ways(self.target))).collect();
+        let uniform = ways.iter().flat_map(|(_, ways)| ways).all(|(cut, _)| cut.is_uniform());
+        let (mut rows, mut columns) = (Vec::new(), vec![Vec::new(); if uniform { 0 } else { blocks as usize }]);
+        let mut first = 0;
+        for (call, ways) in ways {
+            for &(cut, offers) in &ways {
+                self.need(self.target.schedules().missing(&cut, first, blocks));
+                if uniform {
+                    rows.push(call.complete(cut.row(first, call.datatype, &call.operator), offers));
+                }
+            }
+            for part in (0..call.channels()).filter(|_| !uniform) {
+                let block = (first + part) % blocks;
+                let works = ways
+                    .iter()
+                    .map(|(cut, offers)| call.complete(cut.work(part, block, call.datatype, &call.operator), *offers));
+                columns[block as usize].extend(works);
+            }
+            first = (first + call.channels()) % blocks;
+        }
+        if uniform { KernelWork::Rows { blocks, rows } } else { KernelWork::Columns(columns) }
     }
 
     /// Cuts a collective as the tuner chooses, and also without slots where the ranks are to ask each other for that.
@@ -139,13 +190,10 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
         }
         let cut = self.target.schedules().cut_half(half, call.bytes(), DataType::Int8)?;
         self.need(self.target.schedules().missing_half(half).into_iter());
-        let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, DataType::Int8, &Operator::COPY) };
-        self.items.push(Item {
-            stage: Stage::Messages,
-            kernel: kernel_number(Proto::Simple, DataType::Int8),
-            block,
-            work,
-        });
+        let work = cut.work(0, 0, DataType::Int8, &Operator::COPY);
+        let work = Work { input: call.send, output: call.recv, serial, ..work };
+        self.messages.resize(self.messages.len().max(block as usize + 1), Vec::new());
+        self.messages[block as usize].push(work);
         Ok(())
     }
 
@@ -153,55 +201,58 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
     pub(super) fn alone(target: &'a T, call: &Call, serial: u32) -> Result<Launch<T::Lent>, Error> {
         let operator = Operator::of(call.reduction, call.datatype, 1);
         let cut = target.schedules().cut_half(Half::Copy, call.count as u64, call.datatype)?;
-        let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, call.datatype, &operator) };
-        let kernel = kernel_number(Proto::Simple, call.datatype);
-        let plan = Plan { target, items: Vec::new(), missing: Vec::new() };
-        plan.launch(kernel, &[vec![work]])
+        let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, 0, call.datatype, &operator) };
+        Plan::empty(target).launch(kernel_number(Proto::Simple, call.datatype), &[vec![work]])
     }
 
     /// Launches that only leave, and say so on all links; each fits its argument.
     pub(super) fn goodbye(target: &'a T) -> Result<Vec<Launch<T::Lent>>, Error> {
-        let plan = Plan { target, items: Vec::new(), missing: Vec::new() };
+        let plan = Plan::empty(target);
         let kernel = kernel_number(Proto::Simple, DataType::Int8);
         target.schedules().goodbye().chunks(MAX_WORK).map(|items| plan.launch(kernel, &[items.to_vec()])).collect()
     }
 
-    /// As few launches as there are kernels, in the order in which calls first need them. All ranks come to the same
-    /// launches, since all have the same collectives; items of one block keep their order. With them the links that
-    /// must be connected before.
+    /// The launches, one for each kernel; items of one block keep their order. With them the links that must be
+    /// connected before.
     pub(super) fn launches(self) -> Result<Launches<T::Lent>, Error> {
-        let mut groups: Vec<Columns> = Vec::with_capacity(1);
-        for &Item { stage, kernel, block, work } in &self.items {
-            let alike = |group: &Columns| (group.stage, group.kernel) == (stage, kernel);
-            let place = groups.iter().position(alike).unwrap_or_else(|| {
-                groups.push(Columns { stage, kernel, blocks: Vec::new() });
-                groups.len() - 1
-            });
-            let blocks = &mut groups[place].blocks;
-            blocks.resize(blocks.len().max(block as usize + 1), Vec::new());
-            blocks[block as usize].push(work);
+        let collectives = self.collectives.iter().map(|(kernel, work)| match work {
+            KernelWork::Rows { blocks, rows } => self.launch_rows(*kernel, *blocks, rows),
+            KernelWork::Columns(columns) => self.launch(*kernel, columns),
+        });
+        let mut launches: Vec<Launch<T::Lent>> = collectives.collect::<Result<_, Error>>()?;
+        if !self.messages.is_empty() {
+            launches.push(self.launch(kernel_number(Proto::Simple, DataType::Int8), &self.messages)?);
         }
-        let launches: Result<Vec<Launch<T::Lent>>, Error> =
-            groups.iter().map(|group| self.launch(group.kernel, &group.blocks)).collect();
-        Ok((launches?, self.missing))
+        Ok((launches, self.missing))
     }
 
     /// One launch; a column of work for each block. Short columns are filled up with items that do nothing.
     fn launch(&self, kernel: usize, columns: &[Vec<Work>]) -> Result<Launch<T::Lent>, Error> {
-        let mut arguments = self.target.launch_arguments();
         let depth = columns.iter().map(Vec::len).max().unwrap_or(0);
         let item =
             |place: usize| columns[place % columns.len()].get(place / columns.len()).copied().unwrap_or_default();
-        let total = depth * columns.len();
+        let items: Vec<Work> = (0..depth * columns.len()).map(item).collect();
+        self.launch_items(kernel, columns.len() as u32, &items)
+    }
+
+    /// One launch of which each block runs all items for a channel of its own.
+    fn launch_rows(&self, kernel: usize, blocks: u32, rows: &[Work]) -> Result<Launch<T::Lent>, Error> {
+        let mut launch = self.launch_items(kernel, blocks, rows)?;
+        launch.arguments.flags |= launch_flag::ROWS;
+        Ok(launch)
+    }
+
+    fn launch_items(&self, kernel: usize, blocks: u32, items: &[Work]) -> Result<Launch<T::Lent>, Error> {
+        let mut arguments = self.target.launch_arguments();
+        let total = items.len();
         arguments.nwork =
             u32::try_from(total).map_err(|_| Error::InvalidUsage(format!("{total} operations in one group")))?;
-        arguments.nchannels = columns.len() as u32;
+        arguments.nchannels = blocks;
         if total <= MAX_WORK {
-            (0..total).for_each(|place| arguments.work[place] = item(place));
+            arguments.work[..total].copy_from_slice(items);
             return Ok(Launch { kernel, arguments, lent: None });
         }
-        let items: Vec<Work> = (0..total).map(item).collect();
-        let (lent, address) = self.target.lend_items(&items)?;
+        let (lent, address) = self.target.lend_items(items)?;
         arguments.items = address;
         Ok(Launch { kernel, arguments, lent: Some(lent) })
     }

@@ -159,6 +159,10 @@ pub mod work_flag {
 pub mod launch_flag {
     /// Host image: as on a GPU, no store wakes who waits for it. Waits sleep for short times and look again.
     pub const NO_WAKE: u32 = 1;
+    /// Work items are rows: each is a call on all channels, and every block runs all of them. `lo` and `hi` are the part
+    /// of channel 0; block b has channel (b - first) modulo `nchannels`, the part of that number, and from `links` on
+    /// the links of channel b, `nlinks` for each.
+    pub const ROWS: u32 = 2;
 }
 
 /// Values of the word that [`LaunchArgs::abort`] points to. Any other value also makes kernels leave, but
@@ -300,7 +304,9 @@ pub struct Work {
     /// [`work_flag`]s.
     pub flags: u8,
     /// Links of the schedule.
-    pub nlinks: u32,
+    pub nlinks: u16,
+    /// With [`launch_flag::ROWS`]: the block of channel 0.
+    pub first: u16,
     /// Scalar of [`work_flag::PRE`]: the bits of an element, in the low bytes, or their address.
     pub pre: u64,
     /// Scalar of [`work_flag::POST`]: the divisor.
@@ -313,8 +319,8 @@ pub struct Work {
     pub offers: [u64; 2],
 }
 
-/// A kernel's one argument, by value. Block b runs the items b, b + `nchannels`, … below `nwork`; it skips those
-/// without steps or elements, whatever else they say.
+/// A kernel's one argument, by value. Block b runs the items b, b + `nchannels`, … below `nwork`, or all of them
+/// ([`launch_flag::ROWS`]); it skips those without steps or elements, whatever else they say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LaunchArgs {

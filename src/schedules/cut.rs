@@ -7,16 +7,12 @@ use crate::error::Error;
 use crate::plan::LinkClass;
 use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
-use crate::plan::layout::{MAX_WORK, Proto, Work, work_flag};
+use crate::plan::layout::{Proto, Work, work_flag};
 use crate::plan::operator::Operator;
 use crate::plan::shape::{Shape, shape};
 use crate::plan::work::{Geometry, Request};
 use crate::plan::zero_copy;
 use crate::tuning::Choice;
-
-/// The most channels of a call that asks for buffers in place of slots: each has two work items, and both are to fit
-/// the launch's argument.
-const ZERO_COPY_CHANNELS: u32 = (MAX_WORK / 2) as u32;
 
 /// A collective, as schedules are asked for it.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +73,14 @@ impl Cut<'_> {
         self.geometry.nchannels
     }
 
-    /// The work item of a channel, complete but for the user's buffers.
-    pub fn work(&self, channel: u32, datatype: DataType, operator: &Operator) -> Work {
-        let work = self.geometry.work(channel, datatype, operator);
+    /// Whether all channels have the same steps.
+    pub fn is_uniform(&self) -> bool {
+        self.schedules.len() == 1
+    }
+
+    /// The work item of a part of the data, on a channel's links; complete but for the user's buffers.
+    pub fn work(&self, part: u32, channel: u32, datatype: DataType, operator: &Operator) -> Work {
+        let work = self.geometry.work(part, datatype, operator);
         let schedule = self.schedules[channel as usize % self.schedules.len()];
         Work {
             flags: work.flags | self.flags,
@@ -89,6 +90,12 @@ impl Cut<'_> {
             nlinks: self.table.links,
             ..work
         }
+    }
+
+    /// One item for all parts ([`crate::plan::layout::launch_flag::ROWS`]), the first of which is on channel `first`.
+    /// Only where it [is uniform](Cut::is_uniform).
+    pub fn row(&self, first: u32, datatype: DataType, operator: &Operator) -> Work {
+        Work { first: first as u16, ..self.work(0, 0, datatype, operator) }
     }
 
     /// Which links it needs: their class, protocol and number of channels.
@@ -116,8 +123,7 @@ impl CutSource {
     pub(super) fn zero_copy<'a>(&'a self, call: &Collective, cut: &Cut<'a>) -> Result<Option<ZeroCopyCuts<'a>>, Error> {
         let algorithm = zero_copy::algo(call.func);
         let Some(schedules) = self.schedules.agreed(call.func, call.root) else { return Ok(None) };
-        let few = cut.choice.channels.min(ZERO_COPY_CHANNELS);
-        let mut direct = self.cut_as(Choice { algorithm, channels: few, ..cut.choice }, schedules, call)?;
+        let mut direct = self.cut_as(Choice { algorithm, ..cut.choice }, schedules, call)?;
         direct.geometry.piece = direct.geometry.part;
         direct.flags = work_flag::OFFER;
         // Channels come to their own decisions, so each must move the same elements either way.
@@ -126,7 +132,7 @@ impl CutSource {
             false => self.schedules.collective(call.func, algorithm, call.root).unwrap_or(cut.schedules),
         };
         let choice = if fallback == cut.schedules { cut.choice } else { direct.choice };
-        let channels = direct.channels().min(few);
+        let channels = direct.channels();
         Ok(Some(ZeroCopyCuts { direct, slots: self.cut_as(Choice { channels, ..choice }, fallback, call)? }))
     }
 

@@ -34,6 +34,6 @@ impl ScheduleIndex {
     }
 }
 
-fn item(schedule: DeviceSchedule, links: u64, nlinks: u32) -> Work {
+fn item(schedule: DeviceSchedule, links: u64, nlinks: u16) -> Work {
     Work { steps: schedule.steps, nsteps: schedule.nsteps, links, nlinks, hi: 1, ..Work::default() }
 }

@@ -125,11 +125,13 @@ impl ScheduleIndex {
         self.source.cut_half(half, count, datatype)
     }
 
-    /// The connection groups that a cut needs and that are not connected.
-    pub fn missing(&self, cut: &Cut) -> impl Iterator<Item = ConnectionGroup> {
+    /// The connection groups that a cut needs and that are not connected, where its first part is on channel `first` of
+    /// `blocks`.
+    pub fn missing(&self, cut: &Cut, first: u32, blocks: u32) -> impl Iterator<Item = ConnectionGroup> {
         let (class, proto, needed) = cut.needs();
         let there = self.connected.channels(class, proto);
-        let missing = (0..needed).filter(move |channel| there & 1 << channel == 0);
+        let missing =
+            (0..needed).map(move |part| (first + part) % blocks).filter(move |channel| there & 1 << channel == 0);
         missing.map(move |channel| ConnectionGroup::Channel { class, proto, channel })
     }
 

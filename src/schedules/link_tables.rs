@@ -13,7 +13,7 @@ pub(super) struct LinkTable {
     /// The address of the first one.
     pub at: u64,
     /// Ends of one channel: of the one that has most.
-    pub links: u32,
+    pub links: u16,
     pub channels: u32,
     pub slot_bytes: u32,
 }
@@ -21,7 +21,7 @@ pub(super) struct LinkTable {
 impl LinkTable {
     /// The address of a channel's first end.
     pub(super) fn channel(&self, channel: u32) -> u64 {
-        self.end(channel * self.links)
+        self.end(channel * u32::from(self.links))
     }
 
     /// The address of an end.
@@ -54,7 +54,7 @@ impl LinkTables {
         let mut at = 0;
         for set in sets {
             let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto));
-            let mut counts = vec![0; set.channels as usize];
+            let mut counts = vec![0u16; set.channels as usize];
             of_set.for_each(|need| counts[need.id.channel as usize] += 1);
             let links = counts.into_iter().max().unwrap_or(0);
             tables.by_set[set.class as usize][set.proto as usize] =
@@ -82,7 +82,7 @@ impl LinkTables {
     /// The one link of half a message: the one to, or from, the peer. A copy has none.
     pub(super) fn half(&self, half: Half) -> LinkTable {
         let all = self.get_or_alone(LinkClass::Peer, Proto::Simple);
-        LinkTable { at: all.end(self.link_place(half)), links: u32::from(half != Half::Copy), ..all }
+        LinkTable { at: all.end(self.link_place(half)), links: u16::from(half != Half::Copy), ..all }
     }
 
     /// Bytes of a slot for messages; 0 where there are none.
@@ -100,7 +100,7 @@ impl LinkTables {
         let (at, room, fits) = match group {
             ConnectionGroup::Channel { class, proto, channel } => {
                 let table = self.get(class, proto).ok_or_else(no_room)?;
-                (table.channel(channel), table.links, ends <= table.links as usize)
+                (table.channel(channel), table.links, ends <= usize::from(table.links))
             }
             ConnectionGroup::Pair { low, high } => {
                 let table = self.get(LinkClass::Peer, Proto::Simple).ok_or_else(no_room)?;

@@ -101,6 +101,11 @@ impl Tuning {
         Tuning { tuner: Some(tuner), ..self }
     }
 
+    /// The most channels of a call.
+    pub fn max_channels(&self) -> u32 {
+        self.agreed.channels
+    }
+
     /// What a tuner is told of a call of `bytes` bytes in its larger buffer. `selected` are the algorithms that the
     /// call's configuration selects, as bits. Where the filter has left nothing to the function, the user is told,
     /// once.

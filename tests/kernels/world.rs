@@ -321,7 +321,7 @@ impl World {
             steps: plan.steps.as_ptr() as u64,
             links: ends.as_ptr() as u64,
             nsteps: plan.steps.len() as u32,
-            nlinks: ends.len() as u32,
+            nlinks: ends.len() as u16,
             ..geometry.work(channel, datatype, operator)
         }
     }

@@ -7,10 +7,12 @@ use crate::launch::peers;
 use crate::launch::plan::{Launches, Plan};
 use crate::plan::LinkClass;
 use crate::plan::call::{DataType, Func, Op};
-use crate::plan::layout::{MAX_WORK, Proto, Work, work_flag};
+use crate::plan::layout::{LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag};
 use crate::plan::offer::{MISSING, UNUSED};
 use crate::plan::operator::{Reduction, Scalar};
-use crate::schedules::kernel_number;
+use crate::plan::wiring::{LinkSet, Wiring};
+use crate::schedules::{ScheduleIndex, kernel_number};
+use crate::topology::Graph;
 use crate::transport::ConnectionGroup;
 
 /// The kernel for data that only move.
@@ -31,7 +33,19 @@ fn columns(comm: &FakeComm, calls: &[Call]) -> Vec<Vec<Work>> {
     let arguments = &launches[0].arguments;
     let items = launches[0].lent.as_deref().unwrap_or(&arguments.work);
     let (total, blocks) = (arguments.nwork as usize, arguments.nchannels as usize);
+    if arguments.flags & launch_flag::ROWS != 0 {
+        let of = |block: usize| items[..total].iter().filter_map(move |row| part_of(row, block as u64, blocks as u64));
+        return (0..blocks).map(|block| of(block).collect()).collect();
+    }
     (0..blocks).map(|block| items[..total].iter().skip(block).step_by(blocks).copied().collect()).collect()
+}
+
+/// A block's part of a row, as kernels take it; none where it has none.
+fn part_of(row: &Work, block: u64, blocks: u64) -> Option<Work> {
+    let (channel, part) = ((block + blocks - u64::from(row.first)) % blocks, row.hi - row.lo);
+    let lo = channel.checked_mul(part).filter(|lo| *lo < row.block)?;
+    let links = row.links + block * u64::from(row.nlinks) * size_of::<LinkEnd>() as u64;
+    Some(Work { lo, hi: (lo + part).min(row.block), links, first: 0, ..*row })
 }
 
 fn message(func: Func, peer: i32, count: usize) -> Call {
@@ -90,15 +104,35 @@ fn nothing_comes_of_calls_without_data() {
 }
 
 #[test]
-fn short_columns_are_filled_up() {
+fn calls_of_a_group_run_side_by_side() {
     let comm = FakeComm::tuned(4, "ring", &Events::default());
     let calls = [call(Func::AllReduce, 8), call(Func::AllReduce, 1 << 20), call(Func::AllReduce, 8)];
     let columns = columns(&comm, &calls);
-    assert_eq!(columns.len(), 2);
-    assert_eq!((serials(&columns[0]), serials(&columns[1])), (vec![40, 41, 42], vec![41]));
-    assert_eq!(columns[1].len(), 3);
-    assert_eq!(columns[1][0].serial, 41);
-    assert_ne!(columns[0][1].lo..columns[0][1].hi, columns[1][0].lo..columns[1][0].hi);
+    // The first on channel 0, the second from channel 1 on, the third where that one has begun.
+    assert_eq!(columns.iter().map(|column| serials(column)).collect::<Vec<_>>(), [vec![40, 41], vec![41, 42]]);
+    let [first, second] = [columns[0][1], columns[1][0]];
+    assert_eq!((second.lo, second.hi), (0, first.lo));
+    assert_ne!(columns[0][0].links, columns[1][1].links);
+    // One item for each call, whatever its channels.
+    let (launches, _) = launches(&comm, &calls);
+    assert_eq!((launches[0].arguments.nwork, launches[0].arguments.nchannels), (3, 2));
+}
+
+#[test]
+fn channels_with_orders_of_their_own_have_items_of_their_own() {
+    let graph = Graph::shuffled(4, 1, 2, 7);
+    let set = |class| LinkSet { class, proto: Proto::Simple, channels: 2, slot_bytes: 4096 };
+    let peers = LinkSet { channels: 1, ..set(LinkClass::Peer) };
+    let sets = LinkClass::COLLECTIVE.map(set).into_iter().chain([peers]).collect();
+    let wiring = Wiring::new(graph, sets).expect("a wiring");
+    let schedules = ScheduleIndex::without_device(1, 2, Some(&wiring));
+    let comm = FakeComm { schedules, ..FakeComm::tuned(4, "ring", &Events::default()) };
+    let calls = [call(Func::AllReduce, 8), call(Func::AllReduce, 1 << 20)];
+    let (launches, _) = launches(&comm, &calls);
+    assert_eq!(launches[0].arguments.flags & launch_flag::ROWS, 0);
+    let columns = columns(&comm, &calls);
+    assert_eq!((serials(&columns[0]), serials(&columns[1])), (vec![40, 41], vec![41]));
+    assert_ne!((columns[0][1].steps, columns[0][1].links), (columns[1][0].steps, columns[1][0].links));
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn choice(algorithm: Algo, channels: u32) -> Choice {
 
 /// The elements of each channel.
 fn ranges(cut: &Cut) -> Vec<(u64, u64)> {
-    let work = |channel| cut.work(channel, DataType::Int8, &Operator::COPY);
+    let work = |channel| cut.work(channel, channel, DataType::Int8, &Operator::COPY);
     (0..cut.channels()).map(work).map(|work| (work.lo, work.hi)).collect()
 }
 
@@ -66,8 +66,8 @@ fn both_ways_of_a_zero_copy_call_move_the_same_elements() {
             if channels > 1 {
                 assert_eq!(ranges(&direct), ranges(&slots), "{func:?} by {algorithm:?}");
             }
-            assert_ne!(direct.work(0, DataType::Int8, &Operator::COPY).flags & work_flag::OFFER, 0);
-            assert_eq!(slots.work(0, DataType::Int8, &Operator::COPY).flags & work_flag::OFFER, 0);
+            assert_ne!(direct.work(0, 0, DataType::Int8, &Operator::COPY).flags & work_flag::OFFER, 0);
+            assert_eq!(slots.work(0, 0, DataType::Int8, &Operator::COPY).flags & work_flag::OFFER, 0);
         }
     }
 }
@@ -82,5 +82,5 @@ fn a_half_has_one_link_and_a_copy_none() {
     let image = DeviceSchedules::compile(0, &graph, 1, &[]).expect("schedules");
     let alone = CutSource { schedules: image.at(0), tables };
     let copy = alone.cut_half(Half::Copy, 10_000, DataType::Int8).expect("a cut");
-    assert_eq!(copy.work(0, DataType::Int8, &Operator::COPY).piece, u64::from(SLOT_BYTES));
+    assert_eq!(copy.work(0, 0, DataType::Int8, &Operator::COPY).piece, u64::from(SLOT_BYTES));
 }
