@@ -34,6 +34,8 @@ pub(super) struct Settings {
     asks_protocols: bool,
     pub agreement: Vec<(String, String)>,
     channels: Range,
+    /// What `NCCL_NCHANNELS_PER_PEER` says.
+    message_channels: Option<u32>,
 }
 
 /// Limits from `NCCL_MIN_NCHANNELS` and `NCCL_MAX_NCHANNELS`, or their old names.
@@ -64,6 +66,7 @@ impl Settings {
             slot_bytes: told.map(tuning::valid_slot_bytes),
             agreement: AGREE.iter().map(|key| (key.param().name.to_string(), text(*key).to_string())).collect(),
             channels: Range::read(&params),
+            message_channels: params.set_int(params::NCHANNELS_PER_PEER).and_then(|number| u32::try_from(number).ok()),
         })
     }
 
@@ -77,6 +80,11 @@ impl Settings {
     /// The size of a ring's slot, in bytes, that this rank would like.
     pub(super) fn slot_bytes(&self, halvings: u32) -> u32 {
         self.slot_bytes.unwrap_or_else(|| tuning::preferred_slot_bytes(halvings))
+    }
+
+    /// The number of channels for messages between two ranks that this rank would like, of `nranks`.
+    pub(super) fn message_channels(&self, software: bool, nranks: u32) -> u32 {
+        self.message_channels.unwrap_or_else(|| tuning::preferred_message_channels(software, nranks))
     }
 
     /// The number of channels that this rank would like.

@@ -1,8 +1,12 @@
 //! Messages between two ranks: which half runs in which block, and in which order.
 //!
 //! Every rank visits its peers in the same order, by distance: it sends to the next rank first, and receives from
-//! the one before first. Sends and receives do not wait for each other. Then a group never waits for itself
-//! around the ranks, whatever the sizes: the half with the least distance can always go on.
+//! the one before first; large messages go on several channels, which are in an order, too. Sends and receives do not
+//! wait for each other. Then a group never waits for itself around the ranks, whatever the sizes: the half with the
+//! least distance and channel can always go on.
+//!
+//! Blocks that send and blocks that receive take turns, so that where only the first of them find room on a device,
+//! both go on. Both ranks of a message have it in the same pair of blocks.
 
 use super::Call;
 use super::plan::Plan;
@@ -14,8 +18,8 @@ use crate::plan::point_to_point::{receive_distance, send_distance};
 use crate::plan::shape::{Shape, has_input, has_output, shape};
 use crate::schedules::Half;
 
-/// Blocks for each direction on a GPU.
-const LANES: u32 = 8;
+/// Pairs of blocks on a GPU, one that sends and one that receives.
+const LANES: u32 = 16;
 
 /// A message's half with the distance to its peer.
 type PeerVisit<'a> = (u32, &'a Call, u32);
@@ -43,16 +47,20 @@ pub(super) fn add<T: LaunchTarget>(plan: &mut Plan<'_, T>, calls: &[(&Call, u32)
     let (me, nranks) = (plan.target.rank() as u32, plan.target.nranks() as u32);
     let sends = visits(calls, Func::Send, |peer| send_distance(me, peer, nranks));
     let receives = visits(calls, Func::Recv, |peer| receive_distance(me, peer, nranks));
-    let lanes = if plan.target.is_software() { 1 } else { LANES.min(nranks - 1) };
+    let channels = plan.target.schedules().message_channels();
+    let lanes = if plan.target.is_software() { 1 } else { LANES.min((nranks - 1) * channels) };
     // Where all fits in the slots, sends do not wait for the peers' receives, and one block can do both.
     let apart = !plan.target.is_software() || !receives.is_empty() && !all_fit(plan, &sends);
-    let first = if apart && !sends.is_empty() { lanes } else { 0 };
+    let lane = |distance: u32, channel: u32| ((distance - 1) * channels + channel) % lanes;
+    let directions = if apart { 2 } else { 1 };
     for (distance, call, serial) in &sends {
-        plan.add_half(Half::Send(call.peer()), call, *serial, (distance - 1) % lanes)?;
+        plan.add_half(Half::Send(call.peer()), call, *serial, |channel| directions * lane(*distance, channel))?;
     }
     for (distance, call, serial) in &receives {
-        plan.add_half(Half::Receive(call.peer()), call, *serial, first + (distance - 1) % lanes)?;
+        let block = |channel| directions * lane(*distance, channel) + directions - 1;
+        plan.add_half(Half::Receive(call.peer()), call, *serial, block)?;
     }
+    plan.close_up();
     Ok(())
 }
 
@@ -77,7 +85,7 @@ fn all_fit<T: LaunchTarget>(plan: &Plan<'_, T>, sends: &[PeerVisit<'_>]) -> bool
 /// A rank's messages to itself are copies: the k-th send goes to the k-th receive.
 fn add_copies<T: LaunchTarget>(plan: &mut Plan<'_, T>, calls: &[(&Call, u32)]) -> Result<(), Error> {
     for (call, serial) in copies(plan.target.rank(), calls) {
-        plan.add_half(Half::Copy, &call, serial, 0)?;
+        plan.add_half(Half::Copy, &call, serial, |channel| channel)?;
     }
     Ok(())
 }

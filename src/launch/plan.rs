@@ -183,18 +183,31 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
         }
     }
 
-    /// Adds half of a message or a copy, for a block of the launch of all messages.
-    pub(super) fn add_half(&mut self, half: Half, call: &Call, serial: u32, block: u32) -> Result<(), Error> {
+    /// Adds half of a message or a copy; `block` says in which block of the launch of all messages a channel's part is.
+    pub(super) fn add_half(
+        &mut self,
+        half: Half,
+        call: &Call,
+        serial: u32,
+        block: impl Fn(u32) -> u32,
+    ) -> Result<(), Error> {
         if call.count == 0 {
             return Ok(());
         }
         let cut = self.target.schedules().cut_half(half, call.bytes(), DataType::Int8)?;
         self.need(self.target.schedules().missing_half(half).into_iter());
-        let work = cut.work(0, 0, DataType::Int8, &Operator::COPY);
-        let work = Work { input: call.send, output: call.recv, serial, ..work };
-        self.messages.resize(self.messages.len().max(block as usize + 1), Vec::new());
-        self.messages[block as usize].push(work);
+        for channel in 0..cut.channels() {
+            let work = cut.work(channel, channel, DataType::Int8, &Operator::COPY);
+            let (work, block) = (Work { input: call.send, output: call.recv, serial, ..work }, block(channel) as usize);
+            self.messages.resize(self.messages.len().max(block + 1), Vec::new());
+            self.messages[block].push(work);
+        }
         Ok(())
+    }
+
+    /// Takes away the blocks for messages that have nothing to do. The others keep their order.
+    pub(super) fn close_up(&mut self) {
+        self.messages.retain(|column| !column.is_empty());
     }
 
     /// A reduction of one rank's data with nobody else's: the scalar of a user's operator is applied.

@@ -222,6 +222,7 @@ const USED: &[Param] = &[
     int("NCCL_NTHREADS", -2, 64, 512, "threads of a kernel's block; -2 = the library decides"),
     int("NCCL_MIN_NCHANNELS", -2, 1, 64, "fewest channels; -2 = the library decides"),
     int("NCCL_MAX_NCHANNELS", -2, 1, 64, "most channels; -2 = the library decides"),
+    int("NCCL_NCHANNELS_PER_PEER", -2, 1, 32, "channels of messages between two ranks; -2 = the library decides"),
     int("NCCL_MIN_NRINGS", -2, 1, 64, "old name of NCCL_MIN_NCHANNELS"),
     int("NCCL_MAX_NRINGS", -2, 1, 64, "old name of NCCL_MAX_NCHANNELS"),
     text(
@@ -384,6 +385,8 @@ pub const DISABLE_MEM_MANAGER: Key = key("NCCL_DISABLE_MEM_MANAGER");
 pub const NTHREADS: Key = key("NCCL_NTHREADS");
 /// `NCCL_MIN_NCHANNELS`.
 pub const MIN_NCHANNELS: Key = key("NCCL_MIN_NCHANNELS");
+/// `NCCL_NCHANNELS_PER_PEER`.
+pub const NCHANNELS_PER_PEER: Key = key("NCCL_NCHANNELS_PER_PEER");
 /// `NCCL_MAX_NCHANNELS`.
 pub const MAX_NCHANNELS: Key = key("NCCL_MAX_NCHANNELS");
 /// `NCCL_MIN_NRINGS`.

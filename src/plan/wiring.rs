@@ -65,7 +65,7 @@ pub struct LinkSet {
     pub class: LinkClass,
     /// How their slots carry data.
     pub proto: Proto,
-    /// The number of channels, each with links of its own; one for [`LinkClass::Peer`].
+    /// The number of channels, each with links of its own. Those of [`LinkClass::Peer`] are connected together.
     pub channels: u32,
     /// The size of a slot in bytes, a multiple of [`SLOT_UNIT`].
     pub slot_bytes: u32,
@@ -105,8 +105,7 @@ impl Wiring {
     pub fn new(graph: Graph, sets: Vec<LinkSet>) -> Result<Wiring, Error> {
         for (number, set) in sets.iter().enumerate() {
             let twice = sets[..number].iter().any(|other| (other.class, other.proto) == (set.class, set.proto));
-            let pairs = set.class == LinkClass::Peer && set.channels != 1;
-            if twice || pairs || set.channels == 0 || set.slot_bytes == 0 || !set.slot_bytes.is_multiple_of(SLOT_UNIT) {
+            if twice || set.channels == 0 || set.slot_bytes == 0 || !set.slot_bytes.is_multiple_of(SLOT_UNIT) {
                 return Err(Error::Internal(format!("a set of links that cannot be: {set:?}")));
             }
         }
@@ -153,10 +152,19 @@ impl Wiring {
 
     /// The links that a rank takes part in: set by set, channel by channel. Of a ring, to the next rank and from the
     /// one before; of others, peer by peer in the order of their numbers from the next one on, to a peer before from
-    /// it.
+    /// it. Of [`LinkClass::Peer`], peer by peer, and to a peer all channels before those from it.
     pub fn links(&self, rank: u32) -> Vec<LinkNeed> {
-        let channels = self.sets.iter().flat_map(|set| (0..set.channels).map(move |channel| (set, channel)));
-        channels.flat_map(|(set, channel)| self.channel_links(rank, set, channel)).collect()
+        let of_set = |set: &LinkSet| match set.class {
+            LinkClass::Peer => self.others(rank).flat_map(|peer| pair_links(rank, peer, set)).collect::<Vec<_>>(),
+            _ => (0..set.channels).flat_map(|channel| self.channel_links(rank, set, channel)).collect(),
+        };
+        self.sets.iter().flat_map(of_set).collect()
+    }
+
+    /// All other ranks, from the next one on.
+    fn others(&self, rank: u32) -> impl Iterator<Item = u32> + use<> {
+        let nranks = self.nranks();
+        (1..nranks).map(move |distance| (rank + distance) % nranks)
     }
 
     /// A rank's links of one channel, in the order of [`Wiring::links`].
@@ -166,7 +174,6 @@ impl Wiring {
             slot_bytes: set.slot_bytes,
         };
         let nranks = self.nranks();
-        let others = (1..nranks).map(|distance| (rank + distance) % nranks);
         let both = |peer| [need(rank, peer), need(peer, rank)];
         match set.class {
             LinkClass::Ring => {
@@ -184,7 +191,9 @@ impl Wiring {
                 self.neighbours(rank, ring, &self.distances.1).into_iter().flat_map(both).collect()
             }
             LinkClass::Direct if self.graph.channel(channel).peers.is_none() => Vec::new(),
-            LinkClass::Direct | LinkClass::Peer => others.flat_map(both).collect(),
+            LinkClass::Direct => self.others(rank).flat_map(both).collect(),
+            // Of all channels together.
+            LinkClass::Peer => Vec::new(),
         }
     }
 
@@ -210,8 +219,8 @@ impl Wiring {
             ConnectionGroup::Pair { low, high } => {
                 let peer = if rank == low { high } else { low };
                 let set = self.sets.iter().find(|set| set.class == LinkClass::Peer);
-                let links = set.filter(|_| rank == low || rank == high).map(|set| self.channel_links(rank, set, 0));
-                links.unwrap_or_default().into_iter().filter(|need| need.peer(rank) == peer).collect()
+                let among = (rank == low || rank == high) && low != high && high < self.nranks();
+                set.filter(|_| among).map_or_else(Vec::new, |set| pair_links(rank, peer, set))
             }
         }
     }
@@ -223,6 +232,15 @@ impl Wiring {
         peers.dedup();
         peers
     }
+}
+
+/// The links between two ranks for messages.
+fn pair_links(rank: u32, peer: u32, set: &LinkSet) -> Vec<LinkNeed> {
+    let LinkSet { class, proto, channels, slot_bytes } = *set;
+    let need = |from, to| {
+        (0..channels).map(move |channel| LinkNeed { id: LinkId { from, to, class, proto, channel }, slot_bytes })
+    };
+    need(rank, peer).chain(need(peer, rank)).collect()
 }
 
 /// The size of a slot, in bytes, of a link for messages between any two of `nranks` ranks: so that all such links of a

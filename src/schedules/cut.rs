@@ -14,6 +14,9 @@ use crate::plan::work::{Geometry, Request};
 use crate::plan::zero_copy;
 use crate::tuning::Choice;
 
+/// Bytes of a message for which another channel is worth its while: both ranks must come to the same number.
+const CHANNEL_BYTES: u64 = 64 << 10;
+
 /// A collective, as schedules are asked for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Collective {
@@ -87,7 +90,8 @@ impl Cut<'_> {
             steps: schedule.steps,
             nsteps: schedule.nsteps,
             links: self.table.channel(channel),
-            nlinks: self.table.links,
+            // The schedule has been checked: a step names its links by 8 bits.
+            nlinks: self.table.links as u16,
             ..work
         }
     }
@@ -139,9 +143,11 @@ impl CutSource {
     /// [`super::ScheduleIndex::cut_half`].
     pub(super) fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
         let call = Collective { func: Func::Send, count, datatype, root: 0 };
-        let choice = Choice { algorithm: Algo::Direct, protocol: Proto::Simple, channels: 1 };
+        let table = self.tables.half(half);
+        let channels = (count.saturating_mul(datatype.size() as u64) / CHANNEL_BYTES).clamp(1, table.channels.into());
+        let choice = Choice { algorithm: Algo::Direct, protocol: Proto::Simple, channels: channels as u32 };
         let cut = self.cut_as(choice, std::slice::from_ref(self.schedules.half(half)), &call)?;
-        Ok(Cut { table: self.tables.half(half), ..cut })
+        Ok(Cut { table, ..cut })
     }
 
     fn cut_as<'a>(&self, choice: Choice, schedules: &'a [DeviceSchedule], call: &Collective) -> Result<Cut<'a>, Error> {

@@ -20,15 +20,16 @@ impl ScheduleIndex {
             ConnectionGroup::Channel { class, proto, channel } => {
                 let Some(table) = tables.get(class, proto) else { return Vec::new() };
                 let of_class = schedules.goodbyes(channel).iter().filter(|schedule| schedule.class == class);
-                of_class.map(|schedule| item(*schedule, table.channel(channel), table.links)).collect()
+                of_class.map(|schedule| item(*schedule, table.channel(channel), table.links as u16)).collect()
             }
             ConnectionGroup::Pair { low, high } => {
-                if tables.get(LinkClass::Peer, Proto::Simple).is_none() {
-                    return Vec::new();
-                }
+                let Some(table) = tables.get(LinkClass::Peer, Proto::Simple) else { return Vec::new() };
                 let peer = low + high - self.rank;
-                let halves = [Half::Send(peer), Half::Receive(peer)];
-                halves.map(|half| item(*schedules.half(half), tables.half(half).at, 1)).to_vec()
+                let halves = [Half::Send(peer), Half::Receive(peer)].into_iter();
+                let channels = halves.flat_map(|half| (0..table.channels).map(move |channel| (half, channel)));
+                channels
+                    .map(|(half, channel)| item(*schedules.half(half), tables.half(half).channel(channel), 1))
+                    .collect()
             }
         }
     }

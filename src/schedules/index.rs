@@ -8,9 +8,10 @@ use super::cut::{Collective, Cut, CutSource, ZeroCopyCuts};
 use super::device_schedules::{DeviceSchedules, Image};
 use super::link_tables::LinkTables;
 use crate::error::Error;
+use crate::plan::LinkClass;
 use crate::plan::algorithm::Algo;
 use crate::plan::call::{DataType, Func};
-use crate::plan::layout::LinkEnd;
+use crate::plan::layout::{LinkEnd, Proto};
 use crate::plan::wiring::{ConnectionGroup, Wiring};
 use crate::topology::Graph;
 use crate::tuning::Choice;
@@ -140,6 +141,11 @@ impl ScheduleIndex {
         let (Half::Send(peer) | Half::Receive(peer)) = half else { return None };
         let group = ConnectionGroup::pair(self.rank, peer);
         (!self.connected.has(group)).then_some(group)
+    }
+
+    /// Channels of messages between two ranks.
+    pub fn message_channels(&self) -> u32 {
+        self.source.tables.get(LinkClass::Peer, Proto::Simple).map_or(1, |table| table.channels)
     }
 
     /// Slots that a message of some bytes takes on its way to a peer.

@@ -13,7 +13,7 @@ pub(super) struct LinkTable {
     /// The address of the first one.
     pub at: u64,
     /// Ends of one channel: of the one that has most.
-    pub links: u16,
+    pub links: u32,
     pub channels: u32,
     pub slot_bytes: u32,
 }
@@ -21,7 +21,7 @@ pub(super) struct LinkTable {
 impl LinkTable {
     /// The address of a channel's first end.
     pub(super) fn channel(&self, channel: u32) -> u64 {
-        self.end(channel * u32::from(self.links))
+        self.end(channel * self.links)
     }
 
     /// The address of an end.
@@ -54,8 +54,9 @@ impl LinkTables {
         let mut at = 0;
         for set in sets {
             let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto));
-            let mut counts = vec![0u16; set.channels as usize];
+            let mut counts = vec![0; set.channels as usize];
             of_set.for_each(|need| counts[need.id.channel as usize] += 1);
+            // Channels can have different numbers of links; there is room for the most in each.
             let links = counts.into_iter().max().unwrap_or(0);
             tables.by_set[set.class as usize][set.proto as usize] =
                 Some(LinkTable { at, links, channels: set.channels, slot_bytes: set.slot_bytes });
@@ -79,10 +80,10 @@ impl LinkTables {
         self.get(class, proto).unwrap_or(self.alone)
     }
 
-    /// The one link of half a message: the one to, or from, the peer. A copy has none.
+    /// The links of half a message, one for each channel: to the peer, or from it. A copy has none.
     pub(super) fn half(&self, half: Half) -> LinkTable {
         let all = self.get_or_alone(LinkClass::Peer, Proto::Simple);
-        LinkTable { at: all.end(self.link_place(half)), links: u16::from(half != Half::Copy), ..all }
+        LinkTable { at: all.end(self.link_place(half, all.channels)), links: u32::from(half != Half::Copy), ..all }
     }
 
     /// Bytes of a slot for messages; 0 where there are none.
@@ -96,15 +97,15 @@ impl LinkTables {
     /// [`Error::Internal`] where there is no room for so many.
     pub(super) fn place(&self, group: ConnectionGroup, ends: usize) -> Result<u64, Error> {
         let no_room = || Error::Internal(format!("no room for links of {group:?}"));
-        // Channels can have different numbers of links; there is room for the most in each.
         let (at, room, fits) = match group {
             ConnectionGroup::Channel { class, proto, channel } => {
                 let table = self.get(class, proto).ok_or_else(no_room)?;
-                (table.channel(channel), table.links, ends <= usize::from(table.links))
+                (table.channel(channel), table.links, ends <= table.links as usize)
             }
             ConnectionGroup::Pair { low, high } => {
                 let table = self.get(LinkClass::Peer, Proto::Simple).ok_or_else(no_room)?;
-                (table.end(self.link_place(Half::Send(low + high - self.rank))), 2, ends == 2)
+                let first = self.link_place(Half::Send(low + high - self.rank), table.channels);
+                (table.end(first), 2 * table.channels, ends == 2 * table.channels as usize)
             }
         };
         match fits {
@@ -113,13 +114,13 @@ impl LinkTables {
         }
     }
 
-    /// The place of a half's link among this rank's links for messages: to each peer from the next one on, then
+    /// The place of a half's first link among this rank's links for messages: to each peer from the next one on, then
     /// from it (see [`crate::plan::wiring::Wiring::links`]).
-    fn link_place(&self, half: Half) -> u32 {
+    fn link_place(&self, half: Half, channels: u32) -> u32 {
         let after = |peer: u32| send_distance(self.rank, peer, self.nranks) - 1;
         match half {
-            Half::Send(peer) => 2 * after(peer),
-            Half::Receive(peer) => 2 * after(peer) + 1,
+            Half::Send(peer) => 2 * after(peer) * channels,
+            Half::Receive(peer) => (2 * after(peer) + 1) * channels,
             Half::Copy => 0,
         }
     }

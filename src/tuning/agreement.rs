@@ -13,6 +13,8 @@ pub struct Preferences {
     pub channels: u32,
     /// The size of a slot of a ring in bytes.
     pub slot_bytes: u32,
+    /// The number of channels for messages between two ranks.
+    pub message_channels: u32,
     /// How often the size of other slots is halved.
     pub halvings: u32,
     /// What its filters leave, as [`Filters::as_bits`].
@@ -26,6 +28,8 @@ pub struct Agreed {
     pub channels: u32,
     /// The size of a slot of a ring in bytes.
     pub slot_bytes: u32,
+    /// The number of channels for messages between two ranks.
+    pub message_channels: u32,
     /// How often the size of other slots is halved.
     pub halvings: u32,
     /// What the filters leave.
@@ -46,6 +50,7 @@ impl Agreed {
         Agreed {
             channels: ranks.clone().map(|rank| rank.channels).min().unwrap_or(1),
             slot_bytes: ranks.clone().map(|rank| rank.slot_bytes).min().unwrap_or(SLOT_BYTES),
+            message_channels: ranks.clone().map(|rank| rank.message_channels).min().unwrap_or(1).max(1),
             halvings: ranks.map(|rank| rank.halvings).max().unwrap_or(0),
             filters,
             oversubscription: 1,
@@ -92,6 +97,7 @@ mod tests {
         let ranks = [0, 1].map(|rank: usize| Preferences {
             channels: 2 + rank as u32,
             slot_bytes: 8192 >> rank,
+            message_channels: 4 - rank as u32,
             halvings: rank as u32,
             candidates: candidates[rank].clone(),
         });
@@ -103,10 +109,12 @@ mod tests {
         for protocols in [SIMPLE, LL, SIMPLE | LL, LL128, SIMPLE | LL | LL128] {
             let agreed = agree([protocols; 2]);
             assert_eq!((agreed.channels, agreed.slot_bytes, agreed.halvings), (2, 4096, 1));
+            assert_eq!(agreed.message_channels, 3);
             assert_eq!(agreed.filters.protocols(), protocols);
         }
         assert_eq!(agree([LL, SIMPLE]).filters.protocols(), SIMPLE);
-        let silent = Preferences { channels: 1, slot_bytes: 4096, halvings: 0, candidates: Vec::new() };
+        let silent =
+            Preferences { channels: 1, slot_bytes: 4096, message_channels: 1, halvings: 0, candidates: Vec::new() };
         assert_eq!(Agreed::of([silent].iter()).filters.protocols(), SIMPLE);
     }
 

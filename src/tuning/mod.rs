@@ -36,7 +36,10 @@ pub use candidates::{Candidates, FUNCTIONS, Filters, SimpleInstead};
 pub use cost::{CostModel, CostTable};
 pub use cost_tuner::CostTuner;
 pub use machine::{LinkKind, MachineConstants, ProcessorConstants};
-pub use slots::{CHANNELS_MAX, SlotSizes, halvings, preferred_channels, preferred_slot_bytes, valid_slot_bytes};
+pub use slots::{
+    CHANNELS_MAX, SlotSizes, halvings, preferred_channels, preferred_message_channels, preferred_slot_bytes,
+    valid_slot_bytes,
+};
 pub use tuner::{CallShape, Choice, Tuner};
 
 /// Bytes of a call for which ranks ask each other whether they can do without slots: less is not worth the question.

@@ -12,7 +12,7 @@ const CHANNELS_SOFTWARE: u32 = 1;
 /// Channels on a GPU.
 const CHANNELS_GPU: u32 = 32;
 /// The most channels.
-pub const CHANNELS_MAX: u32 = 32;
+pub const CHANNELS_MAX: u32 = 64;
 /// Slot bytes by default: 256 KiB measured best on host memory (`NCCL_BUFFSIZE` is 8 slots).
 pub(super) const SLOT_BYTES: u32 = 256 << 10;
 /// The smallest and the largest slot in bytes.
@@ -25,6 +25,12 @@ const FULL_SIZE_COMMS: usize = 8;
 const SMALL_SLOT: (u32, u32) = (16 << 10, 4 << 10);
 /// Bytes of slots on a GPU with lines of LL or LL128: so many that a loop over one is unrolled.
 const LINE_SLOT_BYTES: u32 = 64 << 10;
+/// Channels for messages between two ranks on GPUs: so many that a pair fills NVLink, fewer where a rank has many peers.
+const MESSAGE_CHANNELS: u32 = 8;
+/// Channels for messages of a rank with all others, beyond which pairs have fewer.
+const MESSAGE_CHANNELS_ALL: u32 = 64;
+/// Bytes of slots of a rank on a GPU for one channel of messages.
+const GPU_PAIRS_BYTES: u64 = 8 << 20;
 /// Bytes of slots of a rank on a GPU for one channel of trees, of PAT, or of direct algorithms.
 const GPU_MESH_BYTES: u64 = 4 << 20;
 
@@ -79,21 +85,23 @@ impl Agreed {
             sets.extend(LinkClass::COLLECTIVE.map(set));
         }
         let slot_bytes = sizes.of(LinkClass::Peer, Proto::Simple);
-        sets.push(LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: 1, slot_bytes });
+        let peers =
+            LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: self.message_channels, slot_bytes };
+        sets.push(peers);
         Wiring::new(Graph::of_host(nranks), sets)
     }
 
     /// The sizes of the slots of a communicator's links.
     pub fn slot_sizes(&self, nranks: u32, software: bool) -> SlotSizes {
-        let mesh = match software {
-            true => wiring::mesh_slot_bytes(nranks),
-            false => wiring::even_slot_bytes(GPU_MESH_BYTES, nranks),
+        let (mesh, pair) = match software {
+            true => (wiring::mesh_slot_bytes(nranks), wiring::pair_slot_bytes(nranks)),
+            false => [GPU_MESH_BYTES, GPU_PAIRS_BYTES].map(|all| wiring::even_slot_bytes(all, nranks)).into(),
         };
         let of = |class, proto| {
             let most = if proto == Proto::Simple || software { u32::MAX } else { LINE_SLOT_BYTES };
             let bytes = match class {
                 LinkClass::Ring => self.slot_bytes,
-                LinkClass::Peer => self.small_slot(wiring::pair_slot_bytes(nranks)),
+                LinkClass::Peer => self.small_slot(pair),
                 _ => self.small_slot(mesh),
             };
             bytes.min(most)
@@ -108,6 +116,11 @@ impl Agreed {
     }
 }
 
+/// The number of channels for messages between two ranks that a rank would like, of `nranks`.
+pub fn preferred_message_channels(software: bool, nranks: u32) -> u32 {
+    if software { 1 } else { (MESSAGE_CHANNELS_ALL / nranks.max(1)).clamp(1, MESSAGE_CHANNELS) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Filters;
@@ -115,7 +128,15 @@ mod tests {
 
     fn agreed(protocols: &str) -> Agreed {
         let filters = Filters::parse("", protocols).expect("protocols");
-        Agreed { channels: 2, slot_bytes: 32 << 10, halvings: 1, filters, oversubscription: 1, maps_buffers: false }
+        Agreed {
+            channels: 2,
+            slot_bytes: 32 << 10,
+            message_channels: 1,
+            halvings: 1,
+            filters,
+            oversubscription: 1,
+            maps_buffers: false,
+        }
     }
 
     #[test]
@@ -135,7 +156,10 @@ mod tests {
             [(1, 8), (4, 8), (4, 2), (0, 0), (20, 30)].map(|(low, high)| preferred_channels(true, low, high)),
             [1, 4, 2, 1, 20]
         );
-        assert_eq!([(1, 3), (40, 64)].map(|(low, high)| preferred_channels(false, low, high)), [3, 32]);
+        assert_eq!(
+            [(1, 3), (1, 64), (40, 64), (90, 99)].map(|(low, high)| preferred_channels(false, low, high)),
+            [3, 32, 40, 64]
+        );
     }
 
     #[test]
@@ -148,5 +172,7 @@ mod tests {
         assert_eq!(sizes(Proto::Ll), [Some(64 << 10); 2]);
         assert_eq!(sizes(Proto::Ll128), [None, None]);
         assert_eq!(wiring.set(LinkClass::Peer, Proto::Simple).map(|set| set.channels), Some(1));
+        assert_eq!([2, 8, 16, 64, 1000].map(|n| preferred_message_channels(false, n)), [8, 8, 4, 1, 1]);
+        assert_eq!(preferred_message_channels(true, 2), 1);
     }
 }

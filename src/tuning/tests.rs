@@ -23,8 +23,15 @@ impl Tuner for Slowest {
 /// Four ranks with two channels.
 fn tuning(algorithms: &str, protocols: &str) -> Tuning {
     let filters = Filters::parse(algorithms, protocols).expect("filters");
-    let agreed =
-        Agreed { channels: 2, slot_bytes: 4096, halvings: 0, filters, oversubscription: 1, maps_buffers: true };
+    let agreed = Agreed {
+        channels: 2,
+        slot_bytes: 4096,
+        message_channels: 1,
+        halvings: 0,
+        filters,
+        oversubscription: 1,
+        maps_buffers: true,
+    };
     Tuning::new(MachineConstants::software(2), Arc::new(Graph::of_host(4)), agreed)
 }
 
@@ -152,6 +159,7 @@ fn agreed_on_gpus(links: LinkKind) -> Agreed {
     let mut agreed = Agreed {
         channels: 32,
         slot_bytes: preferred_slot_bytes(0),
+        message_channels: preferred_message_channels(false, 8),
         halvings: 0,
         filters,
         oversubscription: 1,

@@ -126,6 +126,25 @@ fn large_exchanges_with_unequal_sizes() {
     });
 }
 
+/// Large messages go on several channels, small ones between them on the first: each peer's keep their order.
+#[test]
+fn messages_on_several_channels() {
+    let several = |setup: Setup| Setup { message_channels: Some(3), ..setup };
+    let net = Setup { transport: Transport::Net, ..Setup::plain(3) };
+    let setups: Vec<Setup> = everywhere(3).into_iter().chain([net]).map(several).collect();
+    under("point_to_point::messages_on_several_channels", &setups, |member| {
+        let sizes = [200_003, 1, 65_536, 2_000_001, 131_072, 0, 64, 262_145];
+        for round in 0..3 {
+            let mut messages = Vec::new();
+            for (at, size) in sizes.into_iter().enumerate() {
+                let pairs = [(0, 1), (1, 2), (2, 0), (1, 0), (at % 3, at % 3)];
+                messages.extend(pairs.map(|pair| Message::bytes(pair, size + round, 100 * at + pair.0)));
+            }
+            group(member, &messages);
+        }
+    });
+}
+
 /// A ring without a group would wait for itself; pairs that are in step need none.
 #[test]
 fn calls_outside_of_groups() {

@@ -63,6 +63,8 @@ pub struct Setup {
     pub small_slots: bool,
     /// `NCCL_MIN_NCHANNELS`.
     pub channels: Option<usize>,
+    /// `NCCL_NCHANNELS_PER_PEER`.
+    pub message_channels: Option<usize>,
     /// `SOFTCUDA_DELAY_US`.
     pub delay: Option<usize>,
 }
@@ -77,6 +79,7 @@ impl Setup {
             protocol: None,
             small_slots: false,
             channels: None,
+            message_channels: None,
             delay: None,
         }
     }
@@ -88,6 +91,7 @@ impl Setup {
         words.extend(self.protocol.map(str::to_string));
         words.extend(self.small_slots.then(|| "small".to_string()));
         words.extend(self.channels.map(|n| format!("channels={n}")));
+        words.extend(self.message_channels.map(|n| format!("message channels={n}")));
         words.extend(self.delay.map(|us| format!("delay={us}")));
         words.join(" ")
     }
@@ -119,6 +123,9 @@ impl Setup {
         }
         if let Some(channels) = self.channels {
             job = job.env("NCCL_MIN_NCHANNELS", channels.to_string());
+        }
+        if let Some(channels) = self.message_channels {
+            job = job.env("NCCL_NCHANNELS_PER_PEER", channels.to_string());
         }
         if let Some(delay) = self.delay {
             job = job.env("SOFTCUDA_DELAY_US", delay.to_string());

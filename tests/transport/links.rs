@@ -113,7 +113,13 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         location: links.location(),
         transports: if (case.no_peer_memory)(rank) { vec![TransportId::Shm] } else { case.transports.to_vec() },
         links: links.key(),
-        tuning: Preferences { channels: 2, slot_bytes: 65536, halvings: 0, candidates: Vec::new() },
+        tuning: Preferences {
+            channels: 2,
+            slot_bytes: 65536,
+            message_channels: 1,
+            halvings: 0,
+            candidates: Vec::new(),
+        },
         cpus: 2,
     }
 }

@@ -230,6 +230,7 @@ impl Comm {
         Preferences {
             channels: settings.channels(&self.config, software),
             slot_bytes: settings.slot_bytes(halvings),
+            message_channels: settings.message_channels(software, self.identity.nranks),
             halvings,
             candidates: settings.usable_candidates(self.device.facts.capability, software),
         }

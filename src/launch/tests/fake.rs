@@ -91,8 +91,15 @@ impl FakeComm {
         let rank = u32::from(nranks > 1);
         let wiring = (nranks > 1).then(|| Wiring::of_host(nranks, Proto::Simple, 2, 4096).expect("a wiring"));
         let filters = Filters::parse(algorithms, "Simple").expect("filters");
-        let agreed =
-            Agreed { channels: 2, slot_bytes: 4096, halvings: 0, filters, oversubscription: 1, maps_buffers: false };
+        let agreed = Agreed {
+            channels: 2,
+            slot_bytes: 4096,
+            message_channels: 1,
+            halvings: 0,
+            filters,
+            oversubscription: 1,
+            maps_buffers: false,
+        };
         FakeComm {
             name: "a",
             hash: 1,
@@ -116,8 +123,15 @@ impl FakeComm {
     /// The same, where ranks can map each other's buffers; those from an address on are registered.
     pub fn with_zero_copy(self, registered_from: u64) -> FakeComm {
         let filters = Filters::parse("", "Simple").expect("filters");
-        let agreed =
-            Agreed { channels: 2, slot_bytes: 4096, halvings: 0, filters, oversubscription: 1, maps_buffers: true };
+        let agreed = Agreed {
+            channels: 2,
+            slot_bytes: 4096,
+            message_channels: 1,
+            halvings: 0,
+            filters,
+            oversubscription: 1,
+            maps_buffers: true,
+        };
         let graph = Arc::new(Graph::of_host(self.nranks as u32));
         FakeComm { tuning: Tuning::new(MachineConstants::software(2), graph, agreed), registered_from, ..self }
     }

@@ -1,5 +1,7 @@
 //! Which launches with which work items come out of which calls of one communicator.
 
+use std::collections::BTreeSet;
+
 use super::fake::{Events, FakeComm, LENT_AT, OFFERED, call};
 use crate::error::Error;
 use crate::launch::Call;
@@ -202,7 +204,40 @@ fn messages_visit_the_next_rank_first() {
     // Three lanes for each direction: a peer's distance, less one.
     let columns = columns(&comm, &[sends.as_slice(), &receives].concat());
     let serials: Vec<_> = columns.iter().map(|column| serials(column)).collect();
-    assert_eq!(serials, [[42], [41], [40], [45], [44], [43]]);
+    assert_eq!(serials, [[42], [45], [41], [44], [40], [43]]);
+}
+
+/// Blocks that send and blocks that receive take turns; both ranks of a part have it in the same pair of them.
+#[test]
+fn large_messages_go_on_several_channels() {
+    let set = |class| LinkSet { class, proto: Proto::Simple, channels: 2, slot_bytes: 4096 };
+    let wiring = |n| Wiring::new(Graph::of_host(n), LinkClass::ALL.map(set).to_vec()).expect("a wiring");
+    let comm = |rank: u32, n: u32| FakeComm {
+        rank: rank as i32,
+        schedules: ScheduleIndex::without_device(rank, 2, Some(&wiring(n))),
+        ..FakeComm::of(n, &Events::default())
+    };
+    let (large, small) = (1 << 20, 100);
+    let group = [
+        message(Func::Send, 2, large),
+        message(Func::Recv, 0, large),
+        message(Func::Send, 3, small),
+        message(Func::Recv, 3, small),
+    ];
+    // The next rank is sent to on two channels, and the one before received from.
+    let columns = columns(&comm(1, 4), &group);
+    let serials: Vec<_> = columns.iter().map(|column| serials(column)).collect();
+    assert_eq!(serials, [[40], [41], [40], [41], [42], [43]]);
+    let parts = [0, 2].map(|block: usize| (columns[block][0].lo, columns[block][0].hi));
+    assert_eq!(parts, [(0, large as u64 / 2), (large as u64 / 2, large as u64)]);
+    let links: BTreeSet<u64> = columns.iter().map(|column| column[0].links).collect();
+    assert_eq!(links.len(), 6);
+    // More parts than blocks: those of one channel stay in one block.
+    let many = 20;
+    let all: Vec<Call> = (0..many).filter(|peer| *peer != 1).map(|peer| message(Func::Send, peer, large)).collect();
+    let columns = self::columns(&comm(1, many as u32), &all);
+    let parts: usize = columns.iter().map(|column| self::serials(column).len()).sum();
+    assert_eq!((columns.len(), parts), (16, 38));
 }
 
 #[test]
