@@ -17,6 +17,7 @@ perf: checks and times collectives, in the manner of nccl-tests
   perf all [options]              all of them in one table
   perf all_reduce --calls N       N calls of the smallest size, one synchronisation at the end
   perf init [options]             time until a communicator is ready
+  perf predict all_reduce ...     what calls would take on a machine that is only described (perf predict -h)
 
   -n RANKS        how many ranks (default 2); perf starts them itself, mpirun is not needed
   -g DEVICES      ranks of one process or thread, driven by one thread in groups (default 1)

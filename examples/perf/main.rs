@@ -5,6 +5,7 @@
 //! cargo run --release --example perf -- all_reduce -n 8 -b 8 -e 128M -f 2 -d all -o all
 //! cargo run --release --example perf -- all -n 4
 //! cargo run --release --example perf -- init -n 64
+//! cargo run --release --example perf -- predict all_reduce --machine 8xH100
 //! ```
 //!
 //! Where there is no GPU driver, the ranks run on softcuda, with as many devices as ranks. Every result is
@@ -19,6 +20,7 @@ mod contents;
 mod flags;
 mod machine;
 mod orders;
+mod predict;
 mod processes;
 mod subject;
 mod table;
@@ -35,7 +37,11 @@ fn main() -> ExitCode {
     if let Some(code) = flags::main_if_peer().or_else(worker::main_if_worker) {
         return ExitCode::from(u8::try_from(code).unwrap_or(FAILED));
     }
-    let args = match args::parse(std::env::args_os().skip(1)) {
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    if arguments.next_if(|word| word == "predict").is_some() {
+        return predict::main(arguments);
+    }
+    let args = match args::parse(arguments) {
         Ok(Some(args)) => args,
         Ok(None) => {
             print!("{}", args::HELP);

@@ -12,6 +12,7 @@ use super::slots::SlotSizes;
 use super::tuner;
 use super::turns::{self, CallTurns};
 use super::{ByFunction, by_function};
+use crate::plan::LinkClass;
 use crate::plan::algorithm::{Algo, available};
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
@@ -103,11 +104,20 @@ impl CostModel {
         turns.estimate(machine, kernel, protocol, bytes, channels.max(1), self.slots.of(turns.class(), protocol))
     }
 
-    /// Bytes of a slot of the links that a function's calls use; None where that is not known.
-    #[cfg(test)]
-    pub(super) fn slot_bytes(&self, func: Func, algorithm: Algo, protocol: Proto) -> Option<u32> {
-        let turns = self.turns[func as usize].as_ref()?[algorithm as usize].as_ref()?;
-        Some(self.slots.of(turns.class(), protocol))
+    /// Bytes of a slot of the links that a function's calls use.
+    pub(super) fn slot_bytes(&self, func: Func, algorithm: Algo, protocol: Proto) -> u32 {
+        let class = match algorithm {
+            Algo::Ring => LinkClass::Ring,
+            Algo::Tree => LinkClass::Tree,
+            Algo::Direct | Algo::TwoStep => LinkClass::Direct,
+            Algo::Pat => LinkClass::Pat,
+        };
+        debug_assert!(self.available_class(func, algorithm).is_none_or(|known| known == class));
+        self.slots.of(class, protocol)
+    }
+
+    fn available_class(&self, func: Func, algorithm: Algo) -> Option<LinkClass> {
+        Some(self.turns[func as usize].as_ref()?[algorithm as usize].as_ref()?.class())
     }
 
     /// The channels that a call is worth if it is carried out so, of at most `most`. On a GPU, so many as make it

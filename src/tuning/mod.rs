@@ -104,6 +104,11 @@ impl Tuning {
         Tuning { tuner: Some(tuner), ..self }
     }
 
+    /// Bytes of a slot of the links that a function's calls use by an algorithm and protocol.
+    pub fn slot_bytes(&self, func: Func, algorithm: Algo, protocol: Proto) -> u32 {
+        self.model.slot_bytes(func, algorithm, protocol)
+    }
+
     /// The most channels of a call.
     pub fn max_channels(&self) -> u32 {
         self.agreed.channels

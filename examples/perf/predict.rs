@@ -1,0 +1,240 @@
+//! `perf predict`: what calls would take on a machine that is described, not measured (`nccl::plan::timing`).
+//!
+//! For each size: what the cost model chooses there, what the simulation says that takes, and beside it what NCCL's own
+//! model expects of NCCL's ring on the same machine. With `--ways`, every way that there is.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lexopt::prelude::*;
+use nccl::plan::algorithm::Algo;
+use nccl::plan::call::Func;
+use nccl::plan::layout::Proto;
+use nccl::plan::timing::{self, KernelModel, MachineModel, TimedCall};
+use nccl::topology::Graph;
+use nccl::tuning::{Agreed, Filters, MachineConstants, Tuning, preferred_message_channels, preferred_slot_bytes};
+
+use crate::args;
+use crate::flags;
+use crate::subject::Subject;
+
+/// Text of `perf predict -h`.
+const HELP: &str = "\
+perf predict: what calls would take on a machine that is described, not measured
+
+  perf predict all_reduce [options]
+
+  --machine NAME  8xH100 (default), 4xA100-pcie, 2xRTX-nop2p, a file with `key = value` lines, or
+                  `here`: the software device on this host, whose flags and memory are measured first
+  -n RANKS        how many ranks (default: as the machine says)
+  --kernel KIND   current (default), serial: as kernels were before they overlapped waits with data,
+                  or nccl: as NCCL describes its own
+  -b, -e BYTES    smallest and largest size (default 64 to 1G)
+  -f FACTOR       from size to size (default 4)
+  --ways          every algorithm and protocol instead of what is chosen
+";
+
+/// Channels that are compared for each way.
+const CHANNELS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// The most ranks.
+const MAX_RANKS: u64 = 4096;
+/// Bytes that are copied to see how fast memory is here.
+const COPIED: usize = 256 << 10;
+
+struct Predict {
+    func: Func,
+    machine: MachineModel,
+    kernel: KernelModel,
+    /// From the smallest to the largest.
+    sizes: Vec<u64>,
+    ways: bool,
+}
+
+/// Runs `perf predict` with the arguments behind the word.
+pub fn main(arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
+    match parse(arguments) {
+        Ok(None) => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        Ok(Some(predict)) => match predict.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => fail(&why),
+        },
+        Err(why) => fail(&why),
+    }
+}
+
+fn fail(why: &str) -> ExitCode {
+    eprintln!("perf predict: {why}\n`perf predict -h` shows how it is used");
+    ExitCode::from(crate::USAGE)
+}
+
+fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<Predict>, String> {
+    let mut parser = lexopt::Parser::from_args(arguments);
+    let text = |error: lexopt::Error| error.to_string();
+    let mut predict = Predict {
+        func: Func::AllReduce,
+        machine: MachineModel::eight_h100(),
+        kernel: KernelModel::CURRENT,
+        sizes: Vec::new(),
+        ways: false,
+    };
+    let (mut least, mut most, mut factor, mut ranks, mut machine) = (64, 1 << 30, 4, None, None);
+    while let Some(arg) = parser.next().map_err(text)? {
+        let name = match arg {
+            Short('h') | Long("help") => return Ok(None),
+            Long("ways") => {
+                predict.ways = true;
+                continue;
+            }
+            Value(word) => {
+                predict.func = func_of(&word.string().map_err(text)?)?;
+                continue;
+            }
+            Short(letter) => letter.to_string(),
+            Long(word) => word.to_string(),
+        };
+        let value = parser.value().and_then(|value| value.string()).map_err(text)?;
+        let count = |least: u64| value.parse::<u64>().ok().filter(|n| *n >= least).ok_or(format!("-{name} {value}"));
+        match name.as_str() {
+            "b" => least = args::bytes(&value)?.max(1),
+            "e" => most = args::bytes(&value)?,
+            "f" => factor = count(2)?,
+            "n" => ranks = Some(count(2)?.min(MAX_RANKS) as u32),
+            "machine" => machine = Some(value),
+            "kernel" => predict.kernel = kernel_of(&value)?,
+            _ => return Err(format!("there is no option {name}")),
+        }
+    }
+    if let Some(name) = machine {
+        predict.machine = machine_of(&name, ranks.unwrap_or(2))?;
+    }
+    predict.machine.ranks = ranks.unwrap_or(predict.machine.ranks);
+    predict.sizes =
+        std::iter::successors(Some(least), |size| size.checked_mul(factor)).take_while(|n| *n <= most).collect();
+    Ok(Some(predict))
+}
+
+fn func_of(word: &str) -> Result<Func, String> {
+    let subject = Subject::of(word).ok_or_else(|| format!("`{word}` is no collective"))?;
+    let func = Func::COLLECTIVES.into_iter().find(|func| Subject::of(func.name()) == Some(subject));
+    func.ok_or_else(|| format!("`{word}` is no collective"))
+}
+
+fn kernel_of(word: &str) -> Result<KernelModel, String> {
+    match word {
+        "current" => Ok(KernelModel::CURRENT),
+        "serial" => Ok(KernelModel::SERIAL),
+        "nccl" => Ok(KernelModel::NCCL),
+        _ => Err(format!("--kernel {word}: current, serial or nccl is wanted")),
+    }
+}
+
+fn machine_of(name: &str, ranks: u32) -> Result<MachineModel, String> {
+    if name == "here" {
+        return here(ranks);
+    }
+    if let Some(machine) = MachineModel::named(name) {
+        return Ok(machine);
+    }
+    let text = std::fs::read_to_string(name).map_err(|error| format!("--machine {name}: {error}"))?;
+    MachineModel::parse(&text).map_err(|error| format!("{name}: {error}"))
+}
+
+/// This host's software devices.
+fn here(ranks: u32) -> Result<MachineModel, String> {
+    let flag = flags::exchange_ns().ok_or("--machine here: the machine is too busy to measure")?;
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    println!("# flag exchange between two processes: {}", flags::show(Some(flag)));
+    Ok(MachineModel::software(ranks, processors, flag / 1e3, copy_rate()))
+}
+
+/// Bytes that one processor reads and writes in a microsecond when it copies what lies in its caches.
+fn copy_rate() -> f64 {
+    let (from, mut to) = (vec![1u8; COPIED], vec![0u8; COPIED]);
+    let once = |to: &mut Vec<u8>| {
+        let start = Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(to);
+        start.elapsed().as_secs_f64() * 1e6
+    };
+    let mut times: Vec<f64> = (0..101).map(|_| once(&mut to)).collect();
+    times.sort_by(f64::total_cmp);
+    2.0 * COPIED as f64 / times[times.len() / 2]
+}
+
+impl Predict {
+    fn print(&self) -> Result<(), String> {
+        let MachineModel { name, ranks, .. } = &self.machine;
+        println!("# {} of {ranks} ranks on {name}, predicted; no machine has confirmed it", self.func.name());
+        println!(
+            "# {:>10}  {:>16} {:>8} {:>8} {:>10} {:>8}  {:>9} {:>6}",
+            "bytes", "way", "channels", "slot", "us", "busbw", "NCCL ring", "ratio"
+        );
+        let tuning = self.tuning();
+        for &bytes in &self.sizes {
+            let shape = tuning.shape(self.func, bytes, None).map_err(|error| error.to_string())?;
+            let choice = tuning.choose(&shape).map_err(|error| error.to_string())?;
+            if !self.ways {
+                self.line(&tuning, bytes, choice.algorithm, choice.protocol, choice.channels)?;
+                continue;
+            }
+            for (algorithm, protocol, _) in shape.costs().entries() {
+                let time =
+                    |channels: &u32| self.time(&tuning, bytes, algorithm, protocol, *channels).unwrap_or(f64::MAX);
+                let best = CHANNELS.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
+                self.line(&tuning, bytes, algorithm, protocol, best)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How calls are carried out on the machine if nobody asks for anything.
+    fn tuning(&self) -> Tuning {
+        let software = self.machine.block.threads == 0;
+        let (mut filters, _) = Filters::ALL.usable(false, 90, software);
+        if !self.machine.whole_lines {
+            filters = Filters::parse("", "^LL128").map(|others| filters.both(&others)).unwrap_or(filters);
+        }
+        let agreed = Agreed {
+            channels: if software { 1 } else { self.machine.channels },
+            slot_bytes: preferred_slot_bytes(0),
+            message_channels: preferred_message_channels(software, self.machine.ranks),
+            halvings: 0,
+            filters,
+            oversubscription: self.machine.ranks.div_ceil(self.machine.processors.max(1)),
+            maps_buffers: false,
+        };
+        let machine = match software {
+            true => MachineConstants::software(agreed.oversubscription),
+            false => MachineConstants::Gpus(self.machine.clone(), self.kernel),
+        };
+        Tuning::new(machine, Arc::new(Graph::of_host(self.machine.ranks)), agreed)
+    }
+
+    fn time(
+        &self,
+        tuning: &Tuning,
+        bytes: u64,
+        algorithm: Algo,
+        protocol: Proto,
+        channels: u32,
+    ) -> Result<f64, String> {
+        let slot_bytes = tuning.slot_bytes(self.func, algorithm, protocol);
+        let call = TimedCall { func: self.func, algorithm, protocol, bytes, channels, slot_bytes };
+        timing::predict(&self.machine, &self.kernel, &call).map_err(|error| error.to_string())
+    }
+
+    fn line(&self, tuning: &Tuning, bytes: u64, algorithm: Algo, protocol: Proto, channels: u32) -> Result<(), String> {
+        let us = self.time(tuning, bytes, algorithm, protocol, channels)?;
+        let slot = tuning.slot_bytes(self.func, algorithm, protocol);
+        let way = format!("{}/{}", algorithm.name(), protocol.name());
+        let busbw = bytes as f64 / us / 1e3 * timing::bus_factor(self.func, self.machine.ranks);
+        let nccl = timing::nccl_ring(&self.machine, self.func, bytes).filter(|_| self.machine.block.threads > 0);
+        let beside = nccl.map_or_else(String::new, |nccl| format!("{nccl:>9.1} {:>6.2}", nccl / us));
+        println!("  {bytes:>10}  {way:>16} {channels:>8} {slot:>8} {us:>10.1} {busbw:>8.2}  {beside}");
+        Ok(())
+    }
+}
