@@ -29,6 +29,8 @@ pub struct Config {
     pub delay: Option<Duration>,
     /// Allocations wait for the device's work (`SOFTCUDA_ALLOC_WAITS`).
     pub alloc_waits: bool,
+    /// IPC of memory as older drivers have it, and misuse is told (`SOFTCUDA_STRICT_IPC`).
+    pub strict_ipc: bool,
     /// The driver shuts down when the process exits (`SOFTCUDA_UNLOAD`).
     pub unload: bool,
 }
@@ -56,6 +58,7 @@ impl Config {
             connections: number("SOFTCUDA_CONNECTIONS", connections, 0, MAX_CONNECTIONS as u64) as usize,
             delay: (delay > 0).then(|| Duration::from_micros(delay)),
             alloc_waits: number("SOFTCUDA_ALLOC_WAITS", 0, 0, 1) == 1,
+            strict_ipc: number("SOFTCUDA_STRICT_IPC", 0, 0, 1) == 1,
             unload: number("SOFTCUDA_UNLOAD", 0, 0, 1) == 1,
         }
     }

@@ -30,13 +30,18 @@ fn compile(source: &str, headers: Headers) -> Option<PathBuf> {
 
 /// Runs a program with both headers, with and without delay. Returns what each run printed.
 fn check(source: &str) -> Vec<String> {
+    check_with(source, &[])
+}
+
+/// The same with more settings.
+fn check_with(source: &str, more: &[(&str, &str)]) -> Vec<String> {
     let mut printed = Vec::new();
     for headers in [Headers::Ours, Headers::Nvidia] {
         let Some(program) = compile(source, headers) else {
             continue;
         };
         for delay in ["0", DELAY_US] {
-            let settings = [("SOFTCUDA_DEVICES", "4"), ("SOFTCUDA_DELAY_US", delay)];
+            let settings = [&[("SOFTCUDA_DEVICES", "4"), ("SOFTCUDA_DELAY_US", delay)], more].concat();
             let log = program.with_extension(format!("{delay}.log"));
             let (status, text) = support::run(&program, &settings, &log);
             assert!(status.success(), "{source}, {headers:?} headers, delay {delay} us: {status}\n{text}");
@@ -108,6 +113,25 @@ fn host_functions() {
 #[test]
 fn ipc() {
     check_silent("ipc.c");
+}
+
+/// A shared block is told twice, the free of what is open elsewhere once.
+#[test]
+fn strict_ipc() {
+    for text in check_with("strict_ipc.c", &[("SOFTCUDA_STRICT_IPC", "1")]) {
+        let told = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+        assert_eq!((told("shares the block of 4096 bytes, with 1 other"), text.lines().count()), (2, 3), "{text}");
+        assert_eq!(told("2097152 bytes, which another process has open"), 1, "{text}");
+    }
+}
+
+/// All that the driver does with memory works in this way, too.
+#[test]
+fn strict_memory() {
+    let strict = [("SOFTCUDA_STRICT_IPC", "1")];
+    ["memory.c", "pointers.c", "resets.c", "peers.c"].iter().for_each(|source| {
+        check_with(source, &strict).iter().for_each(|text| assert_eq!(text, "", "{source} printed something"));
+    });
 }
 
 #[test]

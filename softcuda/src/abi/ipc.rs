@@ -8,8 +8,10 @@ use crate::event::{self, Event};
 use crate::memory::Kind;
 use crate::memory::ipc::{HANDLE_BYTES, MemoryHandle, Purpose};
 use crate::memory::shared::SharedEvent;
+use crate::os;
 use std::ffi::c_uint;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// `CUipcMemHandle`, `CUipcEventHandle`: passed by value.
 #[derive(Clone, Copy)]
@@ -30,6 +32,11 @@ extern "C" fn cuIpcGetMemHandle(to: *mut IpcHandle, pointer: DevicePointer) -> C
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
         range.check(Driver::get()?)?;
         let handle = MemoryHandle::of_range(&range)?;
+        range.exported.store(true, Ordering::Release);
+        if let Some(piece) = &range.piece {
+            let (size, others) = (range.size, piece.block.pieces() - 1);
+            os::say(&format!("cuIpcGetMemHandle shares the block of {size} bytes, with {others} other allocations"));
+        }
         Out(to).set(IpcHandle { bytes: handle.encode(Purpose::Memory) })
     })
 }

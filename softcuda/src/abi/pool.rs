@@ -68,7 +68,10 @@ struct Properties {
     id: c_int,
 }
 
-/// Pinned memory on a device, without handles for other processes.
+/// `CU_MEM_HANDLE_TYPE_NONE`, `_POSIX_FILE_DESCRIPTOR`
+const HANDLE_TYPES: std::ops::RangeInclusive<c_int> = 0..=1;
+
+/// Pinned memory on a device. It may be made for other processes, but cannot be exported yet.
 #[unsafe(no_mangle)]
 extern "C" fn cuMemPoolCreate(to: Out<Handle>, properties: *const c_void) -> CuResult {
     boundary(|| {
@@ -78,7 +81,7 @@ extern "C" fn cuMemPoolCreate(to: Out<Handle>, properties: *const c_void) -> CuR
         if allocation != 1 || location != 1 {
             return Err(CudaError::INVALID_VALUE);
         }
-        if handles != 0 {
+        if !HANDLE_TYPES.contains(&handles) {
             return Err(CudaError::NOT_SUPPORTED);
         }
         to.set(new_pool(driver, driver.device(id)?.index)?)

@@ -1,9 +1,11 @@
 //! What is known of an address range.
 
 use super::Mapping;
+use super::block::Piece;
 use super::vmm::Backing;
 use crate::device::{Owner, State};
 use crate::error::Outcome;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 
 /// What a range is.
@@ -60,6 +62,10 @@ pub struct Range {
     pub sync_operations: AtomicBool,
     /// The memory itself, unless the client owns it.
     pub mapping: Option<Mapping>,
+    /// The same for a part of a block.
+    pub piece: Option<Piece>,
+    /// Another process was told how to open it.
+    pub exported: AtomicBool,
     /// The same for what `cuMemMap` mapped.
     pub backing: Option<Backing>,
 }
@@ -68,6 +74,12 @@ impl Range {
     /// Error: its device is lost.
     pub fn check(&self, driver: &State) -> Outcome {
         driver.check(self.device)
+    }
+
+    /// The file behind an allocation.
+    pub fn file(&self) -> Option<&OwnedFd> {
+        let piece = self.piece.as_ref().map(|piece| &piece.block.mapping);
+        self.mapping.as_ref().or(piece)?.file()
     }
 
     /// A range that cannot be exported.
@@ -82,6 +94,8 @@ impl Range {
             tag: 0,
             sync_operations: AtomicBool::new(false),
             mapping,
+            piece: None,
+            exported: AtomicBool::new(false),
             backing: None,
         }
     }

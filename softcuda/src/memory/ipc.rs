@@ -32,8 +32,10 @@ pub struct MemoryHandle {
     /// The process and its descriptor.
     pid: u32,
     fd: i32,
-    /// Bytes that the client asked for.
+    /// Bytes that the client asked for; those of the whole block for a piece of one.
     size: u64,
+    /// Bytes from the file's begin to the allocation: 0, but for a piece of a block.
+    offset: u64,
     /// Inode of the file; with the tag, which is in the file's name, it proves that the descriptor is still the same.
     inode: u64,
     /// Random number of the process and number of the allocation.
@@ -43,6 +45,10 @@ pub struct MemoryHandle {
 impl MemoryHandle {
     /// For an allocation of this process.
     pub fn of_range(range: &Range) -> Outcome<MemoryHandle> {
+        if let Some(piece) = &range.piece {
+            let whole = MemoryHandle::of_mapping(&piece.block.mapping, range.tag, HUGE)?;
+            return Ok(MemoryHandle { offset: piece.offset as u64, ..whole });
+        }
         let mapping = range.mapping.as_ref().ok_or(CudaError::INVALID_VALUE)?;
         MemoryHandle::of_mapping(mapping, range.tag, range.size)
     }
@@ -51,7 +57,7 @@ impl MemoryHandle {
     pub fn of_mapping(mapping: &Mapping, tag: u128, size: usize) -> Outcome<MemoryHandle> {
         let file = mapping.file().filter(|_| tag != 0).ok_or(CudaError::INVALID_VALUE)?;
         let inode = status(file).map_err(|_| CudaError::OPERATING_SYSTEM)?.ino();
-        Ok(MemoryHandle { pid: std::process::id(), fd: file.as_raw_fd(), size: size as u64, inode, tag })
+        Ok(MemoryHandle { pid: std::process::id(), fd: file.as_raw_fd(), size: size as u64, offset: 0, inode, tag })
     }
 
     /// Made by this very process.
@@ -59,9 +65,14 @@ impl MemoryHandle {
         self.pid == std::process::id() && self.tag >> 64 == u128::from(process_tag())
     }
 
-    /// Bytes that the exporter's client asked for.
+    /// Bytes that are shared: those that the exporter's client asked for, or a whole block.
     pub fn bytes(&self) -> usize {
         self.size as usize
+    }
+
+    /// Where in them the allocation begins.
+    pub fn offset(&self) -> usize {
+        self.offset as usize
     }
 
     /// Maps the memory here. `MAP_FAILED`: the process or the allocation is gone, or may not be looked at.
@@ -71,6 +82,7 @@ impl MemoryHandle {
         if !self.is_same(&file) || status(&file).map_or(0, |status| status.len()) < size as u64 {
             return Err(CudaError::MAP_FAILED);
         }
+        mark_open(&file);
         Ok(Mapping::of_file(file, size)?.without_file())
     }
 
@@ -101,6 +113,7 @@ impl MemoryHandle {
         bytes[24..32].copy_from_slice(&self.inode.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.tag.to_le_bytes());
         bytes[48] = purpose as u8;
+        bytes[56..].copy_from_slice(&self.offset.to_le_bytes());
         bytes
     }
 
@@ -108,11 +121,12 @@ impl MemoryHandle {
     pub fn decode(bytes: &[u8; HANDLE_BYTES], purpose: Purpose) -> Outcome<MemoryHandle> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
         let (size, tag) = (word(16), u128::from(word(40)) << 64 | u128::from(word(32)));
-        let sane = bytes[..8] == MAGIC && bytes[48] == purpose as u8 && bytes[49..].iter().all(|b| *b == 0);
-        if !sane || size == 0 || tag == 0 {
+        let sane = bytes[..8] == MAGIC && bytes[48] == purpose as u8 && bytes[49..56].iter().all(|b| *b == 0);
+        let offset = word(56);
+        if !sane || size == 0 || tag == 0 || offset >= size {
             return Err(CudaError::INVALID_HANDLE);
         }
-        Ok(MemoryHandle { pid: word(8) as u32, fd: (word(8) >> 32) as i32, size, inode: word(24), tag })
+        Ok(MemoryHandle { pid: word(8) as u32, fd: (word(8) >> 32) as i32, size, offset, inode: word(24), tag })
     }
 }
 
@@ -148,6 +162,27 @@ pub fn file_name(tag: u128) -> CString {
 /// What the system knows of a file.
 pub fn status(file: &OwnedFd) -> io::Result<std::fs::Metadata> {
     File::from(file.try_clone()?).metadata()
+}
+
+/// A lock of this process on a file that another one has made, and which it has opened anew. The mapping keeps the lock:
+/// it ends with it, or with the process.
+fn mark_open(file: &OwnedFd) {
+    let mut lock = whole_file(libc::F_RDLCK);
+    // SAFETY: a descriptor of ours and a valid lock. That it fails is no matter: then nobody is told.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) };
+}
+
+/// Whether another process has a file of ours open as [`MemoryHandle::map`] does.
+pub fn is_open_elsewhere(file: &OwnedFd) -> bool {
+    let mut lock = whole_file(libc::F_WRLCK);
+    // SAFETY: a descriptor of ours and a valid lock, which receives the answer.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    asked == 0 && lock.l_type != libc::F_UNLCK as libc::c_short
+}
+
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    let whence = libc::SEEK_SET as libc::c_short;
+    libc::flock { l_type: kind as libc::c_short, l_whence: whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
 /// `pidfd_getfd`: where /proc is not to be had but tracing is allowed.

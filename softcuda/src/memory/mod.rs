@@ -6,6 +6,7 @@
 
 pub mod access;
 mod address;
+mod block;
 pub mod ipc;
 mod map;
 pub mod physical;
@@ -16,11 +17,13 @@ mod vmm;
 
 use crate::device::{Owner, State};
 use crate::error::{CudaError, Outcome};
+use crate::os;
 pub use address::{Kind, Range};
 pub use map::Mapping;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 pub use vmm::{Backing, Reach};
 
 /// Alignment of allocations and of IPC mappings.
@@ -44,6 +47,7 @@ pub struct Memory {
     ranges: RwLock<BTreeMap<usize, Arc<Range>>>,
     /// By tag of the allocation and handle of the context that opened it.
     imports: Mutex<HashMap<(u128, u64), Import>>,
+    blocks: block::Blocks,
     space: vmm::Virtual,
 }
 
@@ -104,24 +108,27 @@ impl Memory {
         if bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
+        if driver.config.strict_ipc && kind == Kind::Device && bytes < HUGE {
+            return self.allocate_piece(driver, owner, bytes);
+        }
         let charge = ipc::mapped_size(bytes).ok_or(CudaError::OUT_OF_MEMORY)?;
         let device = &driver.devices[owner.device];
         device.take_memory(charge as u64)?;
         let tag = ipc::new_tag();
         let mapping = Mapping::with_file(charge, &ipc::file_name(tag));
         let mapping = mapping.inspect_err(|_| device.give_memory(charge as u64))?;
-        Ok(self.add(Range {
-            base: mapping.base(),
-            size: bytes,
-            id: driver.unique(),
-            context: owner.context,
-            device: owner.device,
-            kind,
-            tag,
-            sync_operations: Default::default(),
-            mapping: Some(mapping),
-            backing: None,
-        }))
+        let mut range = Range::of(driver, owner, mapping.base(), bytes, kind, Some(mapping));
+        range.tag = tag;
+        Ok(self.add(range))
+    }
+
+    /// The same for what shares a block with other allocations.
+    fn allocate_piece(&self, driver: &State, owner: Owner, bytes: usize) -> Outcome<usize> {
+        let piece = self.blocks.take(driver, owner, bytes)?;
+        let base = piece.block.mapping.base() + piece.offset;
+        let mut range = Range::of(driver, owner, base, bytes, Kind::Device, None);
+        (range.tag, range.piece) = (piece.block.tag, Some(piece));
+        Ok(self.add(range))
     }
 
     /// `cuMemHostAlloc`
@@ -166,6 +173,9 @@ impl Memory {
         // Only now: two threads may have come this far with the same pointer.
         let taken = self.take(base, |r| r.id == range.id).ok_or(CudaError::INVALID_VALUE)?;
         self.refund(driver, &taken);
+        if is_missed(driver, &taken, "cuMemFree") {
+            driver.take_away(&driver.devices[taken.device], CudaError::ILLEGAL_ADDRESS.0);
+        }
         Ok(())
     }
 
@@ -188,6 +198,9 @@ impl Memory {
         if let Some(mapping) = &range.mapping {
             driver.devices[range.device].give_memory(mapping.size() as u64);
         }
+        if let Some(piece) = &range.piece {
+            self.blocks.give(driver, piece);
+        }
     }
 
     /// Frees all memory of a context, imported memory included.
@@ -199,6 +212,7 @@ impl Memory {
                 && range.kind.is_allocated_device()
             {
                 self.refund(driver, &range);
+                is_missed(driver, &range, "the end of its context");
             }
         }
         self.imports.lock().retain(|(_, owner), _| *owner != context);
@@ -218,8 +232,11 @@ impl Memory {
         let mut imports = self.imports.lock();
         let key = (handle.tag, owner.context);
         if let Some(import) = imports.get_mut(&key) {
+            if driver.config.strict_ipc {
+                return Err(CudaError::ALREADY_MAPPED);
+            }
             import.opens += 1;
-            return Ok(import.base);
+            return Ok(import.base + handle.offset());
         }
         let mapping = handle.map()?;
         let base = mapping.base();
@@ -227,13 +244,14 @@ impl Memory {
         range.tag = handle.tag;
         self.add(range);
         imports.insert(key, Import { opens: 1, base });
-        Ok(base)
+        Ok(base + handle.offset())
     }
 
     /// `cuIpcCloseMemHandle`: the last close synchronises the device and unmaps.
-    pub fn close(&self, base: usize, wait: Wait<'_>) -> Outcome {
-        let range = self.find(base).filter(|r| r.base == base && matches!(r.kind, Kind::Imported));
-        let range = range.ok_or(CudaError::INVALID_VALUE)?;
+    pub fn close(&self, address: usize, wait: Wait<'_>) -> Outcome {
+        // What was opened may be a piece of a block.
+        let range = self.find(address).filter(|r| matches!(r.kind, Kind::Imported));
+        let range = range.filter(|r| r.base == address || r.size == HUGE).ok_or(CudaError::INVALID_VALUE)?;
         let key = (range.tag, range.context);
         let last = self.imports.lock().get(&key).is_none_or(|import| import.opens <= 1);
         if last {
@@ -244,8 +262,19 @@ impl Memory {
         import.opens -= 1;
         if import.opens == 0 {
             imports.remove(&key);
-            self.take(base, |r| r.id == range.id);
+            self.take(range.base, |r| r.id == range.id);
         }
         Ok(())
     }
+}
+
+/// Whether memory that is being freed is open in another process, which is then told on stderr: what such a process
+/// does with it is undefined.
+fn is_missed(driver: &State, range: &Range, how: &str) -> bool {
+    let asked = driver.config.strict_ipc && range.exported.load(Ordering::Acquire);
+    let missed = asked && range.file().is_some_and(ipc::is_open_elsewhere);
+    if missed {
+        os::say(&format!("{how} frees {:#x}, {} bytes, which another process has open", range.base, range.size));
+    }
+    missed
 }

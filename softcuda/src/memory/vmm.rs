@@ -303,6 +303,8 @@ fn range_of(driver: &State, base: usize, size: usize, physical: Arc<Physical>) -
         tag: 0,
         sync_operations: Default::default(),
         mapping: None,
+        piece: None,
+        exported: Default::default(),
         backing: Some(Backing::of(physical)),
     }
 }
