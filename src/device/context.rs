@@ -274,7 +274,10 @@ impl Context {
     }
 
     /// Fills device memory with zeroes and waits for it. The range must be an allocation of ours.
-    pub(super) fn zero(&self, address: u64, bytes: usize) -> Result<(), Error> {
+    pub fn zero(&self, address: u64, bytes: usize) -> Result<(), Error> {
+        if bytes == 0 {
+            return Ok(());
+        }
         let _entered = self.enter()?;
         // SAFETY: the caller vouches for the range; the stream is ours.
         let code = unsafe { (self.driver.table.set_bytes)(address, 0, bytes, self.setup) };

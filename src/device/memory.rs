@@ -30,6 +30,11 @@ impl DeviceMemory {
         DeviceMemory::zeroed_at_first(context, bytes, bytes)
     }
 
+    /// Allocates memory whose content is anything. The address is aligned to at least 256 bytes.
+    pub fn allocate(context: &Arc<Context>, bytes: usize) -> Result<DeviceMemory, Error> {
+        DeviceMemory::zeroed_at_first(context, bytes, 0)
+    }
+
     /// Allocates memory of which only the first `zeroed` bytes are zero: what is behind must be written before it is
     /// read. The address is aligned to at least 256 bytes.
     pub fn zeroed_at_first(context: &Arc<Context>, bytes: usize, zeroed: usize) -> Result<DeviceMemory, Error> {

@@ -1,5 +1,5 @@
 //! Device memory by way of the driver's virtual memory management: made and mapped without waiting for what runs on the
-//! device, which `cuMemAlloc` may do. It comes in pieces of at least 2 MiB, so it is for when something runs.
+//! device, which `cuMemAlloc` may do, and handed to other processes by descriptors. It comes in multiples of 2 MiB.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,6 +15,7 @@ use cudarc::driver::sys::{
 use super::context::Context;
 use super::driver::VirtualTable;
 use crate::error::Error;
+use crate::params;
 use crate::sys::off_standard;
 
 /// What a device must be able to do.
@@ -22,6 +23,8 @@ const ATTRIBUTES: [CUdevice_attribute; 2] = [
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
 ];
+/// Network cards can reach such memory, if it is made for them.
+const RDMA: CUdevice_attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
 /// How the memory is handed to other processes.
 const FILE_DESCRIPTOR: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 const MINIMUM: CUmemAllocationGranularity_flags = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
@@ -31,16 +34,17 @@ fn location(device: i32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-/// Memory of a device that can be handed to other processes.
-fn properties(device: i32) -> CUmemAllocationProp {
+/// Memory of a device that can be handed to other processes, and to network cards where the device can do that.
+fn properties(context: &Context) -> CUmemAllocationProp {
+    let rdma = context.attribute(RDMA).is_ok_and(|value| value != 0);
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: FILE_DESCRIPTOR,
-        location: location(device),
+        location: location(context.device()),
         win32HandleMetaData: null_mut(),
         allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
             compressionType: 0,
-            gpuDirectRDMACapable: 0,
+            gpuDirectRDMACapable: u8::from(rdma),
             usage: 0,
             reserved: [0; 4],
         },
@@ -54,6 +58,8 @@ pub struct PhysicalMemory {
     address: u64,
     bytes: usize,
     mapped: bool,
+    /// By which it is handed on; none for what another process has made.
+    handle: Option<Handle>,
 }
 
 impl PhysicalMemory {
@@ -63,18 +69,18 @@ impl PhysicalMemory {
         context.driver().virtual_memory.is_some() && ATTRIBUTES.into_iter().all(has)
     }
 
-    /// Allocates memory of at least `bytes` bytes, of which the first `zeroed` are zero; and a descriptor by which
-    /// others can map it.
+    /// Whether memory for others is made in this way: where it is possible, unless `NCCL_CUMEM_ENABLE=0`.
+    pub fn is_wanted(context: &Context) -> bool {
+        params::snapshot().int(params::CUMEM_ENABLE) != 0 && PhysicalMemory::is_possible(context)
+    }
+
+    /// Allocates memory of at least `bytes` bytes, whose content is anything.
     ///
     /// # Errors
     /// [`Error::Cuda`] where the device has no memory, or the driver cannot do this.
-    pub fn zeroed_at_first(
-        context: &Arc<Context>,
-        bytes: usize,
-        zeroed: usize,
-    ) -> Result<(PhysicalMemory, OwnedFd), Error> {
+    pub fn allocate(context: &Arc<Context>, bytes: usize) -> Result<PhysicalMemory, Error> {
         let (driver, table, _entered) = (context.driver(), table(context)?, context.enter()?);
-        let (properties, mut unit) = (properties(context.device()), 0);
+        let (properties, mut unit) = (properties(context), 0);
         // SAFETY: the pointers are to a live number and to live properties.
         let code = unsafe { (table.granularity)(&mut unit, &properties, MINIMUM) };
         driver.check("cuMemGetAllocationGranularity", code)?;
@@ -82,16 +88,26 @@ impl PhysicalMemory {
         // SAFETY: as above.
         driver.check("cuMemCreate", unsafe { (table.create)(&mut handle, bytes, &properties, 0) })?;
         let handle = Handle { table, handle };
+        let mut memory = PhysicalMemory::map(context, &handle, bytes)?;
+        memory.handle = Some(handle);
+        Ok(memory)
+    }
+
+    /// A descriptor by which other processes can map memory that was made here.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the process may open no more files, [`Error::Internal`] for another process's memory.
+    pub fn export(&self) -> Result<OwnedFd, Error> {
+        let none = || Error::Internal("memory of another process is not handed on".to_string());
+        let handle = self.handle.as_ref().ok_or_else(none)?;
+        let _entered = self.context.enter()?;
         let mut fd: c_int = -1;
         // SAFETY: the pointer is to a live integer, which is what this kind of handle is.
-        let code = unsafe { (table.export)((&raw mut fd).cast(), handle.handle, FILE_DESCRIPTOR, 0) };
-        driver.check("cuMemExportToShareableHandle", code)?;
+        let code = unsafe { (handle.table.export)((&raw mut fd).cast(), handle.handle, FILE_DESCRIPTOR, 0) };
+        self.context.driver().check("cuMemExportToShareableHandle", code)?;
         // SAFETY: the driver has made the descriptor for us.
         let fd = off_standard(unsafe { OwnedFd::from_raw_fd(fd) });
-        let fd = fd.map_err(|error| Error::system("fcntl(F_DUPFD_CLOEXEC)", "memory of the device", &error))?;
-        let memory = PhysicalMemory::map(context, &handle, bytes)?;
-        context.zero(memory.address, zeroed)?;
-        Ok((memory, fd))
+        fd.map_err(|error| Error::system("fcntl(F_DUPFD_CLOEXEC)", "memory of the device", &error))
     }
 
     /// Maps memory of [`PhysicalMemory::bytes`] bytes that another process has made.
@@ -108,16 +124,16 @@ impl PhysicalMemory {
         PhysicalMemory::map(context, &Handle { table, handle }, bytes)
     }
 
-    fn map(context: &Arc<Context>, handle: &Handle<'_>, bytes: usize) -> Result<PhysicalMemory, Error> {
+    fn map(context: &Arc<Context>, handle: &Handle, bytes: usize) -> Result<PhysicalMemory, Error> {
         let (driver, table) = (context.driver(), handle.table);
         let mut address = 0;
         // SAFETY: a context is current; the pointer is to a live variable.
         driver.check("cuMemAddressReserve", unsafe { (table.reserve)(&mut address, bytes, 0, 0, 0) })?;
-        let mut memory = PhysicalMemory { context: context.clone(), address, bytes, mapped: false };
+        let mut memory = PhysicalMemory { context: context.clone(), address, bytes, mapped: false, handle: None };
         // SAFETY: the addresses were just reserved; the driver checks the handle.
         driver.check("cuMemMap", unsafe { (table.map)(address, bytes, 0, handle.handle, 0) })?;
         memory.mapped = true;
-        memory.let_reach(context)?;
+        memory.let_reach(context.device())?;
         Ok(memory)
     }
 
@@ -125,15 +141,20 @@ impl PhysicalMemory {
     ///
     /// # Errors
     /// What the driver gives.
-    pub fn let_reach(&self, user: &Context) -> Result<(), Error> {
+    pub fn let_reach(&self, device: i32) -> Result<(), Error> {
         let table = table(&self.context)?;
         let access = CUmemAccessDesc {
-            location: location(user.device()),
+            location: location(device),
             flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: the range is mapped; the pointer is to one live description.
         let code = unsafe { (table.set_access)(self.address, self.bytes, &access, 1) };
         self.context.driver().check("cuMemSetAccess", code)
+    }
+
+    /// The context that it was made for.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// The device address.
@@ -161,12 +182,12 @@ impl Drop for PhysicalMemory {
 }
 
 /// A handle of physical memory. A mapping does without it.
-struct Handle<'a> {
-    table: &'a VirtualTable,
+struct Handle {
+    table: &'static VirtualTable,
     handle: CUmemGenericAllocationHandle,
 }
 
-impl Drop for Handle<'_> {
+impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: the handle is ours.
         unsafe { (self.table.release)(self.handle) };

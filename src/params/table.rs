@@ -210,7 +210,13 @@ const USED: &[Param] = &[
     )
     .fresh(),
     flag("NCCL_SHM_DISABLE", false, "no shared host memory between ranks of one host").fresh(),
-    choice("NCCL_CUMEM_ENABLE", -2, -2, 1, "allocate through the driver's virtual memory API; -2 = where it works"),
+    choice(
+        "NCCL_CUMEM_ENABLE",
+        -2,
+        -2,
+        1,
+        "0: memory for peers by cuMemAlloc and CUDA IPC; else by the driver's virtual memory API where it works",
+    ),
     int(
         "NCCL_BUFFSIZE",
         -2,

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::blocks::{self, BlockAllocator};
 use super::layout::{Area, PAGE, lay_out};
+use super::p2p::PROBES;
 use super::{ConnectInfo, Endpoint, LinkAddresses, PeerFacts, Site, Transport, TransportId, wrong_info};
 use crate::device::Context;
 use crate::error::Error;
@@ -32,12 +34,19 @@ pub trait Segment: Send + Sync {
 pub(super) enum Offer {
     /// Memory of the same process, by its number in the process's register.
     SameProcess(u64),
-    /// A CUDA inter-process handle, 64 bytes.
-    Ipc(Vec<u8>),
     /// A memfd that comes with the message.
     Shared,
-    /// Device memory of so many bytes, by a descriptor that comes with the message.
-    Physical(u64),
+    /// What begins at an offset of a block of device memory of so many bytes.
+    Block {
+        /// Of the block. Whoever has mapped it need not do so again.
+        number: u64,
+        /// Bytes of the block.
+        bytes: u64,
+        /// Where the memory begins.
+        offset: u64,
+        /// The block's CUDA inter-process handle, 64 bytes. Without one a descriptor comes with the message.
+        handle: Option<Vec<u8>>,
+    },
 }
 
 /// What a peer is told: the size of the area, by which builds that differ show, and how it is mapped.
@@ -55,19 +64,26 @@ pub(super) struct Made {
     pub offer: Offer,
     /// What must go with the offer.
     pub fd: Option<OwnedFd>,
-    /// Bytes that it takes, which can be more than were asked for.
+    /// Bytes that were allocated for it: more than were asked for, or none where there was room.
     pub bytes: usize,
 }
 
-/// How much memory is to be made, and when.
+/// Where memory is made.
+#[derive(Clone, Copy)]
+pub(super) struct Maker<'a> {
+    pub context: &'a Arc<Context>,
+    pub blocks: &'a BlockAllocator,
+    /// All peers can be passed descriptors.
+    pub descriptors: bool,
+}
+
+/// How much memory is to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Need {
     /// Its size in bytes.
     pub bytes: usize,
     /// How many of its first bytes must be zero.
     pub zeroed: usize,
-    /// Nothing runs on the device, and nothing is launched meanwhile: the driver will not wait for anything.
-    pub quiet: bool,
 }
 
 /// What the transports by memory differ in. See [`Transport`] for what has the same name there.
@@ -82,7 +98,7 @@ pub(super) trait Sharing: Copy + Send + Sync + 'static {
     ///
     /// # Errors
     /// What the driver or the system gives when it has no memory.
-    fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error>;
+    fn make(&self, maker: Maker<'_>, need: Need) -> Result<Made, Error>;
     /// Maps memory of some bytes that a peer made; kernels can use it when it is registered.
     ///
     /// # Errors
@@ -130,10 +146,12 @@ impl<S: Sharing> Transport for ByMemory<S> {
         Ok(Arc::new(SharedEnd { sharing: self.0, site, area, theirs: Mutex::default(), own: Mutex::default() }))
     }
 
-    fn probe(&self, context: &Arc<Context>) -> Result<(Box<dyn Segment>, Vec<u8>), Error> {
-        let mut made = self.0.make(context, Need { bytes: PAGE, zeroed: PAGE, quiet: true })?;
+    fn probe(&self, context: &Arc<Context>, descriptors: bool) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
+        let maker = Maker { context, blocks: &PROBES, descriptors };
+        let mut made = self.0.make(maker, Need { bytes: PAGE, zeroed: PAGE })?;
         made.segment.register(context)?;
-        Ok((made.segment, encode(&made.offer)))
+        let fd = made.fd.filter(|_| S::DEVICE_MEMORY).map(Arc::new);
+        Ok((made.segment, ConnectInfo { bytes: encode(&made.offer), fd }))
     }
 
     /// Device memory is mapped; of host memory, which the flight recorder of the host shows can be passed on, only
@@ -143,9 +161,10 @@ impl<S: Sharing> Transport for ByMemory<S> {
         context: &Arc<Context>,
         peer: &PeerFacts,
         info: &[u8],
+        fd: Option<OwnedFd>,
     ) -> Result<Option<Box<dyn Segment>>, Error> {
         let offer = postcard::from_bytes(info).map_err(|_| wrong_info(peer, S::LABEL))?;
-        S::DEVICE_MEMORY.then(|| self.0.open(context, peer, offer, None, PAGE)).transpose()
+        S::DEVICE_MEMORY.then(|| self.0.open(context, peer, offer, fd, PAGE)).transpose()
     }
 }
 
@@ -167,6 +186,12 @@ struct SharedEnd<S> {
 }
 
 impl<S: Sharing> SharedEnd<S> {
+    /// Whether all ranks that map this one's memory can be passed descriptors.
+    fn descriptors(&self) -> bool {
+        let facts = &self.site.connectivity.facts;
+        S::ID == TransportId::Direct || passes_descriptors(&facts[self.site.rank as usize], facts)
+    }
+
     /// The area that a peer has for this rank.
     fn area_of(&self, peer: u32) -> Area {
         lay_out(peer, &self.site.connectivity.links(peer, self.site.group, S::ID))
@@ -199,9 +224,15 @@ impl<S: Sharing> SharedEnd<S> {
 }
 
 impl<S: Sharing> Endpoint for SharedEnd<S> {
-    fn prepare(&self, quiet: bool) -> Result<usize, Error> {
-        let need = Need { bytes: self.area.bytes, zeroed: self.area.zeroed, quiet };
-        let Made { segment, offer, fd, bytes } = self.sharing.make(&self.site.context, need)?;
+    fn may_wait(&self) -> bool {
+        S::DEVICE_MEMORY && !blocks::is_physical(&self.site.context, self.descriptors())
+    }
+
+    fn prepare(&self) -> Result<usize, Error> {
+        let need = Need { bytes: self.area.bytes, zeroed: self.area.zeroed };
+        let (context, blocks) = (&self.site.context, &*self.site.blocks);
+        let maker = Maker { context, blocks, descriptors: self.descriptors() };
+        let Made { segment, offer, fd, bytes } = self.sharing.make(maker, need)?;
         *self.own.lock() = Some(OwnMemory { segment, offer, fd: fd.map(Arc::new) });
         Ok(bytes)
     }
@@ -250,6 +281,11 @@ impl<S: Sharing> Endpoint for SharedEnd<S> {
         let theirs = std::mem::take(&mut *self.theirs.lock());
         drop(theirs);
     }
+}
+
+/// Whether a rank can pass descriptors to all ranks of its host that could map its memory.
+pub(super) fn passes_descriptors(me: &PeerFacts, facts: &[PeerFacts]) -> bool {
+    facts.iter().filter(|peer| me.host.can_see_process(&peer.host)).all(|peer| me.host.can_pass_descriptors(&peer.host))
 }
 
 fn other_layout(me: u32, peer: u32, theirs: u64, expected: usize) -> Error {

@@ -14,6 +14,7 @@
 //! A new transport is a file here that implements [`Transport`] and [`Endpoint`], a number in [`TransportId`] and a
 //! line in `TRANSPORTS`.
 
+mod blocks;
 mod facts;
 mod handshake;
 mod layout;
@@ -42,6 +43,7 @@ use crate::device::Context;
 use crate::error::Error;
 use crate::params;
 use crate::plan::wiring::LinkNeed;
+use blocks::BlockAllocator;
 use memory::{ByMemory, Segment};
 use net::Engine;
 
@@ -103,6 +105,8 @@ pub struct Site {
     pub group: ConnectionGroup,
     /// All ranks.
     pub connectivity: Arc<Connectivity>,
+    /// Where memory for peers comes from.
+    blocks: Arc<BlockAllocator>,
     /// What moves data for transports that have no common memory.
     engine: Arc<Engine>,
 }
@@ -132,10 +136,11 @@ pub trait Transport: Sync {
     /// An end for the links by this transport, which does not hold anything yet.
     fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error>;
     /// Makes a small piece of what links would use, to see whether that works; and what peers must know of it.
+    /// `descriptors` says that they can be passed some.
     ///
     /// # Errors
     /// What the driver or the system gives.
-    fn probe(&self, context: &Arc<Context>) -> Result<(Box<dyn Segment>, Vec<u8>), Error>;
+    fn probe(&self, context: &Arc<Context>, descriptors: bool) -> Result<(Box<dyn Segment>, ConnectInfo), Error>;
     /// Connects with such a piece of a peer's, as far as that can be tried.
     ///
     /// # Errors
@@ -145,17 +150,21 @@ pub trait Transport: Sync {
         context: &Arc<Context>,
         peer: &PeerFacts,
         info: &[u8],
+        fd: Option<OwnedFd>,
     ) -> Result<Option<Box<dyn Segment>>, Error>;
 }
 
 /// This rank's end of the links of a connection group by one transport. Dropping it frees what is this rank's.
 pub trait Endpoint: Send + Sync {
-    /// Makes this rank's end, once. `quiet` says that nothing runs on the device, and nothing is launched meanwhile:
-    /// the driver will not wait for anything. Gives the bytes of memory that it takes.
+    /// Whether making this rank's end may wait for what runs on the device.
+    fn may_wait(&self) -> bool {
+        false
+    }
+    /// Makes this rank's end, once. Gives the bytes of memory that were allocated for it.
     ///
     /// # Errors
     /// What the driver or the system gives when it has no memory.
-    fn prepare(&self, quiet: bool) -> Result<usize, Error>;
+    fn prepare(&self) -> Result<usize, Error>;
     /// What a peer must know, after [`Endpoint::prepare`]; given to each peer once.
     fn connect_info(&self, peer: u32) -> ConnectInfo;
     /// All peers have been told: what went with that is not needed any more.

@@ -1,26 +1,51 @@
 //! Memory of other processes that is open in this one. Two ranks of this process that use one device may both want the
-//! same memory of a third: CUDA need not open a handle twice in one context, so it is opened once and closed once.
+//! same memory of a third, and so may two links of one rank, which lie in one block: CUDA need not open a handle twice
+//! in one context, so it is opened once and closed once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::device::{Context, ContextKey, IpcMemHandle, PeerMemory};
+use crate::device::{Context, ContextKey, PeerMemory, PhysicalMemory};
 use crate::error::Error;
 
-/// A context of this process, and a handle of another.
-type OpenKey = (ContextKey, [u8; 64]);
+/// What tells memory of other processes apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum MemoryName {
+    /// A user's allocation, by its CUDA inter-process handle.
+    Handle([u8; 64]),
+    /// A block of memory for links, by its number.
+    Block(u64),
+}
 
-/// A handle's memory here, while it has users. The lock is held while it is opened and closed, so that the one
+/// Memory of another process, mapped here.
+pub(super) enum ForeignMemory {
+    Ipc(PeerMemory),
+    Physical(PhysicalMemory),
+}
+
+impl ForeignMemory {
+    fn address(&self) -> u64 {
+        match self {
+            ForeignMemory::Ipc(memory) => memory.address(),
+            ForeignMemory::Physical(memory) => memory.address(),
+        }
+    }
+}
+
+/// A context of this process, and memory of another.
+type OpenKey = (ContextKey, MemoryName);
+
+/// Memory of another process, while it has users here. The lock is held while it is opened and closed, so that the one
 /// never overtakes the other.
 #[derive(Default)]
 struct OpenHandle {
     users: usize,
-    memory: Option<PeerMemory>,
+    memory: Option<ForeignMemory>,
 }
 
-/// Every handle that is open, being opened or being closed.
+/// All that is open, being opened or being closed.
 static OPEN: Mutex<Option<HashMap<OpenKey, Arc<Mutex<OpenHandle>>>>> = Mutex::new(None);
 
 /// One use of memory of another process. The last drop unmaps it.
@@ -31,18 +56,22 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Maps the memory behind a handle of another process, unless it is mapped in this context already.
-    pub(super) fn open(context: &Arc<Context>, handle: IpcMemHandle) -> Result<Opened, Error> {
-        let key = (context.key(), handle.0);
+    /// Memory of another process, which `map` maps unless it is mapped in this context already.
+    pub(super) fn open(
+        context: &Context,
+        name: MemoryName,
+        map: impl FnOnce() -> Result<ForeignMemory, Error>,
+    ) -> Result<Opened, Error> {
+        let key = (context.key(), name);
         let state = OPEN.lock().get_or_insert_default().entry(key).or_default().clone();
         // From here on the drop puts things right.
         let mut opened = Opened { key, state, address: 0 };
         let mut state = opened.state.lock();
         state.users += 1;
-        let known = state.memory.as_ref().map(PeerMemory::address);
+        let known = state.memory.as_ref().map(ForeignMemory::address);
         let address = match known {
             Some(address) => Ok(address),
-            None => PeerMemory::open(context, handle).map(|memory| state.memory.insert(memory).address()),
+            None => map().map(|memory| state.memory.insert(memory).address()),
         };
         drop(state);
         opened.address = address?;

@@ -6,10 +6,11 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::memory::{Made, Need, Offer, Segment, Sharing};
-use super::opened::Opened;
+use super::blocks::{BlockAllocator, BlockHandle, BlockPiece};
+use super::memory::{Made, Maker, Need, Offer, Segment, Sharing};
+use super::opened::{ForeignMemory, MemoryName, Opened};
 use super::{PeerFacts, TransportId, wrong_info};
-use crate::device::{Context, DeviceMemory, IpcMemHandle, PhysicalMemory};
+use crate::device::{Context, IpcMemHandle, PeerMemory, PhysicalMemory};
 use crate::error::Error;
 use crate::sys;
 
@@ -17,70 +18,25 @@ use crate::sys;
 #[derive(Clone, Copy)]
 pub(super) struct Direct;
 
-/// The ranks are processes of one host: the memory goes over by a CUDA inter-process handle.
+/// The ranks are processes of one host: the memory goes over by a descriptor, or by a CUDA inter-process handle.
 #[derive(Clone, Copy)]
 pub(super) struct Ipc;
 
-/// Device memory that is offered to ranks of this process.
-enum OfferedMemory {
-    Plain(DeviceMemory),
-    Physical(PhysicalMemory),
-}
-
-impl OfferedMemory {
-    fn make(context: &Arc<Context>, need: Need) -> Result<OfferedMemory, Error> {
-        match is_plain(context, need) {
-            true => DeviceMemory::zeroed_at_first(context, need.bytes, need.zeroed).map(OfferedMemory::Plain),
-            false => PhysicalMemory::zeroed_at_first(context, need.bytes, need.zeroed)
-                .map(|(memory, _)| OfferedMemory::Physical(memory)),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            OfferedMemory::Plain(memory) => memory.bytes(),
-            OfferedMemory::Physical(memory) => memory.bytes(),
-        }
-    }
-
-    fn let_reach(&self, user: &Arc<Context>) -> Result<(), Error> {
-        match self {
-            OfferedMemory::Plain(memory) => user.enable_peer(memory.context()),
-            OfferedMemory::Physical(memory) => memory.let_reach(user),
-        }
-    }
-}
-
-/// Whether memory is allocated in the common way, which is the thriftier one: unless the driver would perhaps wait for
-/// what runs, and there is another way.
-fn is_plain(context: &Context, need: Need) -> bool {
-    need.quiet || !PhysicalMemory::is_possible(context)
-}
-
-impl Segment for DeviceMemory {
+impl Segment for Arc<BlockPiece> {
     fn address(&self) -> u64 {
-        DeviceMemory::address(self)
+        (**self).address()
     }
 }
 
-impl Segment for PhysicalMemory {
-    fn address(&self) -> u64 {
-        PhysicalMemory::address(self)
-    }
+/// A piece of another process's block.
+struct ForeignPiece {
+    block: Opened,
+    offset: u64,
 }
 
-impl Segment for Arc<OfferedMemory> {
+impl Segment for ForeignPiece {
     fn address(&self) -> u64 {
-        match &**self {
-            OfferedMemory::Plain(memory) => memory.address(),
-            OfferedMemory::Physical(memory) => memory.address(),
-        }
-    }
-}
-
-impl Segment for Opened {
-    fn address(&self) -> u64 {
-        Opened::address(self)
+        self.block.address() + self.offset
     }
 }
 
@@ -97,7 +53,8 @@ impl PeerBuffer {
     /// # Errors
     /// [`Error::Cuda`] where the allocation or the process is gone.
     pub fn open(context: &Arc<Context>, handle: IpcMemHandle) -> Result<PeerBuffer, Error> {
-        Opened::open(context, handle).map(PeerBuffer)
+        let map = || PeerMemory::open(context, handle).map(ForeignMemory::Ipc);
+        Opened::open(context, MemoryName::Handle(handle.0), map).map(PeerBuffer)
     }
 
     /// Where the allocation begins, for kernels of this rank.
@@ -108,9 +65,9 @@ impl PeerBuffer {
 
 /// Memory that ranks of this process offer each other, by number. The rank that made it and the peer
 /// that uses it each hold it alive, so that either may be destroyed first.
-static OFFERED: Mutex<Option<HashMap<u64, Weak<OfferedMemory>>>> = Mutex::new(None);
+static OFFERED: Mutex<Option<HashMap<u64, Weak<BlockPiece>>>> = Mutex::new(None);
 
-fn publish(memory: &Arc<OfferedMemory>) -> u64 {
+fn publish(memory: &Arc<BlockPiece>) -> u64 {
     let mut guard = OFFERED.lock();
     let offered = guard.get_or_insert_default();
     offered.retain(|_, memory| memory.strong_count() > 0);
@@ -132,10 +89,11 @@ impl Sharing for Direct {
         a.process == b.process && a.host == b.host && !apart && devices_reach_each_other(a, b)
     }
 
-    fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error> {
-        let memory = Arc::new(OfferedMemory::make(context, need)?);
-        let (number, bytes) = (publish(&memory), memory.bytes());
-        Ok(Made { segment: Box::new(memory), offer: Offer::SameProcess(number), fd: None, bytes })
+    fn make(&self, maker: Maker<'_>, need: Need) -> Result<Made, Error> {
+        let (piece, bytes) = maker.blocks.allocate(maker.context, need, true)?;
+        let piece = Arc::new(piece);
+        let number = publish(&piece);
+        Ok(Made { segment: Box::new(piece), offer: Offer::SameProcess(number), fd: None, bytes })
     }
 
     fn open(
@@ -165,15 +123,15 @@ impl Sharing for Ipc {
         a.process != b.process && a.host.can_see_process(&b.host) && devices_reach_each_other(a, b)
     }
 
-    fn make(&self, context: &Arc<Context>, need: Need) -> Result<Made, Error> {
-        if !is_plain(context, need) {
-            let (memory, fd) = PhysicalMemory::zeroed_at_first(context, need.bytes, need.zeroed)?;
-            let bytes = memory.bytes();
-            return Ok(Made { segment: Box::new(memory), offer: Offer::Physical(bytes as u64), fd: Some(fd), bytes });
-        }
-        let memory = DeviceMemory::zeroed_at_first(context, need.bytes, need.zeroed)?;
-        let handle = memory.export()?;
-        Ok(Made { segment: Box::new(memory), offer: Offer::Ipc(handle.0.to_vec()), fd: None, bytes: need.bytes })
+    fn make(&self, maker: Maker<'_>, need: Need) -> Result<Made, Error> {
+        let (piece, bytes) = maker.blocks.allocate(maker.context, need, maker.descriptors)?;
+        let (number, block_bytes, offset) = piece.place();
+        let (handle, fd) = match piece.export()? {
+            BlockHandle::Descriptor(fd) => (None, Some(fd)),
+            BlockHandle::Ipc(handle) => (Some(handle.0.to_vec()), None),
+        };
+        let offer = Offer::Block { number, bytes: block_bytes as u64, offset: offset as u64, handle };
+        Ok(Made { segment: Box::new(piece), offer, fd, bytes })
     }
 
     fn open(
@@ -182,14 +140,26 @@ impl Sharing for Ipc {
         maker: &PeerFacts,
         offer: Offer,
         fd: Option<OwnedFd>,
-        _bytes: usize,
+        bytes: usize,
     ) -> Result<Box<dyn Segment>, Error> {
-        if let (Offer::Physical(bytes), Some(fd)) = (&offer, &fd) {
-            let bytes = usize::try_from(*bytes).map_err(|_| wrong_info(maker, Self::LABEL))?;
-            return Ok(Box::new(PhysicalMemory::import(context, fd.as_fd(), bytes)?));
+        let wrong = || wrong_info(maker, Self::LABEL);
+        let Offer::Block { number, bytes: block_bytes, offset, handle } = offer else { return Err(wrong()) };
+        let size = usize::try_from(block_bytes).map_err(|_| wrong())?;
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > block_bytes) {
+            return Err(wrong());
         }
-        let Offer::Ipc(bytes) = offer else { return Err(wrong_info(maker, Self::LABEL)) };
-        let handle = <[u8; 64]>::try_from(bytes.as_slice()).map_err(|_| wrong_info(maker, Self::LABEL))?;
-        Ok(Box::new(Opened::open(context, IpcMemHandle(handle))?))
+        let map = || match (handle, &fd) {
+            (Some(handle), _) => {
+                let handle = <[u8; 64]>::try_from(handle.as_slice()).map_err(|_| wrong())?;
+                PeerMemory::open(context, IpcMemHandle(handle)).map(ForeignMemory::Ipc)
+            }
+            (None, Some(fd)) => PhysicalMemory::import(context, fd.as_fd(), size).map(ForeignMemory::Physical),
+            (None, None) => Err(wrong()),
+        };
+        let block = Opened::open(context, MemoryName::Block(number), map)?;
+        Ok(Box::new(ForeignPiece { block, offset }))
     }
 }
+
+/// What is shared between processes to see whether that works, of all communicators of this process: a page each.
+pub(super) static PROBES: BlockAllocator = BlockAllocator::new();

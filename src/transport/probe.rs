@@ -1,11 +1,12 @@
 //! Whether the chosen transports work: tried when a communicator is made, so that all ranks can still take another one.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::layout::PAGE;
-use super::memory::Segment;
-use super::{PeerFacts, Transport, TransportId, by_id, choose};
+use super::memory::{Segment, passes_descriptors};
+use super::{Links, PeerFacts, Transport, TransportId, by_id, choose};
 use crate::device::{Charge, Context, Ledger, Use};
 use crate::error::Error;
 use crate::plan::LinkClass;
@@ -60,8 +61,8 @@ impl Probe {
     }
 }
 
-/// What a rank tells all others: by transport, how its piece is reached.
-type Offers = Vec<(TransportId, Vec<u8>)>;
+/// What a rank tells all others: by transport, how its piece is reached, and whether a descriptor comes by message.
+type Offers = Vec<(TransportId, Vec<u8>, bool)>;
 
 /// An allgather over all ranks of a communicator.
 pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
@@ -78,6 +79,7 @@ pub fn probe(
     me: u32,
     facts: &[PeerFacts],
     ledger: &Arc<Ledger>,
+    links: &Links,
     exchange: &mut Exchange<'_>,
 ) -> Result<Probe, Unconnected> {
     let chosen = choices(me, facts)?;
@@ -85,13 +87,14 @@ pub fn probe(
     chosen.values().for_each(|transport| *peers.entry(transport.id()).or_insert(0) += 1);
     let mut probe = Probe { peers, theirs: Vec::new(), own: BTreeMap::new(), charges: Vec::new() };
     // A rank that has failed offers nothing, so that its peers blame it and not the memory that is gone.
-    let made = probe.make(context, ledger);
+    let made = probe.make(context, ledger, &Passing { me: &facts[me as usize], facts, chosen: &chosen, links });
     let bytes = postcard::to_stdvec(made.as_ref().unwrap_or(&Vec::new()))
         .map_err(|error| Error::Internal(format!("encoding offers: {error}")))?;
     let all = exchange(&bytes)?;
     let opened = made.map_err(|error| (error, false)).and_then(|_| {
-        let open =
-            |(peer, transport): (&u32, &&dyn Transport)| probe.open(context, &facts[*peer as usize], *transport, &all);
+        let open = |(peer, transport): (&u32, &&dyn Transport)| {
+            probe.open(context, &facts[*peer as usize], *transport, &all, links)
+        };
         chosen.iter().try_for_each(open).map_err(|error| (error, true))
     });
     match opened {
@@ -114,12 +117,29 @@ fn choices(me: u32, facts: &[PeerFacts]) -> Result<BTreeMap<u32, &'static dyn Tr
     Ok(chosen)
 }
 
+/// To whom descriptors go.
+struct Passing<'a> {
+    me: &'a PeerFacts,
+    facts: &'a [PeerFacts],
+    chosen: &'a BTreeMap<u32, &'static dyn Transport>,
+    links: &'a Links,
+}
+
+impl Passing<'_> {
+    /// Passes a descriptor to all peers by a transport.
+    fn pass(&self, by: TransportId, fd: &Arc<OwnedFd>) {
+        let peers = self.chosen.iter().filter(|(_, transport)| transport.id() == by);
+        peers.for_each(|(peer, _)| self.links.send_try(self.me, &self.facts[*peer as usize], by, fd));
+    }
+}
+
 impl Probe {
-    fn make(&mut self, context: &Arc<Context>, ledger: &Arc<Ledger>) -> Result<Offers, Error> {
+    fn make(&mut self, context: &Arc<Context>, ledger: &Arc<Ledger>, to: &Passing<'_>) -> Result<Offers, Error> {
         let mut offers = Offers::new();
         for transport in self.peers.keys() {
-            let (segment, info) = by_id(*transport).probe(context)?;
-            offers.push((*transport, info));
+            let (segment, info) = by_id(*transport).probe(context, passes_descriptors(to.me, to.facts))?;
+            info.fd.iter().for_each(|fd| to.pass(*transport, fd));
+            offers.push((*transport, info.bytes, info.fd.is_some()));
             self.charges.push(ledger.charge(Use::Persist, PAGE));
             self.own.insert(*transport, segment);
         }
@@ -132,6 +152,7 @@ impl Probe {
         peer: &PeerFacts,
         transport: &dyn Transport,
         all: &[Vec<u8>],
+        links: &Links,
     ) -> Result<(), Error> {
         let from = peer.rank;
         let unreadable =
@@ -139,8 +160,9 @@ impl Probe {
         let offers: Offers = postcard::from_bytes(&all[from as usize]).map_err(|_| unreadable())?;
         let gone =
             || Error::Remote { rank: Some(from), text: format!("rank {from} could not make its end of the links") };
-        let (_, info) = offers.into_iter().find(|(id, _)| *id == transport.id()).ok_or_else(gone)?;
-        self.theirs.extend(transport.probe_peer(context, peer, &info)?);
+        let (_, info, fd) = offers.into_iter().find(|(id, ..)| *id == transport.id()).ok_or_else(gone)?;
+        let fd = fd.then(|| links.receive_try(from, transport.id())).transpose()?;
+        self.theirs.extend(transport.probe_peer(context, peer, &info, fd)?);
         Ok(())
     }
 }

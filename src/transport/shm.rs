@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::memory::{Made, Need, Offer, Segment, Sharing};
+use super::memory::{Made, Maker, Need, Offer, Segment, Sharing};
 use super::{PeerFacts, TransportId, wrong_info};
 use crate::device::{Context, RegisteredMemory};
 use crate::error::Error;
@@ -62,7 +62,7 @@ impl Sharing for Shm {
         a.host.can_pass_descriptors(&b.host)
     }
 
-    fn make(&self, _context: &Arc<Context>, need: Need) -> Result<Made, Error> {
+    fn make(&self, _maker: Maker<'_>, need: Need) -> Result<Made, Error> {
         let file = SharedFile::create("oxccl-link", need.bytes)?;
         // Pages belong where their owner is: whoever else touched one first, or registered it, would have it.
         file.reserve(0, need.bytes)?;

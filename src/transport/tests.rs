@@ -91,7 +91,8 @@ fn without_a_transport_the_error_says_why() {
 
 #[test]
 fn offers_survive_their_encoding_and_garbage_does_not_crash() {
-    let offers = [Offer::SameProcess(300), Offer::Ipc(vec![1; 64]), Offer::Shared, Offer::Physical(1 << 21)];
+    let block = |handle| Offer::Block { number: u64::MAX, bytes: 1 << 21, offset: 4096, handle };
+    let offers = [Offer::SameProcess(300), Offer::Shared, block(None), block(Some(vec![1; 64]))];
     for offer in offers {
         let bytes = postcard::to_stdvec(&offer).expect("encode");
         assert_eq!(postcard::from_bytes::<Offer>(&bytes).expect("decode"), offer);

@@ -120,15 +120,15 @@ fn a_rank_dies_at_any_moment() {
     }
 }
 
-/// The device of one rank has nothing left for what it shares with others: the sixth allocation of its process.
+/// The device of one rank has nothing left for what it shares with others.
 #[test]
 fn a_rank_without_memory_ends_the_creation_of_all() {
     for poor in [0, 2] {
-        let outcome = ranks(3).env_of(poor, "SOFTCUDA_FAULT", "cuMemAlloc:6").run();
+        let outcome = ranks(3).env_of(poor, "SOFTCUDA_FAULT", "cuMemCreate:1").run();
         let told = answers(&outcome);
         for (rank, answer) in told.iter().enumerate() {
             match rank == poor {
-                true => answer.is(UNHANDLED_CUDA_ERROR, &["cuMemAlloc", "out of memory"]),
+                true => answer.is(UNHANDLED_CUDA_ERROR, &["cuMemCreate", "out of memory"]),
                 false => answer.is(REMOTE_ERROR, &[&format!("rank {poor}"), "out of memory"]),
             };
         }

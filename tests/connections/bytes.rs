@@ -7,7 +7,9 @@ use crate::member::{Api, Member};
 
 /// The promise for a communicator that has done nothing yet, and after one small AllReduce, in bytes of a rank.
 const IDLE: u64 = 64 << 10;
-const USED: u64 = 1 << 20;
+const USED: u64 = (1 << 20) + BLOCK;
+/// Memory that peers map comes in blocks; the communicators of a process share one for what they try at first.
+const BLOCK: u64 = 2 << 20;
 /// What the device may count more: it gives whole pages.
 const PAGES: i64 = 32 << 10;
 
@@ -53,9 +55,10 @@ fn one_rank(me: &launch::Place) {
         grown(&before)
     );
     assert_eq!(links, 0);
-    assert!(persist < IDLE && device < IDLE as i64 + PAGES, "{persist} bytes, {device} of the device");
+    let tried = if shm { 0 } else { BLOCK as i64 };
+    assert!(persist < IDLE && device < IDLE as i64 + PAGES + tried, "{persist} bytes, {device} of the device");
     // The table of steps and the piece for the try are on the device; words that the host writes are not.
-    assert!(device > 0 && device <= persist as i64 + PAGES, "{persist} bytes, {device} of the device");
+    assert!(device > 0 && device <= persist as i64 + PAGES + tried, "{persist} bytes, {device} of the device");
     me.barrier("looked");
     let input = member.input(100);
     member.all_reduce(input, 100).expect("a call");
@@ -70,7 +73,10 @@ fn one_rank(me: &launch::Place) {
         me.nranks,
         grown(&before)
     );
-    assert!(persist + links < USED && device < USED as i64, "{persist} + {links} bytes, {device} of the device");
+    assert!(
+        persist + links < USED && device < USED as i64 + tried,
+        "{persist} + {links} bytes, {device} of the device"
+    );
     assert_eq!(member.stat(MemStat::Total), persist + links);
     if shm {
         assert!(device < IDLE as i64 + PAGES, "links are in host memory: {device}");
@@ -78,6 +84,7 @@ fn one_rank(me: &launch::Place) {
         let links = Resources::now().shared_maps.into_iter().filter(|(name, _)| name.contains("oxccl-link"));
         assert_eq!(links.map(|(_, count)| count).sum::<usize>(), me.nranks + 1);
     } else {
+        assert_eq!(links % BLOCK, 0, "whole blocks");
         assert!(device >= links as i64, "{links} bytes of links, {device} of the device");
     }
     let links = Resources::now().fds.keys().filter(|name| name.contains("oxccl-link")).count();
@@ -148,8 +155,42 @@ fn slots_follow_the_variable_and_the_number_of_communicators() {
         return members.into_iter().for_each(Member::end);
     }
     let job = || {
-        Job::this_test("bytes::slots_follow_the_variable_and_the_number_of_communicators", 2).env("NCCL_ALGO", "ring")
+        let job = Job::this_test("bytes::slots_follow_the_variable_and_the_number_of_communicators", 2);
+        // On the device there are only whole blocks.
+        job.env("NCCL_ALGO", "ring").env("NCCL_P2P_DISABLE", "1")
     };
     job().run().assert_ok();
     job().env("NCCL_BUFFSIZE", (8 * 64 * 1024).to_string()).run().assert_ok();
+}
+
+/// Communicators of one device, used for small and large calls: the memory of each stays bounded, since groups of links
+/// share blocks. Nothing is left when they have ended.
+#[test]
+fn many_communicators_share_a_device() {
+    const COMMS: usize = 30;
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let warm = Member::of_process(api, &me, "warm");
+        warm.sum(100);
+        warm.end();
+        me.barrier("warm");
+        let free = api.free_bytes();
+        let members: Vec<Member> =
+            (0..COMMS).map(|number| Member::of_process(api, &me, &format!("id{number}"))).collect();
+        members.iter().for_each(|member| [10, 5_000, 100_000].into_iter().for_each(|count| member.sum(count)));
+        let sizes: Vec<u64> = members.iter().map(|member| member.stat(MemStat::Suspend)).collect();
+        let (links, used) = (sizes.iter().sum::<u64>(), free - api.free_bytes());
+        println!("rank {}: {links} bytes of links, {used} of the device, {sizes:?}", me.rank);
+        // The block of all tries, and each communicator's table.
+        assert!(used as u64 <= links + BLOCK + COMMS as u64 * IDLE, "{used} of the device, {links} bytes of links");
+        assert!(sizes.iter().all(|size| size % BLOCK == 0 && *size <= 8 * BLOCK), "{sizes:?}");
+        me.barrier("counted");
+        members.into_iter().for_each(Member::end);
+        me.barrier("ended");
+        assert_eq!(api.free_bytes(), free);
+        return;
+    }
+    let outcome = Job::this_test("bytes::many_communicators_share_a_device", 2).run();
+    outcome.assert_ok();
+    println!("{}", outcome.ranks[0].stdout);
 }

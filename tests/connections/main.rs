@@ -7,5 +7,6 @@ mod common;
 mod bytes;
 mod member;
 mod messages;
+mod shared;
 mod suspend;
 mod waits;

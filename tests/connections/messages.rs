@@ -59,7 +59,9 @@ fn patterns(place: &Place, member: &Member) {
         exchange(member, &some);
     }
     member.sum(1000);
-    assert!(member.stat(MemStat::Suspend) > all);
+    // On the device there may be room in a block that is there.
+    let shm = std::env::var_os("NCCL_P2P_DISABLE").is_some();
+    assert!(member.stat(MemStat::Suspend) >= all + u64::from(shm));
 }
 
 #[test]

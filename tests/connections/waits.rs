@@ -322,6 +322,6 @@ fn a_rank_without_memory_is_named() {
         me.barrier("told");
         return member.api.nccl.abort(member.comm).expect("abort");
     }
-    let job = Job::this_test("waits::a_rank_without_memory_is_named", 2).env_of(1, "SOFTCUDA_MEMORY", "1M");
+    let job = Job::this_test("waits::a_rank_without_memory_is_named", 2).env_of(1, "SOFTCUDA_MEMORY", "3M");
     job.allow_any_warning().run().assert_ok();
 }

@@ -143,7 +143,7 @@ fn connected(
     let mine = postcard::to_stdvec(&facts(case, rank, &context, &links)).expect("encode");
     let peers: Vec<PeerFacts> =
         gather.all(&mine).iter().map(|bytes| postcard::from_bytes(bytes).expect("decode")).collect();
-    let probed = transport::probe(&context, rank, &peers, &ledger, &mut |bytes| Ok(gather.all(bytes)));
+    let probed = transport::probe(&context, rank, &peers, &ledger, &links, &mut |bytes| Ok(gather.all(bytes)));
     let probe = probed.unwrap_or_else(|failed| panic!("rank {rank}: {}", failed.error));
     let wiring = (case.wiring)(case.nranks);
     links.plan(peers, wiring.clone());

@@ -107,7 +107,7 @@ fn where_peer_memory_does_not_work_all_take_host_memory() {
     }
     let job = Job::this_test("scale::where_peer_memory_does_not_work_all_take_host_memory", 3);
     let job = job.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_SUBSYS", "INIT,P2P,SHM");
-    let outcome = job.env_of(1, "SOFTCUDA_FAULT", "cuIpcOpenMemHandle:2").run();
+    let outcome = job.env_of(1, "SOFTCUDA_FAULT", "cuMemImportFromShareableHandle:2").run();
     outcome.assert_ok();
     for (rank, said) in outcome.ranks.iter().enumerate() {
         assert!(said.stdout.contains("rank 1 cannot use peer memory"), "rank {rank}: {outcome}");

@@ -164,8 +164,8 @@ pub fn status(file: &OwnedFd) -> io::Result<std::fs::Metadata> {
     File::from(file.try_clone()?).metadata()
 }
 
-/// A lock of this process on a file that another one has made, and which it has opened anew. The mapping keeps the lock:
-/// it ends with it, or with the process.
+/// A lock of this process on a file that another one has made, and which it has opened anew. The mapping keeps the
+/// lock: it ends with it, or with the process.
 fn mark_open(file: &OwnedFd) {
     let mut lock = whole_file(libc::F_RDLCK);
     // SAFETY: a descriptor of ours and a valid lock. That it fails is no matter: then nobody is told.

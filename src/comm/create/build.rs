@@ -143,7 +143,7 @@ impl Comm {
         let peers = read_facts(bootstrap)?;
         peers::check_devices(&peers, self.identity.rank, settings.multi_rank_device)?;
         let mut agreed = peers::agree(&peers);
-        let wired = self.probe(bootstrap, &peers, &mut agreed)?;
+        let wired = self.probe(bootstrap, &peers, links.as_deref(), &mut agreed)?;
         let me = &peers[self.identity.rank as usize];
         let wiring = wired.as_ref().map(|(_, wiring, _)| wiring);
         let (channels, slot_bytes, ledger) = (agreed.channels, agreed.slot_bytes, &self.device.ledger);

@@ -10,7 +10,7 @@ use crate::device;
 use crate::error::Error;
 use crate::log::lines;
 use crate::plan::wiring::Wiring;
-use crate::transport::{self, PeerFacts, Probe, Unconnected};
+use crate::transport::{self, Links, PeerFacts, Probe, Unconnected};
 use crate::tuning::Agreed;
 
 impl Comm {
@@ -20,14 +20,13 @@ impl Comm {
         &self,
         bootstrap: &mut Bootstrap,
         peers: &[PeerFacts],
+        links: Option<&Links>,
         agreed: &mut Agreed,
     ) -> Result<Option<(Probe, Wiring, Vec<PeerFacts>)>, Error> {
-        if self.identity.nranks == 1 {
-            return Ok(None);
-        }
+        let Some(links) = links else { return Ok(None) };
         let software = self.device.context.driver().is_software();
         let wiring = |agreed: &Agreed| agreed.wiring(self.identity.nranks, software);
-        let first = self.probe_once(bootstrap, peers);
+        let first = self.probe_once(bootstrap, peers, links);
         let (culprit, verdict) = match judge(bootstrap, first, true)? {
             Ok(probe) => return Ok(Some((probe, wiring(agreed)?, peers.to_vec()))),
             Err(failed) => failed,
@@ -36,15 +35,14 @@ impl Comm {
         log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({why}); using shared host memory");
         without_peer_memory(agreed);
         let peers: Vec<PeerFacts> = peers.iter().cloned().map(PeerFacts::without_peer_memory).collect();
-        let second = self.probe_once(bootstrap, &peers);
+        let second = self.probe_once(bootstrap, &peers, links);
         let probe = judge(bootstrap, second, false)?.map_err(|(culprit, verdict)| verdict.as_remote(culprit))?;
         Ok(Some((probe, wiring(agreed)?, peers)))
     }
 
-    fn probe_once(&self, bootstrap: &mut Bootstrap, peers: &[PeerFacts]) -> Result<Probe, Unconnected> {
-        transport::probe(&self.device.context, self.identity.rank, peers, &self.device.ledger, &mut |bytes| {
-            bootstrap.all_gather(bytes)
-        })
+    fn probe_once(&self, bootstrap: &mut Bootstrap, peers: &[PeerFacts], links: &Links) -> Result<Probe, Unconnected> {
+        let (context, rank, ledger) = (&self.device.context, self.identity.rank, &self.device.ledger);
+        transport::probe(context, rank, peers, ledger, links, &mut |bytes| bootstrap.all_gather(bytes))
     }
 
     pub(super) fn log_plan(&self, facts: &[PeerFacts], wiring: &Wiring, probe: &Probe, channels: u32) {

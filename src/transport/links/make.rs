@@ -18,8 +18,8 @@ use crate::sys::spawn;
 use crate::transport::handshake::Notice;
 use crate::transport::{ConnectInfo, ConnectionGroup, Connectivity, Endpoint, Site, Transport};
 
-/// How long whoever makes device memory waits for a moment at which nothing runs: memory is thriftier then. And how
-/// often it looks.
+/// How long whoever makes device memory by `cuMemAlloc` waits for a moment at which nothing runs. And how often it
+/// looks.
 const QUIET_LIMIT: Duration = Duration::from_millis(20);
 const QUIET_NAP: Duration = Duration::from_micros(100);
 
@@ -65,7 +65,7 @@ impl Links {
         let connectivity = self.connectivity()?;
         for transport in connectivity.transports(self.rank, group)? {
             let endpoint = self.end(connectivity, group, transport)?;
-            let bytes = self.when_quiet(transport, |quiet| endpoint.prepare(quiet))?;
+            let bytes = self.when_quiet(endpoint.may_wait(), || endpoint.prepare())?;
             let charge = self.ledger.charge(Use::Links, bytes);
             let mut state = self.state.lock();
             let end = state.ends.get_mut(&group).and_then(|ends| ends.get_mut(&transport.id()));
@@ -95,23 +95,23 @@ impl Links {
             return Ok(end.endpoint.clone());
         }
         let (context, connectivity, engine) = (self.context.clone(), connectivity.clone(), self.engine.clone());
-        let endpoint = transport.endpoint(Site { context, rank: self.rank, group, connectivity, engine })?;
+        let blocks = self.blocks.clone();
+        let endpoint = transport.endpoint(Site { context, rank: self.rank, group, connectivity, blocks, engine })?;
         ends.insert(transport.id(), OwnEnd { endpoint: endpoint.clone(), _charge: None });
         Ok(endpoint)
     }
 
-    /// Makes something by a transport, if possible at a moment at which nothing runs on the device; says whether it is
-    /// one.
-    fn when_quiet<T>(&self, transport: &dyn Transport, make: impl Fn(bool) -> Result<T, Error>) -> Result<T, Error> {
-        if !transport.is_device_memory() {
-            return make(true);
+    /// Makes something that may wait for what runs on the device, if possible at a moment at which nothing does.
+    fn when_quiet<T>(&self, may_wait: bool, make: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        if !may_wait {
+            return make();
         }
         let until = Instant::now() + QUIET_LIMIT;
         while !self.cancel.fired() {
             // Held until it is there.
             let gate = gate::allocating(self.context.device());
             if gate.is_some() && self.is_quiet() {
-                return make(true);
+                return make();
             }
             drop(gate);
             if Instant::now() >= until {
@@ -119,7 +119,7 @@ impl Links {
             }
             std::thread::sleep(QUIET_NAP);
         }
-        make(false)
+        make()
     }
 
     fn is_quiet(&self) -> bool {

@@ -11,7 +11,7 @@ use super::make::Offered;
 use crate::proxy::{Address, Destination, Message, Outbox, Progress, Source, Undeliverable};
 use crate::sys::{MESSAGE_MAX, too_many_files};
 use crate::transport::handshake::{Notice, Notices, Todo};
-use crate::transport::{ConnectionGroup, PeerFacts};
+use crate::transport::{ConnectionGroup, PeerFacts, TransportId};
 
 /// The most bytes of a reason that is told to a peer: the rest of its message has room beside it.
 const TEXT_MAX: usize = MESSAGE_MAX / 2;
@@ -29,6 +29,8 @@ pub(super) enum LinkMessage {
     Failed { epoch: u32, group: ConnectionGroup, text: String },
     /// Memory that is no link. It comes with the message.
     Memory { bytes: u64 },
+    /// Memory by which a transport is tried. A descriptor of it comes with the message.
+    Try { transport: TransportId },
     /// What is not about links: for the communicator.
     Notice { bytes: Vec<u8> },
 }
@@ -153,6 +155,7 @@ impl Source for Links {
                 self.receive_about(from, (epoch, group), Notice::Failed(text), None, out);
             }
             LinkMessage::Memory { bytes } => self.take_memory(fd, lost, bytes),
+            LinkMessage::Try { transport } => self.take_try(from, transport, fd),
             LinkMessage::Notice { bytes } => self.hooks.get().into_iter().for_each(|hooks| (hooks.told)(from, &bytes)),
         }
     }

@@ -13,11 +13,13 @@ mod make;
 mod message;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::blocks::BlockAllocator;
 use super::handshake::{Handshake, Standing};
 use super::net::Engine;
 use super::{ConnectionGroup, Connectivity, Endpoint, LinkAddresses, PeerFacts, TransportId};
@@ -51,6 +53,8 @@ struct LinksState {
     failures: BTreeMap<ConnectionGroup, Error>,
     /// Memory that came under no connection group.
     memory: Option<Result<SharedMemory, String>>,
+    /// Descriptors of memory that peers have made for a try, or why one did not come.
+    tries: BTreeMap<(u32, TransportId), Result<OwnedFd, String>>,
 }
 
 /// What a communicator does with what a rank has told.
@@ -77,6 +81,8 @@ pub struct Links {
     registration: Mutex<Option<Registration>>,
     connectivity: OnceLock<Arc<Connectivity>>,
     hooks: Arc<OnceLock<Hooks>>,
+    /// Where memory for peers comes from.
+    blocks: Arc<BlockAllocator>,
     engine: Arc<Engine>,
     start: Instant,
     own: Weak<Links>,
@@ -102,6 +108,7 @@ impl Links {
             location: OnceLock::new(),
             registration: Mutex::new(None),
             connectivity: OnceLock::new(),
+            blocks: Arc::default(),
             engine: Engine::new(rank, &hooks),
             hooks,
             start: Instant::now(),
@@ -292,6 +299,7 @@ impl LinksState {
             ends: BTreeMap::new(),
             failures: BTreeMap::new(),
             memory: None,
+            tries: BTreeMap::new(),
         }
     }
 

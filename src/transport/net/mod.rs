@@ -74,13 +74,19 @@ impl Transport for Loopback {
         Ok(Arc::new(NetEnd { site, links, state: Mutex::default() }))
     }
 
-    fn probe(&self, context: &Arc<Context>) -> Result<(Box<dyn Segment>, Vec<u8>), Error> {
+    fn probe(&self, context: &Arc<Context>, _: bool) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
         let mut segment = HostSegment::new(SharedMemory::anonymous(PAGE)?);
         segment.register(context)?;
-        Ok((Box::new(segment), Vec::new()))
+        Ok((Box::new(segment), ConnectInfo::default()))
     }
 
-    fn probe_peer(&self, _: &Arc<Context>, _: &PeerFacts, _: &[u8]) -> Result<Option<Box<dyn Segment>>, Error> {
+    fn probe_peer(
+        &self,
+        _: &Arc<Context>,
+        _: &PeerFacts,
+        _: &[u8],
+        _: Option<OwnedFd>,
+    ) -> Result<Option<Box<dyn Segment>>, Error> {
         Ok(None)
     }
 }
@@ -172,7 +178,7 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
 }
 
 impl Endpoint for NetEnd {
-    fn prepare(&self, _quiet: bool) -> Result<usize, Error> {
+    fn prepare(&self) -> Result<usize, Error> {
         let (_, bytes) = places(&self.links);
         let memory = HostSegment::new(SharedMemory::anonymous(bytes)?);
         let mut state = self.state.lock();
