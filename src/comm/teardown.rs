@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::health::FlightRecorder;
 use crate::plan::layout::kernel_error;
 use crate::sys;
-use crate::transport::PeerFacts;
+use crate::transport::{self, PeerFacts};
 
 /// How long an abort waits for running kernels to see the flag. They look at it many times a second.
 pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(2);
@@ -270,28 +270,28 @@ fn take_ended() -> Vec<Arc<Comm>> {
 /// Frees ended communicators that nobody uses any more, but none on a device where a kernel may wait for a peer, or
 /// behind work of the user's: freeing waits for the device, and the caller may be the one who is to abort that kernel's
 /// communicator, or whom that kernel waits for. Threads that are still inside one, and graphs, keep it; the next call
-/// here frees it.
+/// here frees it. So does it with memory that peers had mapped by inter-process handles when its communicator ended.
 pub fn free_ended() {
     super::settle_graphs();
     // Not under the lock: what the driver is asked may end graphs.
-    let ended = take_ended();
-    if ended.is_empty() {
+    let (ended, released) = (take_ended(), transport::devices_of_released());
+    if ended.is_empty() && released.is_empty() {
         return;
     }
     // Without a handle nobody can come by it anew.
     let (unused, mut keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(Comm::is_unused);
-    let devices: BTreeSet<i32> = unused.iter().flat_map(|comm| comm.devices_of_memory()).collect();
+    let devices: BTreeSet<i32> = unused.iter().flat_map(|comm| comm.devices_of_memory()).chain(released).collect();
     // From here on nothing is launched there until the memory is free.
     let gates: BTreeMap<i32, _> =
         devices.into_iter().filter_map(|device| Some((device, gate::allocating(device)?))).collect();
     let mut busy: BTreeSet<i32> =
         keep.iter().chain(&unused).filter(|comm| !comm.is_idle()).map(|comm| comm.device.number).collect();
     arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device.number)));
-    let quiet = |comm: &Arc<Comm>| {
-        comm.devices_of_memory().all(|device| gates.contains_key(&device) && !busy.contains(&device))
-    };
-    let (free, behind): (Vec<_>, Vec<_>) = unused.into_iter().partition(quiet);
+    let is_quiet = |device| gates.contains_key(&device) && !busy.contains(&device);
+    let (free, behind): (Vec<_>, Vec<_>) =
+        unused.into_iter().partition(|comm: &Arc<Comm>| comm.devices_of_memory().all(is_quiet));
     keep.extend(behind);
     self::ended().extend(keep);
     drop(free);
+    transport::free_released(is_quiet);
 }

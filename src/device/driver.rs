@@ -31,6 +31,8 @@ pub(super) const NO_BINARY_FOR_GPU: c_int = CUresult::CUDA_ERROR_NO_BINARY_FOR_G
 pub(super) const CONTEXT_IS_DESTROYED: c_int = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as c_int;
 /// Not an error: the queried work is still running.
 pub(super) const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
+/// The memory is mapped in this process.
+pub const ALREADY_MAPPED: c_int = CUresult::CUDA_ERROR_ALREADY_MAPPED as c_int;
 /// Harmless.
 pub(super) const PEER_ACCESS_ALREADY_ENABLED: c_int = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as c_int;
 /// Somebody else has registered it.

@@ -19,7 +19,7 @@ mod physical;
 pub use allocation::{Allocation, allocate, buffer_id, free, is_given};
 pub use capture::{Capture, Kept};
 pub use context::{Context, ContextKey, DeviceFacts, Entered, device_count};
-pub use driver::{Driver, IpcMemHandle, OUT_OF_MEMORY};
+pub use driver::{ALREADY_MAPPED, Driver, IpcMemHandle, OUT_OF_MEMORY};
 pub use event::Event;
 pub use image::{KernelFacts, Kernels, Stream};
 pub use ledger::{Charge, Ledger, Use};

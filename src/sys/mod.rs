@@ -2,6 +2,7 @@
 
 mod descriptor;
 mod fork;
+mod holders;
 mod host;
 mod mailbox;
 mod poller;
@@ -13,6 +14,7 @@ pub mod tcp;
 
 pub use descriptor::off_standard;
 pub use fork::{ChildCloses, forks, is_forked};
+pub use holders::{Hold, Holders};
 pub use host::{HostFacts, allowed_cpus, loaded_file};
 pub use mailbox::{Datagram, MESSAGE_MAX, Mailbox, MailboxName, Sent, is_open, too_many_files};
 pub use poller::{Interest, Poller, Ready};

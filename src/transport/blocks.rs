@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::memory::{Need, Segment};
 use crate::device::{Context, DeviceMemory, IpcMemHandle, OUT_OF_MEMORY, PhysicalMemory};
 use crate::error::Error;
-use crate::sys;
+use crate::sys::{self, Holders};
 
 /// Blocks are multiples of this, in bytes: what the driver shares between processes as a whole.
 const UNIT: usize = 2 << 20;
@@ -24,7 +24,7 @@ const GROWTH_MAX: usize = 16 << 20;
 enum BlockMemory {
     Physical(PhysicalMemory),
     /// Where the driver has no virtual memory management, or is not to use it.
-    Plain(DeviceMemory),
+    Plain(LentMemory),
 }
 
 /// A block, which has pieces as long as it lives.
@@ -34,6 +34,70 @@ pub(super) struct MemoryBlock {
     number: u64,
     /// The size of each piece, by its offset.
     pieces: Mutex<BTreeMap<usize, usize>>,
+}
+
+/// Memory that other processes map by inter-process handles. It must not be freed before they have unmapped it, so it
+/// outlives its owner if need be: see [`free_released`].
+struct LentMemory {
+    memory: Option<DeviceMemory>,
+    /// None before it is lent.
+    holders: Mutex<Option<Holders>>,
+}
+
+/// What nobody here needs any more, and others may have mapped.
+static LINGERING: Mutex<Vec<(DeviceMemory, Holders)>> = Mutex::new(Vec::new());
+
+impl LentMemory {
+    fn memory(&self) -> &DeviceMemory {
+        // It is taken out by the drop alone.
+        self.memory.as_ref().expect("memory is there until it is dropped")
+    }
+
+    /// A handle of it, and a descriptor that whoever maps it must keep meanwhile.
+    fn lend(&self) -> Result<(IpcMemHandle, OwnedFd), Error> {
+        let failed = |error: std::io::Error| Error::system("pipe2", "memory that peers map", &error);
+        let mut holders = self.holders.lock();
+        let known = match &mut *holders {
+            Some(known) => known,
+            none => none.insert(Holders::new().map_err(failed)?),
+        };
+        Ok((self.memory().export()?, known.descriptor().map_err(failed)?))
+    }
+}
+
+impl Drop for LentMemory {
+    fn drop(&mut self) {
+        if let (Some(memory), Some(mut holders)) = (self.memory.take(), self.holders.get_mut().take()) {
+            holders.close();
+            match holders.are_gone() {
+                true => drop(memory),
+                false => LINGERING.lock().push((memory, holders)),
+            }
+        }
+    }
+}
+
+/// The devices on which memory can be freed that others had mapped, with [`free_released`].
+pub fn devices_of_released() -> Vec<i32> {
+    // What a parent has lent is not a forked child's to free, and somebody may have held the lock.
+    if sys::is_forked() {
+        return Vec::new();
+    }
+    let lingering = LINGERING.lock();
+    let released = lingering.iter().filter(|(_, holders)| holders.are_gone());
+    released.map(|(memory, _)| memory.context().device()).collect()
+}
+
+/// Frees what others had mapped on some devices, on which nothing may run.
+pub fn free_released(on: impl Fn(i32) -> bool) {
+    if sys::is_forked() {
+        return;
+    }
+    let released = |(memory, holders): &mut (DeviceMemory, Holders)| {
+        on(memory.context().device()) && (holders.are_gone() || memory.context().is_gone())
+    };
+    let freed: Vec<_> = LINGERING.lock().extract_if(.., released).collect();
+    drop(freed);
 }
 
 /// A part of a block. Dropping it gives it back.
@@ -46,8 +110,8 @@ pub(super) struct BlockPiece {
 pub(super) enum BlockHandle {
     /// A descriptor.
     Descriptor(OwnedFd),
-    /// A CUDA inter-process handle.
-    Ipc(IpcMemHandle),
+    /// A CUDA inter-process handle, and a descriptor to be kept as long as the block is mapped.
+    Ipc(IpcMemHandle, OwnedFd),
 }
 
 /// Where pieces come from.
@@ -60,7 +124,10 @@ impl MemoryBlock {
     fn make(context: &Arc<Context>, physical: bool, bytes: usize) -> Result<MemoryBlock, Error> {
         let memory = match physical {
             true => BlockMemory::Physical(PhysicalMemory::allocate(context, bytes)?),
-            false => BlockMemory::Plain(DeviceMemory::allocate(context, bytes)?),
+            false => BlockMemory::Plain(LentMemory {
+                memory: Some(DeviceMemory::allocate(context, bytes)?),
+                holders: Mutex::default(),
+            }),
         };
         Ok(MemoryBlock { memory, number: sys::random(), pieces: Mutex::default() })
     }
@@ -72,21 +139,21 @@ impl MemoryBlock {
     fn context(&self) -> &Arc<Context> {
         match &self.memory {
             BlockMemory::Physical(memory) => memory.context(),
-            BlockMemory::Plain(memory) => memory.context(),
+            BlockMemory::Plain(lent) => lent.memory().context(),
         }
     }
 
     fn address(&self) -> u64 {
         match &self.memory {
             BlockMemory::Physical(memory) => memory.address(),
-            BlockMemory::Plain(memory) => memory.address(),
+            BlockMemory::Plain(lent) => lent.memory().address(),
         }
     }
 
     fn bytes(&self) -> usize {
         match &self.memory {
             BlockMemory::Physical(memory) => memory.bytes(),
-            BlockMemory::Plain(memory) => memory.bytes(),
+            BlockMemory::Plain(lent) => lent.memory().bytes(),
         }
     }
 
@@ -190,7 +257,7 @@ impl BlockPiece {
     pub(super) fn export(&self) -> Result<BlockHandle, Error> {
         match &self.block.memory {
             BlockMemory::Physical(memory) => memory.export().map(BlockHandle::Descriptor),
-            BlockMemory::Plain(memory) => memory.export().map(BlockHandle::Ipc),
+            BlockMemory::Plain(lent) => lent.lend().map(|(handle, fd)| BlockHandle::Ipc(handle, fd)),
         }
     }
 
@@ -201,7 +268,7 @@ impl BlockPiece {
     pub(super) fn let_reach(&self, user: &Context) -> Result<(), Error> {
         match &self.block.memory {
             BlockMemory::Physical(memory) => memory.let_reach(user.device()),
-            BlockMemory::Plain(memory) => user.enable_peer(memory.context()),
+            BlockMemory::Plain(lent) => user.enable_peer(lent.memory().context()),
         }
     }
 }

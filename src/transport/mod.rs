@@ -34,6 +34,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use crate::plan::wiring::ConnectionGroup;
+pub use blocks::{devices_of_released, free_released};
 pub use facts::{Connectivity, PeerFacts};
 pub use links::{Hooks, Links, Told};
 pub use p2p::PeerBuffer;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::device::{Context, ContextKey, PeerMemory, PhysicalMemory};
 use crate::error::Error;
+use crate::sys::Hold;
 
 /// What tells memory of other processes apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,14 +22,18 @@ pub(super) enum MemoryName {
 
 /// Memory of another process, mapped here.
 pub(super) enum ForeignMemory {
-    Ipc(PeerMemory),
+    /// The fields drop in this order: who made it may free it then.
+    Ipc {
+        memory: PeerMemory,
+        _hold: Option<Hold>,
+    },
     Physical(PhysicalMemory),
 }
 
 impl ForeignMemory {
     fn address(&self) -> u64 {
         match self {
-            ForeignMemory::Ipc(memory) => memory.address(),
+            ForeignMemory::Ipc { memory, .. } => memory.address(),
             ForeignMemory::Physical(memory) => memory.address(),
         }
     }

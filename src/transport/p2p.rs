@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -10,9 +11,13 @@ use super::blocks::{BlockAllocator, BlockHandle, BlockPiece};
 use super::memory::{Made, Maker, Need, Offer, Segment, Sharing};
 use super::opened::{ForeignMemory, MemoryName, Opened};
 use super::{PeerFacts, TransportId, wrong_info};
-use crate::device::{Context, IpcMemHandle, PeerMemory, PhysicalMemory};
+use crate::device::{ALREADY_MAPPED, Context, IpcMemHandle, PeerMemory, PhysicalMemory};
 use crate::error::Error;
-use crate::sys;
+use crate::sys::{self, Hold};
+
+/// How long a mapping that is about to go is waited for, and how often it is looked at.
+const UNMAP_LIMIT: Duration = Duration::from_millis(500);
+const UNMAP_NAP: Duration = Duration::from_millis(1);
 
 /// Both ranks are threads of one process: a pointer will do.
 #[derive(Clone, Copy)]
@@ -53,7 +58,7 @@ impl PeerBuffer {
     /// # Errors
     /// [`Error::Cuda`] where the allocation or the process is gone.
     pub fn open(context: &Arc<Context>, handle: IpcMemHandle) -> Result<PeerBuffer, Error> {
-        let map = || PeerMemory::open(context, handle).map(ForeignMemory::Ipc);
+        let map = || PeerMemory::open(context, handle).map(|memory| ForeignMemory::Ipc { memory, _hold: None });
         Opened::open(context, MemoryName::Handle(handle.0), map).map(PeerBuffer)
     }
 
@@ -115,6 +120,18 @@ impl Sharing for Direct {
     }
 }
 
+/// Maps a block. Where the driver says that it is mapped already, somebody in this process is about to unmap what was
+/// there before: that is no reason to do without peer memory.
+fn open_block(context: &Arc<Context>, handle: IpcMemHandle, hold: Option<Hold>) -> Result<ForeignMemory, Error> {
+    let until = Instant::now() + UNMAP_LIMIT;
+    loop {
+        match PeerMemory::open(context, handle) {
+            Err(Error::Cuda { code: ALREADY_MAPPED, .. }) if Instant::now() < until => std::thread::sleep(UNMAP_NAP),
+            opened => return opened.map(|memory| ForeignMemory::Ipc { memory, _hold: hold }),
+        }
+    }
+}
+
 impl Sharing for Ipc {
     const ID: TransportId = TransportId::Ipc;
     const LABEL: &'static str = "P2P/IPC";
@@ -128,7 +145,7 @@ impl Sharing for Ipc {
         let (number, block_bytes, offset) = piece.place();
         let (handle, fd) = match piece.export()? {
             BlockHandle::Descriptor(fd) => (None, Some(fd)),
-            BlockHandle::Ipc(handle) => (Some(handle.0.to_vec()), None),
+            BlockHandle::Ipc(handle, fd) => (Some(handle.0.to_vec()), Some(fd)),
         };
         let offer = Offer::Block { number, bytes: block_bytes as u64, offset: offset as u64, handle };
         Ok(Made { segment: Box::new(piece), offer, fd, bytes })
@@ -148,10 +165,10 @@ impl Sharing for Ipc {
         if offset.checked_add(bytes as u64).is_none_or(|end| end > block_bytes) {
             return Err(wrong());
         }
-        let map = || match (handle, &fd) {
-            (Some(handle), _) => {
+        let map = || match (handle, fd) {
+            (Some(handle), fd) => {
                 let handle = <[u8; 64]>::try_from(handle.as_slice()).map_err(|_| wrong())?;
-                PeerMemory::open(context, IpcMemHandle(handle)).map(ForeignMemory::Ipc)
+                open_block(context, IpcMemHandle(handle), fd.map(Hold::of))
             }
             (None, Some(fd)) => PhysicalMemory::import(context, fd.as_fd(), size).map(ForeignMemory::Physical),
             (None, None) => Err(wrong()),

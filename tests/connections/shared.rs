@@ -1,7 +1,11 @@
 //! Device memory that ranks share: whole blocks of this library's own, whichever way they are made.
 
-use crate::common::launch::{self, Job};
+use crate::common::abi::MemStat;
+use crate::common::launch::{self, Job, Place};
 use crate::member::{Api, Member};
+
+/// Blocks are multiples of this, in bytes.
+const BLOCK: u64 = 2 << 20;
 
 /// The job with the traps of a GPU's IPC, by `cuMemCreate` and by `cuMemAlloc`.
 fn both_ways(name: &str, nranks: usize) -> [Job; 2] {
@@ -23,5 +27,105 @@ fn nothing_of_others_is_shared() {
         let outcome = job.run();
         outcome.assert_ok();
         assert!(outcome.ranks.iter().all(|rank| !rank.stderr.contains("shares the block")), "{outcome}");
+    }
+}
+
+/// The bytes of the device that are free when nothing of ended communicators is left, which the next call that makes
+/// or ends one sees to.
+fn settled_bytes(api: Api, me: &Place, name: &str) -> i64 {
+    Member::of_process(api, me, name).end();
+    me.barrier(name);
+    Member::of_process(api, me, &format!("{name} again")).end();
+    me.barrier(&format!("{name} ended"));
+    api.free_bytes()
+}
+
+/// Ranks end their communicators at different times, in every order, and in both ways. Who is first must not free what
+/// the other still has mapped: the device would be lost.
+#[test]
+fn the_maker_frees_when_all_have_unmapped() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        Member::of_process(api, &me, "warm").end();
+        let free = settled_bytes(api, &me, "before");
+        for round in 0..4 {
+            let member = Member::of_process(api, &me, &format!("round {round}"));
+            [10, 50_000].into_iter().for_each(|count| member.sum(count));
+            assert_eq!(member.stat(MemStat::Suspend) % BLOCK, 0, "it is peer memory");
+            me.barrier(&format!("used {round}"));
+            let first = me.rank == round % me.nranks;
+            if !first {
+                me.await_published(&format!("ended {round}"));
+            }
+            match round {
+                0 | 1 => member.end(),
+                _ => api.nccl.abort(member.comm).expect("abort"),
+            }
+            if first {
+                // Memory that comes to where the other's mapping may still be.
+                let at = api.cuda.alloc(4 * BLOCK as usize).expect("memory");
+                api.cuda.fill(at, 0xff, 4 * BLOCK as usize).expect("fill");
+                api.cuda.synchronize().expect("the device is there");
+                me.publish(&format!("ended {round}"), b"");
+                member.free(at);
+            }
+        }
+        me.barrier("all");
+        assert_eq!(settled_bytes(api, &me, "after"), free, "nothing is left");
+        return;
+    }
+    for job in both_ways("shared::the_maker_frees_when_all_have_unmapped", 2) {
+        let outcome = job.run();
+        outcome.assert_ok();
+        assert!(outcome.ranks.iter().all(|rank| !rank.stderr.contains("another process has open")), "{outcome}");
+    }
+}
+
+/// Communicators come and go without a pause: what is mapped from the last one is no reason to do without peer memory.
+#[test]
+fn the_next_communicator_uses_peer_memory_again() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        for round in 0..12 {
+            let member = Member::of_process(api, &me, &format!("round {round}"));
+            [10, 50_000].into_iter().for_each(|count| member.sum(count));
+            let links = member.stat(MemStat::Suspend);
+            assert!(links > 0 && links % BLOCK == 0, "round {round}: {links} bytes");
+            member.end();
+        }
+        return;
+    }
+    for job in both_ways("shared::the_next_communicator_uses_peer_memory_again", 3) {
+        let outcome = job.run();
+        outcome.assert_ok();
+        assert!(outcome.ranks.iter().all(|rank| !rank.stderr.contains("another process has open")), "{outcome}");
+    }
+}
+
+/// A peer that dies has unmapped everything: what it had mapped is freed, at once.
+#[test]
+fn a_dead_peer_keeps_nothing() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let member = Member::of_process(api, &me, "id");
+        [10, 50_000].into_iter().for_each(|count| member.sum(count));
+        me.barrier("used");
+        if me.rank == 1 {
+            me.publish("process", std::process::id().to_string().as_bytes());
+            std::process::exit(0);
+        }
+        let process = String::from_utf8(me.await_published("process")).expect("a number");
+        // A process that has ended has no program any more, even before its parent has taken notice.
+        while std::fs::read_link(format!("/proc/{process}/exe")).is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let free = api.free_bytes();
+        let links = member.stat(MemStat::Suspend);
+        api.nccl.abort(member.comm).expect("abort");
+        assert!(api.free_bytes() >= free + links as i64, "{links} bytes of links");
+        return;
+    }
+    for job in both_ways("shared::a_dead_peer_keeps_nothing", 2) {
+        job.allow_any_warning().run().assert_ok();
     }
 }
