@@ -20,7 +20,7 @@ enum : u32 {
   ERROR_WORDS = 8,       // words of 32 bits of an error report
   ERROR_CLAIM = 7,       // the last of them: kernels settle here whose report it is, before it is complete
   MAX_LINKS = 256,       // links of a work item
-  REGISTRATIONS = 64,    // memory that a rank can have registered at a time
+  REGISTRATIONS = 256,   // memory that a rank can have registered at a time
   OFFER_BITS = 39,       // bits of an offer below the registration's tag: the offset
   PLACE_UNIT = 512,      // bytes that registered memory is aligned to
 };

@@ -100,13 +100,7 @@ pub unsafe extern "C" fn pncclMemAlloc(ptr: *mut *mut c_void, size: usize) -> Re
 /// Frees what ncclMemAlloc gave.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pncclMemFree(ptr: *mut c_void) -> ResultCode {
-    guard("ncclMemFree", |_| -> Result<(), Error> {
-        device::free(ptr as u64)?;
-        // Not before: a peer may be using it until then, and unlike the memory its registration would not wait for
-        // that.
-        comm::memory_freed(ptr as u64);
-        Ok(())
-    })
+    guard("ncclMemFree", |_| -> Result<(), Error> { comm::free_memory(ptr as u64) })
 }
 
 /// Shortest key, in bytes.

@@ -51,11 +51,17 @@ impl Comm {
 
     /// Lets links ask this communicator what they must know.
     pub(super) fn hook(self: &Arc<Comm>, links: &Links) {
-        let (quiet, graphs, left) = (Arc::downgrade(self), Arc::downgrade(self), Arc::downgrade(self));
+        let own = || Arc::downgrade(self);
+        let (quiet, graphs, left, memory) = (own(), own(), own(), own());
         let with = |comm: &Weak<Comm>| comm.upgrade().filter(|comm| !comm.is_inherited());
         links.set_hooks(Hooks {
             is_quiet: Box::new(move || with(&quiet).is_none_or(|comm| comm.device_is_quiet())),
             has_graphs: Box::new(move || with(&graphs).is_some_and(|comm| comm.has_graphs())),
+            registration: Box::new(move |rank, bytes, fd| {
+                if let Some(comm) = with(&memory) {
+                    comm.told_of_registration(rank, bytes, fd);
+                }
+            }),
             told: Box::new(move |rank, bytes| match liveness::heard(bytes) {
                 Some(HealthNotice::Leaving) => with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank)),
                 None => log::info!(target: "COLL", "rank {rank} tells what cannot be read"),

@@ -50,10 +50,9 @@ pub use lifecycle::CallKind;
 pub use ops::{Operators, check_destroyable};
 pub use order::LaunchOrder;
 pub use parts::{Parts, RegisteredBuffers};
-pub use registration::memory_freed;
 pub use settings::unique_id;
 pub use suspend::{MemoryStat, check_managed};
-pub use teardown::free_ended;
+pub use teardown::{free_ended, free_memory};
 
 /// How a call of the C interface went, other than by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

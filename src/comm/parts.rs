@@ -115,7 +115,10 @@ impl Parts {
     /// registered since the last call is mapped; `quiet` says that no kernel of the device may be waiting.
     pub fn offers(&self, quiet: impl FnOnce() -> bool) -> Option<RegisteredBuffers<'_>> {
         let (registrations, recorder) = self.registered()?;
-        registrations.look(recorder, quiet);
+        let asks = registrations.look(recorder, quiet);
+        if let Some(links) = &self.links {
+            asks.into_iter().for_each(|(rank, bytes)| links.send_registration(rank, bytes, None));
+        }
         Some(RegisteredBuffers { registrations, recorder })
     }
 

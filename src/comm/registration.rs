@@ -1,5 +1,7 @@
 //! `ncclCommRegister` and its end.
 
+use std::os::fd::OwnedFd;
+
 use super::{Comm, arena};
 use crate::error::Error;
 
@@ -12,6 +14,14 @@ impl Comm {
             registrations.register(recorder, address, bytes)
         });
         registered.unwrap_or(0)
+    }
+
+    /// Another rank wants memory that is registered here, or sends what was wanted. In the event loop.
+    pub(super) fn told_of_registration(&self, from: u32, bytes: &[u8], fd: Option<OwnedFd>) {
+        let Some(parts) = self.parts.get() else { return };
+        let (Some(registrations), Some(links)) = (&parts.registrations, &parts.links) else { return };
+        let answers = registrations.receive(from, bytes, fd);
+        answers.into_iter().for_each(|(bytes, fd)| links.send_registration(from, bytes, fd));
     }
 
     /// Takes a registration back.
@@ -30,11 +40,12 @@ impl Comm {
     }
 }
 
-/// Memory of `ncclMemAlloc` has been freed: no communicator offers it any more.
-pub fn memory_freed(base: u64) {
+/// Memory of `ncclMemAlloc` has been given back: no communicator offers it any more. `kept`: it is still there, so that
+/// nothing else is.
+pub(super) fn memory_freed(base: u64, kept: bool) {
     for comm in arena::all().iter().filter(|comm| !comm.is_inherited()) {
         if let Some((registrations, recorder)) = comm.parts.get().and_then(|parts| parts.registered()) {
-            registrations.freed(recorder, base);
+            registrations.freed(recorder, base, kept);
         }
     }
 }

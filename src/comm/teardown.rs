@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::graphs::MIXED_GRAPHS;
 use super::lifecycle::{CallKind, CommEvent};
 use super::{Comm, arena};
-use crate::device::gate;
+use crate::device::{self, FreedMemory, gate};
 use crate::error::Error;
 use crate::health::FlightRecorder;
 use crate::plan::layout::kernel_error;
@@ -22,6 +22,31 @@ const ABORT_NAP: Duration = Duration::from_micros(200);
 /// Ended communicators whose memory is not freed yet: nobody else may be the last to drop one. They have no handle any
 /// more.
 static ENDED: Mutex<Vec<Arc<Comm>>> = Mutex::new(Vec::new());
+
+/// Memory of `ncclMemAlloc` that its users have given back, while something runs where it could be used.
+static FREED: Mutex<Vec<FreedMemory>> = Mutex::new(Vec::new());
+
+/// Frees memory of `ncclMemAlloc`, as soon as nothing runs on any device that could use it: who unmaps it waits for
+/// that, and a kernel of another rank may wait for a later call of the caller's.
+///
+/// # Errors
+/// As [`device::free`].
+pub fn free_memory(address: u64) -> Result<(), Error> {
+    let freed = device::free(address)?;
+    // A peer may have been using it until it was freed.
+    super::registration::memory_freed(address, freed.is_some());
+    FREED.lock().unwrap_or_else(PoisonError::into_inner).extend(freed);
+    free_ended();
+    Ok(())
+}
+
+/// All memory that waits to be freed; none in a forked child, where it is the parent's.
+fn take_freed() -> Vec<FreedMemory> {
+    match sys::forks() > 0 {
+        true => Vec::new(),
+        false => std::mem::take(&mut *FREED.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
 
 impl Comm {
     /// Waits until every launched operation has ended and every graph is gone that has some.
@@ -274,13 +299,15 @@ fn take_ended() -> Vec<Arc<Comm>> {
 pub fn free_ended() {
     super::settle_graphs();
     // Not under the lock: what the driver is asked may end graphs.
-    let (ended, released) = (take_ended(), transport::devices_of_released());
-    if ended.is_empty() && released.is_empty() {
+    let (ended, freed, released) = (take_ended(), take_freed(), transport::devices_of_released());
+    if ended.is_empty() && freed.is_empty() && released.is_empty() {
         return;
     }
     // Without a handle nobody can come by it anew.
     let (unused, mut keep): (Vec<_>, Vec<_>) = ended.into_iter().partition(Comm::is_unused);
     let devices: BTreeSet<i32> = unused.iter().flat_map(|comm| comm.devices_of_memory()).chain(released).collect();
+    let devices = devices.into_iter().chain(freed.iter().flat_map(|memory| memory.devices().to_vec()));
+    let devices: BTreeSet<i32> = devices.collect();
     // From here on nothing is launched there until the memory is free.
     let gates: BTreeMap<i32, _> =
         devices.into_iter().filter_map(|device| Some((device, gate::allocating(device)?))).collect();
@@ -293,5 +320,9 @@ pub fn free_ended() {
     keep.extend(behind);
     self::ended().extend(keep);
     drop(free);
+    let quiet = |memory: &FreedMemory| memory.devices().iter().all(|device| is_quiet(*device));
+    let (freed, later): (Vec<_>, Vec<_>) = freed.into_iter().partition(quiet);
+    FREED.lock().unwrap_or_else(PoisonError::into_inner).extend(later);
+    drop(freed);
     transport::free_released(is_quiet);
 }

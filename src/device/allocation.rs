@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUipcMemHandle, CUmemorytype, CUpointer_attribute};
@@ -9,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::context::Context;
 use super::driver::{Driver, IpcMemHandle};
+use super::physical::{PhysicalMemory, descriptor_of, has_descriptor};
 use crate::error::Error;
 
 const MEMORY_TYPE: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
@@ -17,6 +19,9 @@ const DEVICE_MEMORY: c_uint = CUmemorytype::CU_MEMORYTYPE_DEVICE as c_uint;
 /// No two allocations of a process ever have the same.
 const BUFFER_ID: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID;
 const DEVICE_ORDINAL: CUpointer_attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+
+/// The most allocations that a registered range may consist of.
+const SEGMENTS_MAX: usize = 1024;
 
 /// A device allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +65,41 @@ impl Allocation {
         Ok(known.then_some(Allocation { base, bytes: bytes as u64, id }))
     }
 
+    /// Whether other processes can map the allocation by descriptors.
+    pub fn has_descriptor(&self, context: &Context) -> bool {
+        has_descriptor(context, self.base)
+    }
+
+    /// A descriptor by which other processes can map the allocation.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where it is not there any more.
+    pub fn descriptor(&self, context: &Context) -> Result<OwnedFd, Error> {
+        let fd = descriptor_of(context, self.base)?;
+        // What is there now may be something else.
+        let gone = || Error::Internal(format!("memory at {:#x} is gone", self.base));
+        (buffer_id(context, self.base) == Some(self.id)).then_some(fd).ok_or_else(gone)
+    }
+
+    /// The allocations that lie side by side and hold a range: one, or mappings of memory of `cuMemCreate`, as
+    /// allocators make them that let memory grow. None where there is a gap, or too many of them.
+    pub fn of_range(context: &Context, from: u64, to: u64) -> Option<Vec<Allocation>> {
+        let mut found = vec![Allocation::at(context, from).ok()??];
+        while found.last()?.end() < to {
+            let next = Allocation::at(context, found.last()?.end()).ok()??;
+            if next.base != found.last()?.end() || found.len() == SEGMENTS_MAX {
+                return None;
+            }
+            found.push(next);
+        }
+        Some(found)
+    }
+
+    /// The address behind it.
+    pub fn end(&self) -> u64 {
+        self.base + self.bytes
+    }
+
     /// A handle by which another process of this host can map the allocation.
     ///
     /// # Errors
@@ -78,6 +118,8 @@ impl Allocation {
 struct GivenAllocation {
     end: u64,
     context: Arc<Context>,
+    /// None for what `cuMemAlloc` has given.
+    memory: Option<PhysicalMemory>,
 }
 
 /// The memory of [`allocate`], by where each piece begins.
@@ -93,6 +135,8 @@ fn context_of_thread() -> Result<Arc<Context>, Error> {
 }
 
 /// Allocates memory in the calling thread's current context, for the user (`ncclMemAlloc`). No bytes give address 0.
+/// Where that is possible, other processes can map it by descriptors, and all devices of this process that reach its
+/// device may use it.
 ///
 /// # Errors
 /// [`Error::NoCuda`] or [`Error::Cuda`] where there is no usable device, or it has no memory.
@@ -101,16 +145,30 @@ pub fn allocate(bytes: usize) -> Result<u64, Error> {
     if bytes == 0 {
         return Ok(0);
     }
-    let entered = context.enter()?;
-    let driver = context.driver();
-    let mut address = 0;
-    // SAFETY: a context is current; the pointer is to a live variable.
-    driver.check("cuMemAlloc", unsafe { (driver.table.mem_alloc)(&mut address, bytes) })?;
-    drop(entered);
+    let memory = match PhysicalMemory::is_wanted(&context) {
+        true => Some(PhysicalMemory::allocate(&context, bytes)?),
+        false => None,
+    };
+    let address = match &memory {
+        Some(memory) => {
+            // Who cannot use it after all has other ways.
+            context.devices_that_reach()?.into_iter().for_each(|device| drop(memory.let_reach(device)));
+            memory.address()
+        }
+        None => allocate_plain(&context, bytes)?,
+    };
     let mut given = GIVEN.lock();
     // What went with its context was never freed, and its addresses may be used again.
     given.retain(|_, piece| !piece.context.is_gone());
-    given.insert(address, GivenAllocation { end: address + bytes as u64, context });
+    given.insert(address, GivenAllocation { end: address + bytes as u64, context, memory });
+    Ok(address)
+}
+
+fn allocate_plain(context: &Context, bytes: usize) -> Result<u64, Error> {
+    let (driver, _entered) = (context.driver(), context.enter()?);
+    let mut address = 0;
+    // SAFETY: a context is current; the pointer is to a live variable.
+    driver.check("cuMemAlloc", unsafe { (driver.table.mem_alloc)(&mut address, bytes) })?;
     Ok(address)
 }
 
@@ -119,18 +177,38 @@ pub fn is_given(address: u64) -> bool {
     GIVEN.lock().range(..=address).next_back().is_some_and(|(_, piece)| address < piece.end)
 }
 
-/// Frees memory of [`allocate`], from whatever context is current. Address 0 is nothing.
+/// Memory of [`allocate`] that its user has given back. Dropping it frees it, and may wait for whatever runs on the
+/// devices that could use it.
+pub struct FreedMemory {
+    _memory: PhysicalMemory,
+    devices: Vec<i32>,
+}
+
+impl FreedMemory {
+    /// The devices that could use it.
+    pub fn devices(&self) -> &[i32] {
+        &self.devices
+    }
+}
+
+/// Frees memory of [`allocate`], from whatever context is current. Address 0 is nothing. What it gives is still there:
+/// it is to be dropped where nothing runs.
 ///
 /// # Errors
 /// [`Error::Cuda`] for an address that is no allocation's, or whose context is gone.
-pub fn free(address: u64) -> Result<(), Error> {
+pub fn free(address: u64) -> Result<Option<FreedMemory>, Error> {
     let driver = Driver::get()?;
     if address == 0 {
-        return Ok(());
+        return Ok(None);
     }
     // Before the memory is free: somebody else may get the address at once.
     let given = GIVEN.lock().remove(&address);
     let context = match given {
+        Some(GivenAllocation { context, memory: Some(memory), .. }) => {
+            let mut devices = context.devices_that_reach()?;
+            devices.push(context.device());
+            return context.check_alive().map(|()| Some(FreedMemory { _memory: memory, devices }));
+        }
         Some(piece) => piece.context,
         None => {
             let mut device: c_int = 0;
@@ -142,5 +220,5 @@ pub fn free(address: u64) -> Result<(), Error> {
     };
     let _entered = context.enter()?;
     // SAFETY: the driver checks the address.
-    driver.check("cuMemFree", unsafe { (driver.table.mem_free)(address) })
+    driver.check("cuMemFree", unsafe { (driver.table.mem_free)(address) }).map(|()| None)
 }

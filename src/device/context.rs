@@ -409,6 +409,17 @@ impl Context {
         })
     }
 
+    /// The other devices of this process that reach this device's memory.
+    pub(super) fn devices_that_reach(&self) -> Result<Vec<i32>, Error> {
+        let reaches = |other: &i32| {
+            let mut yes = 0;
+            // SAFETY: the pointer is to a live integer; both ordinals are in range.
+            let code = unsafe { (self.driver.table.can_access_peer)(&mut yes, *other, self.device) };
+            *other != self.device && code == SUCCESS && yes != 0
+        };
+        Ok((0..device_count()?).filter(reaches).collect())
+    }
+
     /// The uuids of the devices of this process that this device reaches over NVLink, its own included. What tells is
     /// that atomics of one work in the memory of the other, which PCIe cannot do between devices.
     pub fn linked(&self) -> Result<Vec<[u8; 16]>, Error> {

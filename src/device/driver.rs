@@ -156,7 +156,7 @@ driver_table! {
 }
 
 driver_table! {
-    /// Virtual memory management; drivers before CUDA 10.2 lack it.
+    /// Virtual memory management; drivers before CUDA 11.0 lack some of it.
     struct VirtualTable;
     fn granularity = "cuMemGetAllocationGranularity"(
         *mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags
@@ -169,6 +169,8 @@ driver_table! {
     fn import = "cuMemImportFromShareableHandle"(
         *mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType
     );
+    fn retain = "cuMemRetainAllocationHandle"(*mut CUmemGenericAllocationHandle, *mut c_void);
+    fn properties = "cuMemGetAllocationPropertiesFromHandle"(*mut CUmemAllocationProp, CUmemGenericAllocationHandle);
     fn reserve = "cuMemAddressReserve"(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
     fn free_address = "cuMemAddressFree"(CUdeviceptr, usize);
     fn map = "cuMemMap"(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);

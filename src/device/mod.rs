@@ -16,7 +16,7 @@ mod memory;
 pub mod nvrtc;
 mod physical;
 
-pub use allocation::{Allocation, allocate, buffer_id, free, is_given};
+pub use allocation::{Allocation, FreedMemory, allocate, buffer_id, free, is_given};
 pub use capture::{Capture, Kept};
 pub use context::{Context, ContextKey, DeviceFacts, Entered, device_count};
 pub use driver::{ALREADY_MAPPED, Driver, IpcMemHandle, OUT_OF_MEMORY};
@@ -24,4 +24,4 @@ pub use event::Event;
 pub use image::{KernelFacts, Kernels, Stream};
 pub use ledger::{Charge, Ledger, Use};
 pub use memory::{DeviceMemory, HostFlag, HostMemory, PeerMemory, RegisteredMemory};
-pub use physical::PhysicalMemory;
+pub use physical::{ImportedSegment, PhysicalMemory, let_reach};

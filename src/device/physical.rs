@@ -1,7 +1,8 @@
 //! Device memory by way of the driver's virtual memory management: made and mapped without waiting for what runs on the
 //! device, which `cuMemAlloc` may do, and handed to other processes by descriptors. It comes in multiples of 2 MiB.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use cudarc::driver::sys::{
 };
 
 use super::context::Context;
-use super::driver::VirtualTable;
+use super::driver::{Driver, SUCCESS, VirtualTable};
 use crate::error::Error;
 use crate::params;
 use crate::sys::off_standard;
@@ -57,7 +58,8 @@ pub struct PhysicalMemory {
     context: Arc<Context>,
     address: u64,
     bytes: usize,
-    mapped: bool,
+    /// The size of each part that is mapped, from the begin on.
+    mapped: Vec<usize>,
     /// By which it is handed on; none for what another process has made.
     handle: Option<Handle>,
 }
@@ -88,7 +90,7 @@ impl PhysicalMemory {
         // SAFETY: as above.
         driver.check("cuMemCreate", unsafe { (table.create)(&mut handle, bytes, &properties, 0) })?;
         let handle = Handle { table, handle };
-        let mut memory = PhysicalMemory::map(context, &handle, bytes)?;
+        let mut memory = PhysicalMemory::map(context, [(&handle, bytes)])?;
         memory.handle = Some(handle);
         Ok(memory)
     }
@@ -101,13 +103,7 @@ impl PhysicalMemory {
         let none = || Error::Internal("memory of another process is not handed on".to_string());
         let handle = self.handle.as_ref().ok_or_else(none)?;
         let _entered = self.context.enter()?;
-        let mut fd: c_int = -1;
-        // SAFETY: the pointer is to a live integer, which is what this kind of handle is.
-        let code = unsafe { (handle.table.export)((&raw mut fd).cast(), handle.handle, FILE_DESCRIPTOR, 0) };
-        self.context.driver().check("cuMemExportToShareableHandle", code)?;
-        // SAFETY: the driver has made the descriptor for us.
-        let fd = off_standard(unsafe { OwnedFd::from_raw_fd(fd) });
-        fd.map_err(|error| Error::system("fcntl(F_DUPFD_CLOEXEC)", "memory of the device", &error))
+        handle.export(self.context.driver())
     }
 
     /// Maps memory of [`PhysicalMemory::bytes`] bytes that another process has made.
@@ -115,24 +111,35 @@ impl PhysicalMemory {
     /// # Errors
     /// [`Error::Cuda`] where the descriptor is of something else, or the driver cannot do this.
     pub fn import(context: &Arc<Context>, fd: BorrowedFd<'_>, bytes: usize) -> Result<PhysicalMemory, Error> {
-        let (driver, table, _entered) = (context.driver(), table(context)?, context.enter()?);
-        let mut handle = 0;
-        let number = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
-        // SAFETY: the pointer is to a live handle; a descriptor is passed as if it were a pointer.
-        let code = unsafe { (table.import)(&mut handle, number, FILE_DESCRIPTOR) };
-        driver.check("cuMemImportFromShareableHandle", code)?;
-        PhysicalMemory::map(context, &Handle { table, handle }, bytes)
+        let segment = ImportedSegment::of(context, fd, bytes)?;
+        PhysicalMemory::of_segments(context, std::slice::from_ref(&segment))
     }
 
-    fn map(context: &Arc<Context>, handle: &Handle, bytes: usize) -> Result<PhysicalMemory, Error> {
-        let (driver, table) = (context.driver(), handle.table);
+    /// Maps memory of other processes side by side, as it is there.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where the driver cannot do this.
+    pub fn of_segments(context: &Arc<Context>, segments: &[ImportedSegment]) -> Result<PhysicalMemory, Error> {
+        PhysicalMemory::map(context, segments.iter().map(|segment| (&segment.handle, segment.bytes)))
+    }
+
+    fn map<'a>(
+        context: &Arc<Context>,
+        parts: impl IntoIterator<Item = (&'a Handle, usize), IntoIter: Clone>,
+    ) -> Result<PhysicalMemory, Error> {
+        let (driver, table, _entered) = (context.driver(), table(context)?, context.enter()?);
+        let parts = parts.into_iter();
+        let bytes = parts.clone().map(|(_, bytes)| bytes).sum();
         let mut address = 0;
         // SAFETY: a context is current; the pointer is to a live variable.
         driver.check("cuMemAddressReserve", unsafe { (table.reserve)(&mut address, bytes, 0, 0, 0) })?;
-        let mut memory = PhysicalMemory { context: context.clone(), address, bytes, mapped: false, handle: None };
-        // SAFETY: the addresses were just reserved; the driver checks the handle.
-        driver.check("cuMemMap", unsafe { (table.map)(address, bytes, 0, handle.handle, 0) })?;
-        memory.mapped = true;
+        let mut memory = PhysicalMemory { context: context.clone(), address, bytes, mapped: Vec::new(), handle: None };
+        for (handle, bytes) in parts {
+            // SAFETY: the addresses were just reserved; the driver checks the handle.
+            driver.check("cuMemMap", unsafe { (table.map)(address, bytes, 0, handle.handle, 0) })?;
+            address += bytes as u64;
+            memory.mapped.push(bytes);
+        }
         memory.let_reach(context.device())?;
         Ok(memory)
     }
@@ -142,14 +149,7 @@ impl PhysicalMemory {
     /// # Errors
     /// What the driver gives.
     pub fn let_reach(&self, device: i32) -> Result<(), Error> {
-        let table = table(&self.context)?;
-        let access = CUmemAccessDesc {
-            location: location(device),
-            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        // SAFETY: the range is mapped; the pointer is to one live description.
-        let code = unsafe { (table.set_access)(self.address, self.bytes, &access, 1) };
-        self.context.driver().check("cuMemSetAccess", code)
+        let_reach(&self.context, self.address, self.bytes, device)
     }
 
     /// The context that it was made for.
@@ -173,8 +173,10 @@ impl Drop for PhysicalMemory {
         let (Ok(table), Ok(_entered)) = (table(&self.context), self.context.enter()) else { return };
         // SAFETY: the mapping and the addresses are ours; users have ended before the owner drops them.
         unsafe {
-            if self.mapped {
-                (table.unmap)(self.address, self.bytes);
+            let mut address = self.address;
+            for bytes in &self.mapped {
+                (table.unmap)(address, *bytes);
+                address += *bytes as u64;
             }
             (table.free_address)(self.address, self.bytes);
         }
@@ -185,6 +187,84 @@ impl Drop for PhysicalMemory {
 struct Handle {
     table: &'static VirtualTable,
     handle: CUmemGenericAllocationHandle,
+}
+
+impl Handle {
+    /// A descriptor by which other processes can map the memory. A context must be current.
+    fn export(&self, driver: &Driver) -> Result<OwnedFd, Error> {
+        let mut fd: c_int = -1;
+        // SAFETY: the pointer is to a live integer, which is what this kind of handle is.
+        let code = unsafe { (self.table.export)((&raw mut fd).cast(), self.handle, FILE_DESCRIPTOR, 0) };
+        driver.check("cuMemExportToShareableHandle", code)?;
+        // SAFETY: the driver has made the descriptor for us.
+        let fd = off_standard(unsafe { OwnedFd::from_raw_fd(fd) });
+        fd.map_err(|error| Error::system("fcntl(F_DUPFD_CLOEXEC)", "memory of the device", &error))
+    }
+
+    /// That of the memory that is mapped at an address.
+    fn mapped_at(context: &Context, address: u64) -> Result<Handle, Error> {
+        let (table, mut handle) = (table(context)?, 0);
+        let at = std::ptr::without_provenance_mut(address as usize);
+        // SAFETY: the pointer is to a live handle; the driver checks the address.
+        context.driver().check("cuMemRetainAllocationHandle", unsafe { (table.retain)(&mut handle, at) })?;
+        Ok(Handle { table, handle })
+    }
+}
+
+/// Whether memory that is mapped at an address was made by `cuMemCreate` so that descriptors of it can be had.
+pub(super) fn has_descriptor(context: &Context, address: u64) -> bool {
+    let Ok(_entered) = context.enter() else { return false };
+    let Ok(handle) = Handle::mapped_at(context, address) else { return false };
+    let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
+    // SAFETY: the pointer is to properties, the handle is live.
+    let code = unsafe { (handle.table.properties)(properties.as_mut_ptr(), handle.handle) };
+    // SAFETY: it was zeroed, and then perhaps filled in; of its fields only one, an integer, is looked at.
+    let kinds = unsafe { (&raw const (*properties.as_ptr()).requestedHandleTypes).cast::<c_uint>().read() };
+    code == SUCCESS && kinds & FILE_DESCRIPTOR.0 != 0
+}
+
+/// A descriptor of memory that is mapped at an address.
+///
+/// # Errors
+/// What the driver gives where there is no such memory any more.
+pub(super) fn descriptor_of(context: &Context, address: u64) -> Result<OwnedFd, Error> {
+    let _entered = context.enter()?;
+    Handle::mapped_at(context, address)?.export(context.driver())
+}
+
+/// Lets kernels of a device use memory that was mapped by this process.
+///
+/// # Errors
+/// What the driver gives.
+pub fn let_reach(context: &Context, address: u64, bytes: usize, device: i32) -> Result<(), Error> {
+    let table = table(context)?;
+    let access =
+        CUmemAccessDesc { location: location(device), flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    // SAFETY: the pointer is to one live description; the driver checks the range.
+    let code = unsafe { (table.set_access)(address, bytes, &access, 1) };
+    context.driver().check("cuMemSetAccess", code)
+}
+
+/// Memory of another process, not mapped yet.
+pub struct ImportedSegment {
+    handle: Handle,
+    bytes: usize,
+}
+
+impl ImportedSegment {
+    /// Memory of some bytes behind a descriptor.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where the descriptor is of something else, or the driver cannot do this.
+    pub fn of(context: &Context, fd: BorrowedFd<'_>, bytes: usize) -> Result<ImportedSegment, Error> {
+        let (driver, table, _entered) = (context.driver(), table(context)?, context.enter()?);
+        let mut handle = 0;
+        let number = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
+        // SAFETY: the pointer is to a live handle; a descriptor is passed as if it were a pointer.
+        let code = unsafe { (table.import)(&mut handle, number, FILE_DESCRIPTOR) };
+        driver.check("cuMemImportFromShareableHandle", code)?;
+        Ok(ImportedSegment { handle: Handle { table, handle }, bytes })
+    }
 }
 
 impl Drop for Handle {

@@ -11,7 +11,7 @@ use crate::sys::SharedMemory;
 /// Calls that are kept for each rank.
 const CALLS: usize = 32;
 /// Bytes of a rank's part of a flight recorder: whole pages, so that ranks do not share cache lines.
-pub const PART_BYTES: usize = 8192;
+pub const PART_BYTES: usize = 32 << 10;
 /// Words of a rank's part.
 const PART: usize = PART_BYTES / size_of::<u64>();
 /// The word of a part that counts the changes of the records of memory, which follow it; on a cache line of its own.
@@ -173,7 +173,13 @@ mod tests {
     #[test]
     fn memory_is_found_until_it_is_taken_back() {
         let recorder = recorder(2);
-        let of = |number, before| Registered { tag: Tag::new(number, before), base: 512, bytes: 9, handle: [7; 64] };
+        let of = |number, before| Registered {
+            tag: Tag::new(number, before),
+            base: 512,
+            bytes: 9,
+            segments: 0,
+            handle: [7; 64],
+        };
         let found = |recorder: &FlightRecorder| recorder.registered(0).collect::<Vec<_>>();
         assert_eq!(found(&recorder), [None; REGISTRATIONS]);
         let before = recorder.changes(0);
@@ -181,8 +187,8 @@ mod tests {
         assert!(found(&recorder).iter().enumerate().all(|(number, found)| *found == Some(of(number, 5))));
         assert_eq!(recorder.registered(1).flatten().count(), 0);
         recorder.publish(3, Some(of(3, 6)));
-        recorder.publish(63, None);
-        assert_eq!((found(&recorder)[3], found(&recorder)[63]), (Some(of(3, 6)), None));
+        recorder.publish(REGISTRATIONS - 1, None);
+        assert_eq!((found(&recorder)[3], found(&recorder)[REGISTRATIONS - 1]), (Some(of(3, 6)), None));
         assert_ne!(recorder.changes(0), before);
         assert!(recorder.note(record(31, 1)));
         assert_eq!(found(&recorder)[0], Some(of(0, 5)));

@@ -2,7 +2,9 @@
 //! launch's argument. It knows no communicator.
 
 mod items;
+mod pieces;
 mod registration;
 
 pub use items::{ItemStore, Lent};
+pub use pieces::PieceLetter;
 pub use registration::Registrations;

@@ -7,11 +7,13 @@
 //! What is freed without a word is noticed at the next use: no two allocations have one buffer id.
 
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::pieces::{Arrival, PieceLetter, Pieces};
 use crate::device::{self, Allocation, Context, HostMemory, IpcMemHandle};
 use crate::error::Error;
 use crate::health::{FlightRecorder, Registered};
@@ -29,10 +31,11 @@ struct RegisteredRange {
     to: u64,
 }
 
-/// An allocation of this rank that peers may map.
+/// Memory of this rank that peers may map.
 struct OwnRegistration {
     tag: Tag,
-    allocation: Allocation,
+    /// An allocation, or several that lie side by side.
+    allocations: Vec<Allocation>,
     ranges: Vec<RegisteredRange>,
 }
 
@@ -71,6 +74,8 @@ pub struct Registrations {
     context: Arc<Context>,
     /// [`REGISTRATIONS`] words for each rank.
     table: HostMemory,
+    /// What peers must ask for, and be asked for.
+    pieces: Pieces,
     state: Mutex<RegistrationState>,
 }
 
@@ -91,7 +96,8 @@ impl Registrations {
         let own = std::iter::repeat_with(|| None).take(REGISTRATIONS).collect();
         let peers = recorder.ranks().iter().enumerate().filter_map(peer).collect();
         let state = RegistrationState { own, peers, ..RegistrationState::default() };
-        Ok(Registrations { context: context.clone(), table, state: Mutex::new(state) })
+        let pieces = Pieces::new(context);
+        Ok(Registrations { context: context.clone(), table, pieces, state: Mutex::new(state) })
     }
 
     /// Bytes of the table.
@@ -109,6 +115,7 @@ impl Registrations {
             peer.mapped.iter_mut().for_each(|mapped| *mapped = None);
         }
         state.retired.clear();
+        self.pieces.clear();
     }
 
     /// The address of the table for kernels.
@@ -127,51 +134,98 @@ impl Registrations {
     }
 
     fn add(&self, state: &mut RegistrationState, recorder: &FlightRecorder, range: RegisteredRange) -> bool {
-        let allocation = Allocation::at(&self.context, range.from).ok().flatten();
-        let Some(allocation) = allocation.filter(|found| range.from < range.to && range.to <= found.base + found.bytes)
-        else {
+        if range.from >= range.to {
             return false;
-        };
-        if let Some(own) = state.own.iter_mut().flatten().find(|own| own.allocation == allocation) {
+        }
+        // What had some of these addresses before is gone.
+        let touched = |own: &OwnRegistration| own.base() < range.to && range.from < own.end();
+        self.forget(state, recorder, |own| touched(own) && !self.is_there(&own.allocations));
+        if let Some(own) = state.own.iter_mut().flatten().find(|own| own.base() <= range.from && range.to <= own.end())
+        {
             own.ranges.push(range);
             return true;
         }
-        // What had these addresses before is gone.
-        state.forget(recorder, |own| {
-            own.allocation.base < allocation.base + allocation.bytes && allocation.base < own.end()
-        });
-        let Some(number) = state.own.iter().position(Option::is_none) else { return false };
-        let Ok(handle) = allocation.export(&self.context) else { return false };
+        let Some(allocations) = Allocation::of_range(&self.context, range.from, range.to) else { return false };
+        let Some(number) = state.own.iter().position(Option::is_none) else {
+            log::info!(target: "REG", "{REGISTRATIONS} pieces of memory are registered; more are not used");
+            return false;
+        };
+        let Some((segments, handle)) = self.handles(&allocations) else { return false };
         let tag = Tag::new(number, state.given);
         state.given = state.given.wrapping_add(1);
-        let record = Registered { tag, base: allocation.base, bytes: allocation.bytes, handle: handle.0 };
-        recorder.publish(number, Some(record));
-        log::info!(target: "REG", "registered {:#x}, {} bytes, as {number}", allocation.base, allocation.bytes);
-        state.own[number] = Some(OwnRegistration { tag, allocation, ranges: vec![range] });
+        let own = OwnRegistration { tag, allocations, ranges: vec![range] };
+        let (base, bytes) = (own.base(), own.end() - own.base());
+        if segments > 0 {
+            self.pieces.publish(tag.bits(), Some(&own.allocations));
+        }
+        recorder.publish(number, Some(Registered { tag, base, bytes, segments, handle }));
+        log::info!(target: "REG", "registered {base:#x}, {bytes} bytes, as {number}");
+        state.own[number] = Some(own);
         true
+    }
+
+    /// How peers come by memory: the number of pieces that have descriptors, or the handle of the only one. None where
+    /// there is no way: memory of pools, for one.
+    fn handles(&self, allocations: &[Allocation]) -> Option<(u32, [u8; 64])> {
+        if allocations.iter().all(|allocation| allocation.has_descriptor(&self.context)) {
+            return Some((u32::try_from(allocations.len()).ok()?, [0; 64]));
+        }
+        match allocations {
+            [one] => one.export(&self.context).ok().map(|handle| (0, handle.0)),
+            _ => None,
+        }
+    }
+
+    /// Whether memory is still what it was.
+    fn is_there(&self, allocations: &[Allocation]) -> bool {
+        let same = |one: &Allocation| device::buffer_id(&self.context, one.base) == Some(one.id);
+        allocations.iter().all(same)
+    }
+
+    /// Takes registrations back.
+    fn forget(
+        &self,
+        state: &mut RegistrationState,
+        recorder: &FlightRecorder,
+        which: impl Fn(&OwnRegistration) -> bool,
+    ) {
+        for (number, place) in state.own.iter_mut().enumerate() {
+            if let Some(own) = place.take_if(|own| which(own)) {
+                self.pieces.publish(own.tag.bits(), None);
+                recorder.publish(number, None);
+            }
+        }
     }
 
     /// Takes a user's registration back; false for a handle that is none.
     pub fn deregister(&self, recorder: &FlightRecorder, handle: usize) -> bool {
         let mut state = self.state.lock();
         state.own.iter_mut().flatten().for_each(|own| own.ranges.retain(|range| range.handle != handle));
-        state.forget(recorder, |own| own.ranges.is_empty());
+        self.forget(&mut state, recorder, |own| own.ranges.is_empty());
         state.handles.remove(&handle)
     }
 
-    /// Takes all registrations of an allocation back that is gone. Another one may begin at its address by now.
-    pub fn freed(&self, recorder: &FlightRecorder, base: u64) {
+    /// Takes all registrations of an allocation back that is gone. Another one may begin at its address by now, unless
+    /// it was `kept`.
+    pub fn freed(&self, recorder: &FlightRecorder, base: u64, kept: bool) {
         let gone = |own: &OwnRegistration| {
-            own.allocation.base == base && device::buffer_id(&self.context, base) != Some(own.allocation.id)
+            (own.base()..own.end()).contains(&base) && (kept || !self.is_there(&own.allocations))
         };
-        self.state.lock().forget(recorder, gone);
+        self.forget(&mut self.state.lock(), recorder, gone);
     }
 
     /// A buffer as peers find it; [`MISSING`] where they cannot. Memory of `ncclMemAlloc` is registered by itself.
     pub fn offer(&self, recorder: &FlightRecorder, address: u64, bytes: u64) -> u64 {
-        let Some(id) = device::buffer_id(&self.context, address) else { return MISSING };
         let mut state = self.state.lock();
-        state.forget(recorder, |own| own.covers(address) && own.allocation.id != id);
+        let Some(end) = address.checked_add(bytes) else { return MISSING };
+        // Of many pieces only those are looked at that the buffer lies in.
+        let gone = |own: &OwnRegistration| {
+            let touched = own.base() < end && address < own.end();
+            let pieces = if touched { &own.allocations[..] } else { &[] };
+            let mut used = pieces.iter().filter(|one| one.base < end && address < one.end());
+            used.any(|one| device::buffer_id(&self.context, one.base.max(address)) != Some(one.id))
+        };
+        self.forget(&mut state, recorder, gone);
         if let Some(offer) = state.offer(address, bytes) {
             return offer;
         }
@@ -192,72 +246,118 @@ impl Registrations {
     }
 
     /// Maps what peers have registered since the last look. What they have taken back goes when `quiet` says that no
-    /// kernel of the device may be waiting: unmapping waits for the device.
-    pub fn look(&self, recorder: &FlightRecorder, quiet: impl FnOnce() -> bool) {
+    /// kernel of the device may be waiting: unmapping waits for the device. Gives messages to other ranks, for what
+    /// must be asked for.
+    pub fn look(&self, recorder: &FlightRecorder, quiet: impl FnOnce() -> bool) -> Vec<(u32, Vec<u8>)> {
         let mut state = self.state.lock();
+        let mut asks = Vec::new();
         let RegistrationState { peers, retired, .. } = &mut *state;
         for peer in peers {
             let changes = recorder.changes(peer.place);
-            if changes != peer.seen {
+            if changes != peer.seen && self.map(peer, recorder, retired, &mut asks) {
                 peer.seen = changes;
-                self.map(peer, recorder, retired);
             }
         }
         if !retired.is_empty() && quiet() {
             retired.clear();
         }
+        asks
     }
 
-    fn map(&self, peer: &mut RegisteringPeer, recorder: &FlightRecorder, retired: &mut Vec<PeerBuffer>) {
+    /// A message of another rank about memory that is registered; the answers. In the event loop.
+    pub fn receive(&self, from: u32, bytes: &[u8], fd: Option<OwnedFd>) -> Vec<PieceLetter> {
+        self.pieces.receive(from, bytes, fd)
+    }
+
+    /// Maps what a peer has registered. False: something is still on its way.
+    fn map(
+        &self,
+        peer: &mut RegisteringPeer,
+        recorder: &FlightRecorder,
+        retired: &mut Vec<PeerBuffer>,
+        asks: &mut Vec<(u32, Vec<u8>)>,
+    ) -> bool {
         let first = peer.rank as usize * REGISTRATIONS;
         let table = &self.table.words()[first..first + REGISTRATIONS];
+        let (rank, same_process) = (peer.rank, peer.same_process);
+        let (mut all, mut tags) = (true, HashSet::new());
         for ((word, mapped), record) in table.iter().zip(&mut peer.mapped).zip(recorder.registered(peer.place)) {
+            tags.extend(record.map(|record| record.tag.bits()));
             if mapped.as_ref().map(|mapped| mapped.tag) == record.map(|record| record.tag) {
                 continue;
             }
             word.store(0, Ordering::Relaxed);
             retired.extend(mapped.take().and_then(|old| old.buffer));
-            if let Some(record) = record.filter(|_| retired.len() < RETIRED_MAX) {
-                let buffer = if peer.same_process { None } else { self.open(peer.rank, &record) };
-                let address =
-                    if peer.same_process { Some(record.base) } else { buffer.as_ref().map(PeerBuffer::address) };
-                word.store(address.and_then(|address| record.tag.place(address)).unwrap_or(0), Ordering::Release);
-                *mapped = Some(Mapped { tag: record.tag, buffer });
-            }
+            let Some(record) = record.filter(|_| retired.len() < RETIRED_MAX) else { continue };
+            let buffer = match same_process {
+                true => Ok(None),
+                false => self.open(rank, &record, asks),
+            };
+            let Ok(buffer) = buffer else {
+                all = false;
+                continue;
+            };
+            let own = same_process && self.reach(&record);
+            let address = if own { Some(record.base) } else { buffer.as_ref().map(PeerBuffer::address) };
+            word.store(address.and_then(|address| record.tag.place(address)).unwrap_or(0), Ordering::Release);
+            *mapped = Some(Mapped { tag: record.tag, buffer });
         }
+        self.pieces.keep(rank, |tag| tags.contains(&tag));
+        all
     }
 
-    fn open(&self, rank: u32, record: &Registered) -> Option<PeerBuffer> {
-        let opened = PeerBuffer::open(&self.context, IpcMemHandle(record.handle));
-        opened.inspect_err(|error| log::info!(target: "REG", "memory of rank {rank} is not mapped: {error}")).ok()
+    /// Makes memory of this process reachable that its user has mapped for its own device.
+    fn reach(&self, record: &Registered) -> bool {
+        let Ok(bytes) = usize::try_from(record.bytes) else { return false };
+        let let_reach = || device::let_reach(&self.context, record.base, bytes, self.context.device());
+        record.segments == 0 || let_reach().is_ok()
+    }
+
+    /// A peer's memory; none where it cannot be mapped. Error: it is on its way.
+    fn open(
+        &self,
+        rank: u32,
+        record: &Registered,
+        asks: &mut Vec<(u32, Vec<u8>)>,
+    ) -> Result<Option<PeerBuffer>, OnItsWay> {
+        let opened = match record.segments {
+            0 => PeerBuffer::open(&self.context, IpcMemHandle(record.handle)),
+            of => match self.pieces.arrival(rank, record.tag.bits(), of) {
+                Arrival::Ask(message) => {
+                    asks.push((rank, message));
+                    return Err(OnItsWay);
+                }
+                Arrival::Coming => return Err(OnItsWay),
+                Arrival::Failed => return Ok(None),
+                Arrival::Here(pieces) => PeerBuffer::of_segments(&self.context, &pieces),
+            },
+        };
+        Ok(opened.inspect_err(|error| log::info!(target: "REG", "memory of rank {rank} is not mapped: {error}")).ok())
     }
 }
 
+/// Memory that was asked for has not come yet.
+struct OnItsWay;
+
 impl OwnRegistration {
+    fn base(&self) -> u64 {
+        self.allocations.first().map_or(0, |first| first.base)
+    }
+
     fn end(&self) -> u64 {
-        self.allocation.base + self.allocation.bytes
+        self.allocations.last().map_or(0, Allocation::end)
     }
 
     fn covers(&self, address: u64) -> bool {
-        (self.allocation.base..self.end()).contains(&address)
+        (self.base()..self.end()).contains(&address)
     }
 }
 
 impl RegistrationState {
-    /// Takes registrations back.
-    fn forget(&mut self, recorder: &FlightRecorder, which: impl Fn(&OwnRegistration) -> bool) {
-        for (number, own) in self.own.iter_mut().enumerate() {
-            if own.as_ref().is_some_and(&which) {
-                *own = None;
-                recorder.publish(number, None);
-            }
-        }
-    }
-
     /// A buffer that is in a registered range.
     fn offer(&self, address: u64, bytes: u64) -> Option<u64> {
         let inside = |range: &RegisteredRange| range.from <= address && bytes <= range.to.saturating_sub(address);
         let own = self.own.iter().flatten().find(|own| own.ranges.iter().any(inside))?;
-        Some(own.tag.offer(address - own.allocation.base))
+        Some(own.tag.offer(address - own.base()))
     }
 }

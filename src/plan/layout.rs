@@ -24,7 +24,7 @@ pub const ERROR_CLAIM: usize = 7;
 /// The most links of a work item.
 pub const MAX_LINKS: usize = 256;
 /// Pieces of memory that a rank can have registered at a time.
-pub const REGISTRATIONS: usize = 64;
+pub const REGISTRATIONS: usize = 256;
 /// Bits of an offer below the registration's tag ([`super::offer`]).
 pub const OFFER_BITS: u32 = 39;
 /// Bytes that registered memory is aligned to.

@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn words_have_room() {
-        let tag = Tag::new(63, u32::MAX);
-        assert_eq!(tag.number(), 63);
+        let tag = Tag::new(REGISTRATIONS - 1, u32::MAX);
+        assert_eq!(tag.number(), REGISTRATIONS - 1);
         assert_eq!(Tag::from_bits(tag.bits().into()), Some(tag));
         assert_eq!(tag.offer(1 << OFFER_BITS), MISSING);
         assert_eq!((tag.place(513), tag.place(0), tag.place(1 << 50)), (None, None, None));

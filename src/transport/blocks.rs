@@ -261,15 +261,17 @@ impl BlockPiece {
         }
     }
 
-    /// Lets kernels of another context of this process use the block.
+    /// Lets kernels of another context of this process use the block, and users' memory in the context of the block,
+    /// which may be registered.
     ///
     /// # Errors
     /// What the driver gives.
     pub(super) fn let_reach(&self, user: &Context) -> Result<(), Error> {
         match &self.block.memory {
-            BlockMemory::Physical(memory) => memory.let_reach(user.device()),
-            BlockMemory::Plain(lent) => user.enable_peer(lent.memory().context()),
+            BlockMemory::Physical(memory) => memory.let_reach(user.device())?,
+            BlockMemory::Plain(_) => {}
         }
+        user.enable_peer(self.block.context())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::sys::Hold;
 pub(super) enum MemoryName {
     /// A user's allocation, by its CUDA inter-process handle.
     Handle([u8; 64]),
-    /// A block of memory for links, by its number.
+    /// A block of memory for links, by its number; or what has no other user, by any.
     Block(u64),
 }
 

@@ -11,7 +11,7 @@ use super::blocks::{BlockAllocator, BlockHandle, BlockPiece};
 use super::memory::{Made, Maker, Need, Offer, Segment, Sharing};
 use super::opened::{ForeignMemory, MemoryName, Opened};
 use super::{PeerFacts, TransportId, wrong_info};
-use crate::device::{ALREADY_MAPPED, Context, IpcMemHandle, PeerMemory, PhysicalMemory};
+use crate::device::{ALREADY_MAPPED, Context, ImportedSegment, IpcMemHandle, PeerMemory, PhysicalMemory};
 use crate::error::Error;
 use crate::sys::{self, Hold};
 
@@ -60,6 +60,15 @@ impl PeerBuffer {
     pub fn open(context: &Arc<Context>, handle: IpcMemHandle) -> Result<PeerBuffer, Error> {
         let map = || PeerMemory::open(context, handle).map(|memory| ForeignMemory::Ipc { memory, _hold: None });
         Opened::open(context, MemoryName::Handle(handle.0), map).map(PeerBuffer)
+    }
+
+    /// Maps memory that lies side by side in another process.
+    ///
+    /// # Errors
+    /// What the driver gives.
+    pub fn of_segments(context: &Arc<Context>, segments: &[ImportedSegment]) -> Result<PeerBuffer, Error> {
+        let map = || PhysicalMemory::of_segments(context, segments).map(ForeignMemory::Physical);
+        Opened::open(context, MemoryName::Block(sys::random()), map).map(PeerBuffer)
     }
 
     /// Where the allocation begins, for kernels of this rank.

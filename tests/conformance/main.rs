@@ -29,5 +29,6 @@ mod mismatch;
 mod operators;
 mod point_to_point;
 mod programs;
+mod ranges;
 mod registered;
 mod setup;

@@ -17,7 +17,7 @@ use crate::setup::{self, Setup, Transport, long, seeded_rng};
 /// Bytes of the larger buffer of a call that may go without slots, and of some that are too small.
 const BYTES: std::ops::Range<usize> = 100 << 10..400 << 10;
 /// Registrations that a rank can have at a time.
-const MOST: usize = 64;
+const MOST: usize = 256;
 
 /// Which ranks have their memory registered.
 #[derive(Clone, Copy, Debug)]
@@ -83,14 +83,14 @@ fn every_function() {
 }
 
 /// AllReduce of bytes in place, in memory that lives as long as the caller says.
-struct Bytes<'a> {
-    member: &'a Member,
-    count: usize,
+pub struct Bytes<'a> {
+    pub member: &'a Member,
+    pub count: usize,
 }
 
 impl Bytes<'_> {
     /// Sums the numbers of all ranks, from 1 on, `calls` times.
-    fn run(&self, buffer: u64, calls: usize) {
+    pub fn run(&self, buffer: u64, calls: usize) {
         let (member, n) = (self.member, self.member.nranks);
         let (cuda, nccl) = (&member.api.cuda, &member.api.nccl);
         let mut want = member.rank as u8 + 1;
@@ -149,7 +149,7 @@ fn come_and_go(member: &Member, turn: usize) {
 }
 
 /// Maps what is new and unmaps what is gone: two calls, since the first one's look may come before the peers' change.
-fn settle(member: &Member, buffer: u64) {
+pub fn settle(member: &Member, buffer: u64) {
     for _ in 0..3 {
         Bytes { member, count: 256 << 10 }.run(buffer, 1);
     }

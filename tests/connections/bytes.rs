@@ -6,7 +6,7 @@ use crate::common::resources::Resources;
 use crate::member::{Api, Member};
 
 /// The promise for a communicator that has done nothing yet, and after one small AllReduce, in bytes of a rank.
-const IDLE: u64 = 64 << 10;
+const IDLE: u64 = 96 << 10;
 const USED: u64 = (1 << 20) + BLOCK;
 /// Memory that peers map comes in blocks; the communicators of a process share one for what they try at first.
 const BLOCK: u64 = 2 << 20;

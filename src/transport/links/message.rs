@@ -31,6 +31,8 @@ pub(super) enum LinkMessage {
     Memory { bytes: u64 },
     /// Memory by which a transport is tried. A descriptor of it comes with the message.
     Try { transport: TransportId },
+    /// About memory that users have registered: for the communicator. A descriptor may come with the message.
+    Registration { bytes: Vec<u8> },
     /// What is not about links: for the communicator.
     Notice { bytes: Vec<u8> },
 }
@@ -75,6 +77,11 @@ impl Links {
         let notice = LinkMessage::Notice { bytes: bytes.to_vec() };
         let others = connectivity.facts.iter().filter(reached);
         self.send(others.map(|peer| to_peer(me.destination(peer), peer, &notice, None)));
+    }
+
+    /// Tells another rank something of registered memory: see [`super::Hooks::registration`].
+    pub fn send_registration(&self, to: u32, bytes: Vec<u8>, fd: Option<Arc<OwnedFd>>) {
+        self.send(self.message(to, &LinkMessage::Registration { bytes }, fd));
     }
 
     pub(super) fn send(&self, messages: impl IntoIterator<Item = Message>) {
@@ -156,6 +163,11 @@ impl Source for Links {
             }
             LinkMessage::Memory { bytes } => self.take_memory(fd, lost, bytes),
             LinkMessage::Try { transport } => self.take_try(from, transport, fd),
+            LinkMessage::Registration { bytes } => {
+                if let Some(hooks) = self.hooks.get() {
+                    (hooks.registration)(from, &bytes, fd);
+                }
+            }
             LinkMessage::Notice { bytes } => self.hooks.get().into_iter().for_each(|hooks| (hooks.told)(from, &bytes)),
         }
     }

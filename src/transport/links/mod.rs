@@ -59,6 +59,8 @@ struct LinksState {
 
 /// What a communicator does with what a rank has told.
 pub type Told = dyn Fn(u32, &[u8]) + Send + Sync;
+/// The same with a descriptor.
+pub type ToldOfMemory = dyn Fn(u32, &[u8], Option<OwnedFd>) + Send + Sync;
 
 /// What a rank asks its communicator; see [`Links::set_hooks`].
 pub struct Hooks {
@@ -66,6 +68,8 @@ pub struct Hooks {
     pub is_quiet: Box<dyn Fn() -> bool + Send + Sync>,
     /// Whether there are graphs whose launches this library does not see.
     pub has_graphs: Box<dyn Fn() -> bool + Send + Sync>,
+    /// A rank tells something of registered memory, perhaps with a descriptor.
+    pub registration: Box<ToldOfMemory>,
     /// A rank tells something that is not about links.
     pub told: Box<Told>,
 }
