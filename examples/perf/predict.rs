@@ -119,7 +119,8 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
 
 fn func_of(word: &str) -> Result<Func, String> {
     let subject = Subject::of(word).ok_or_else(|| format!("`{word}` is no collective"))?;
-    let func = Func::COLLECTIVES.into_iter().find(|func| Subject::of(func.name()) == Some(subject));
+    let func =
+        Func::COLLECTIVES.into_iter().find(|func| Subject::of(&func.name().to_ascii_lowercase()) == Some(subject));
     func.ok_or_else(|| format!("`{word}` is no collective"))
 }
 
