@@ -51,20 +51,34 @@ FN bool broken(const LaunchArgs& a) {
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(claim) : "l"(a.error + ERROR_CLAIM) : "memory");
   return claim != ERROR_NONE && claim != ERROR_ABORTED;
 }
-// Reports an error if it is the first. What it says more is there before the first word is.
-RARE void report(const LaunchArgs& a, u32 error, u32 peer = 0, u32 serial = 0, u32 own = 0, u32 theirs = 0) {
-  if (!a.error) return;
+// Kernels of a context report one at a time. Not all systems can compare and swap in the host's memory, so this lies in
+// the device's.
+__device__ u32 reporting;
+
+FN void storeHost(u32* p, u32 v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+// Says it if nobody has said anything. What it says more is there before the first word is.
+FN void sayFirst(u32* words, u32 error, u32 peer, u32 serial, u32 own, u32 theirs) {
   u32 claim;
-  asm volatile("atom.relaxed.sys.global.cas.b32 %0, [%1], %2, %3;"
-               : "=r"(claim)
-               : "l"(a.error + ERROR_CLAIM), "r"((u32)ERROR_NONE), "r"(error)
-               : "memory");
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(claim) : "l"(words + ERROR_CLAIM) : "memory");
   if (claim != ERROR_NONE) return;
-  asm volatile("st.relaxed.sys.global.u32 [%0+4], %1;" ::"l"(a.error), "r"(peer) : "memory");
-  asm volatile("st.relaxed.sys.global.u32 [%0+8], %1;" ::"l"(a.error), "r"(serial) : "memory");
-  asm volatile("st.relaxed.sys.global.u32 [%0+12], %1;" ::"l"(a.error), "r"(own) : "memory");
-  asm volatile("st.relaxed.sys.global.u32 [%0+16], %1;" ::"l"(a.error), "r"(theirs) : "memory");
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(a.error), "r"(error) : "memory");
+  storeHost(words + ERROR_CLAIM, error);
+  storeHost(words + 1, peer);
+  storeHost(words + 2, serial);
+  storeHost(words + 3, own);
+  storeHost(words + 4, theirs);
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(words), "r"(error) : "memory");
+}
+// Reports an error if it is the first. Threads of a warp that come together must not wait for each other behind the
+// loop, so each does its work inside.
+RARE void report(const LaunchArgs& a, u32 error, u32 peer = 0, u32 serial = 0, u32 own = 0, u32 theirs = 0) {
+  for (bool told = !a.error; !told;) {
+    u32 busy;
+    asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], 0, 1;" : "=r"(busy) : "l"(&reporting) : "memory");
+    if (busy) continue;
+    sayFirst(a.error, error, peer, serial, own, theirs);
+    asm volatile("st.release.gpu.global.u32 [%0], 0;" ::"l"(&reporting) : "memory");
+    told = true;
+  }
 }
 // The host's words are a microsecond away: nothing looks at them that is not waiting anyway.
 constexpr bool HOST_IS_NEAR = false;

@@ -10,6 +10,18 @@ use common::need;
 use nccl::device::nvrtc::Nvrtc;
 use object::{Object, ObjectSymbol};
 
+/// Not every system can compare and swap in the host's memory over PCIe: at system scope kernels only load and store.
+#[test]
+fn no_atomic_access_is_at_system_scope() {
+    let folder = common::root().join("kernels");
+    for file in ["gpu.cuh", "interp.cuh", "links.cuh", "offers.cuh", "reduce.cuh", "ll.cuh", "ll128.cuh"] {
+        let text = std::fs::read_to_string(folder.join(file)).expect("a file of the kernels");
+        let atomic = |line: &&str| ["atom.", "red.", "_system("].iter().any(|word| line.contains(word));
+        let at_system = text.lines().filter(atomic).find(|line| line.contains(".sys") || line.contains("_system("));
+        assert_eq!(at_system, None, "{file}");
+    }
+}
+
 /// The compiler of a CUDA major version.
 fn compiler(major: u32) -> Option<Nvrtc> {
     let home = need::path_in("OXCCL_NVRTC_HOME", "scripts/install-nvrtc.sh FOLDER")?;

@@ -244,6 +244,9 @@ impl HostFlag {
     pub const ERROR_WORDS: usize = 8;
     /// The word of a report that its writer claims first.
     pub const ERROR_CLAIM: usize = 7;
+    /// Bytes from the flag to the host's own report, behind the kernels'. A kernel on a GPU cannot compare and swap in
+    /// this memory, so host and kernels may find the claim free at the same time: each has words of its own.
+    const HOST_OFFSET: u64 = HostFlag::ERROR_OFFSET + 4 * HostFlag::ERROR_WORDS as u64;
     /// Bytes of all words.
     pub const BYTES: usize = 128;
 
@@ -268,10 +271,15 @@ impl HostFlag {
         self.word(0).load(Ordering::Acquire) != 0
     }
 
-    /// The report that a kernel left; its first word is 0 where there is none.
+    /// The report that a kernel or the host left; its first word is 0 where there is none.
     pub fn error(&self) -> [u32; HostFlag::ERROR_WORDS] {
+        let reports = [HostFlag::ERROR_OFFSET, HostFlag::HOST_OFFSET].map(|offset| self.report_at(offset));
+        if reports[0][0] != 0 { reports[0] } else { reports[1] }
+    }
+
+    fn report_at(&self, offset: u64) -> [u32; HostFlag::ERROR_WORDS] {
         let mut words = [0; HostFlag::ERROR_WORDS];
-        let first = HostFlag::ERROR_OFFSET as usize / 4;
+        let first = offset as usize / 4;
         words[0] = self.word(first).load(Ordering::Acquire);
         if words[0] != 0 {
             (1..HostFlag::ERROR_WORDS)
@@ -283,9 +291,9 @@ impl HostFlag {
     /// Leaves a report as a kernel would, about a peer and the own call `serial`: kernels of this rank leave on it. The
     /// first report stays.
     pub fn report(&self, code: u32, peer: u32, serial: u32) {
-        let first = HostFlag::ERROR_OFFSET as usize / 4;
-        let claim = self.word(first + HostFlag::ERROR_CLAIM);
+        let claim = self.word(HostFlag::ERROR_OFFSET as usize / 4 + HostFlag::ERROR_CLAIM);
         if claim.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let first = HostFlag::HOST_OFFSET as usize / 4;
             self.word(first + 1).store(peer, Ordering::Relaxed);
             self.word(first + 2).store(serial, Ordering::Relaxed);
             self.word(first).store(code, Ordering::Release);

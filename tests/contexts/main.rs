@@ -11,6 +11,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod flag;
 mod gone;
 mod streams;
 
