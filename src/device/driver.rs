@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
-    CUfunction_attribute, CUgraph, CUgraphNode, CUhostFn, CUipcMemHandle, CUmemAccessDesc,
+    CUfunction_attribute, CUgraph, CUgraphNode, CUhostFn, CUipcMemHandle, CUlaunchConfig, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
     CUmodule, CUpointer_attribute, CUresult, CUstream, CUuserObject, CUuuid,
 };
@@ -35,6 +35,8 @@ pub(super) const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
 pub const ALREADY_MAPPED: c_int = CUresult::CUDA_ERROR_ALREADY_MAPPED as c_int;
 /// Harmless.
 pub(super) const PEER_ACCESS_ALREADY_ENABLED: c_int = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as c_int;
+/// The first driver that knows memory synchronisation domains.
+const MEM_SYNC_DOMAINS_SINCE: i32 = 12000;
 /// Somebody else has registered it.
 pub(super) const HOST_MEMORY_ALREADY_REGISTERED: c_int = CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED as c_int;
 
@@ -178,6 +180,9 @@ driver_table! {
     fn set_access = "cuMemSetAccess"(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
 }
 
+/// `cuLaunchKernelEx`, which drivers before CUDA 11.6 lack.
+pub(super) type LaunchEx =
+    unsafe extern "C" fn(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void) -> c_int;
 /// `cuCtxGetId`, which drivers before CUDA 12.0 lack.
 type ContextNumber = unsafe extern "C" fn(CUcontext, *mut c_ulonglong) -> c_int;
 /// The software device's extra entry point: loads a host image in place of a fatbin.
@@ -191,6 +196,7 @@ pub struct Driver {
     pub(super) graphs: Option<GraphTable>,
     pub(super) virtual_memory: Option<VirtualTable>,
     context_number: Option<ContextNumber>,
+    launch_ex: Option<LaunchEx>,
     load_image: Option<LoadImage>,
     no_wake: bool,
     version: i32,
@@ -222,12 +228,15 @@ impl Driver {
         let no_wake = unsafe { library.get::<NoWake>(b"softcudaNoWake").is_ok_and(|asked| asked() != 0) };
         // SAFETY: the driver API declares the symbol with this signature.
         let context_number = unsafe { library.get::<ContextNumber>(b"cuCtxGetId") }.ok().map(|s| *s);
+        // SAFETY: as above.
+        let launch_ex = unsafe { library.get::<LaunchEx>(b"cuLaunchKernelEx") }.ok().map(|s| *s);
         let virtual_memory = VirtualTable::load(&library).ok();
         let mut driver = Driver {
             table,
             graphs,
             virtual_memory,
             context_number,
+            launch_ex,
             load_image,
             no_wake,
             version: 0,
@@ -260,6 +269,11 @@ impl Driver {
 
     pub(super) fn context_number(&self) -> Option<ContextNumber> {
         self.context_number
+    }
+
+    /// The launch with attributes, where the driver knows memory synchronisation domains (CUDA 12.0).
+    pub(super) fn launch_in_domain(&self) -> Option<LaunchEx> {
+        self.launch_ex.filter(|_| self.version >= MEM_SYNC_DOMAINS_SINCE)
     }
 
     pub(super) fn load_image(&self) -> Option<LoadImage> {

@@ -5,11 +5,14 @@ use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::{Arc, Weak};
 
-use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUresult, CUstream};
+use cudarc::driver::sys::{
+    CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
+    CUlaunchMemSyncDomain, CUmodule, CUresult, CUstream,
+};
 use parking_lot::Mutex;
 
 use super::context::{Context, ContextKey};
-use super::driver::{Driver, NO_BINARY_FOR_GPU};
+use super::driver::{Driver, LaunchEx, NO_BINARY_FOR_GPU};
 use super::nvrtc;
 use crate::error::Error;
 
@@ -30,6 +33,9 @@ unsafe extern "C" {
     /// The host image for this processor (`kernels/entry.cu`).
     fn oxccl_host_image() -> *const c_void;
 }
+
+/// The first compute capability with memory synchronisation domains.
+const DOMAINS_SINCE: i32 = 90;
 
 /// A stream of the user's, as the C interface gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +78,8 @@ pub struct Kernels {
     context: Arc<Context>,
     module: CUmodule,
     functions: Vec<CUfunction>,
+    /// How kernels are launched where devices have memory synchronisation domains.
+    in_domain: Option<LaunchEx>,
 }
 
 // SAFETY: modules and functions may be used from any thread.
@@ -99,8 +107,11 @@ impl Kernels {
     fn load(context: &Arc<Context>, names: &[String]) -> Result<Kernels, Error> {
         let _entered = context.enter()?;
         let module = load_module(context)?;
-        let mut kernels = Kernels { context: context.clone(), module, functions: Vec::new() };
         let driver = context.driver();
+        let mut kernels = Kernels { context: context.clone(), module, functions: Vec::new(), in_domain: None };
+        if context.capability()? >= DOMAINS_SINCE {
+            kernels.in_domain = driver.launch_in_domain();
+        }
         for name in names {
             let symbol = CString::new(name.as_str()).map_err(|_| Error::Internal(format!("kernel name {name:?}")))?;
             let mut function = null_mut();
@@ -134,6 +145,9 @@ impl Kernels {
 
     /// Launches kernel number `index` with one argument of `bytes` bytes. The context must be current.
     ///
+    /// # Errors
+    /// [`Error::Cuda`] where the driver refuses the launch.
+    ///
     /// # Safety
     /// The argument must be what the kernel takes by value, and everything that it points to must
     /// stay alive until the launch has ended.
@@ -145,25 +159,46 @@ impl Kernels {
         stream: Stream,
         argument: &T,
     ) -> Result<(), Error> {
-        let driver = self.context.driver();
+        let (driver, function) = (self.context.driver(), self.functions[index]);
         let mut parameters = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
-        // SAFETY: the function belongs to the loaded module; the driver copies the argument before it returns.
-        let code = unsafe {
-            (driver.table.launch)(
-                self.functions[index],
-                blocks,
-                1,
-                1,
-                threads,
-                1,
-                1,
-                0,
-                stream.raw(),
-                parameters.as_mut_ptr(),
-                null_mut(),
-            )
-        };
+        let (parameters, extra) = (parameters.as_mut_ptr(), null_mut());
+        if let Some(launch) = self.in_domain {
+            let mut attribute = remote_domain();
+            let config = launch_config(blocks, threads, stream, &mut attribute);
+            // SAFETY: the function belongs to the loaded module; the driver copies the argument and the attribute, both
+            // live, before it returns.
+            return driver.check("cuLaunchKernelEx", unsafe { launch(&config, function, parameters, extra) });
+        }
+        let launch = driver.table.launch;
+        // SAFETY: as above.
+        let code = unsafe { launch(function, blocks, 1, 1, threads, 1, 1, 0, stream.raw(), parameters, extra) };
         driver.check("cuLaunchKernel", code)
+    }
+}
+
+/// What a fence of a kernel at system scope waits for are the stores of its own domain. Kernels of communication are in
+/// another one than those of the application, so that they do not wait for all that the application has stored.
+fn remote_domain() -> CUlaunchAttribute {
+    CUlaunchAttribute {
+        id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue { memSyncDomain: CUlaunchMemSyncDomain::CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE },
+    }
+}
+
+/// Blocks in one dimension, with one attribute.
+fn launch_config(blocks: u32, threads: u32, stream: Stream, attribute: &mut CUlaunchAttribute) -> CUlaunchConfig {
+    CUlaunchConfig {
+        gridDimX: blocks,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: stream.raw(),
+        attrs: attribute,
+        numAttrs: 1,
     }
 }
 

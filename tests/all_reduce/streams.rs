@@ -230,3 +230,22 @@ fn results_are_right_when_everything_takes_its_time() {
     }
     delayed("streams::results_are_right_when_everything_takes_its_time", 3);
 }
+
+/// On devices that have memory synchronisation domains, as the software device says it has, kernels are launched with an
+/// attribute that asks for one: it is that call of the driver that fails here.
+#[test]
+fn kernels_ask_for_a_domain_of_their_own() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let member = Member::of_process(&api, &me);
+        let buffer = api.cuda.alloc(8000).expect("memory");
+        let what = (DataType::Float64, RedOp::Sum);
+        // SAFETY: the buffer lives to the end of the process.
+        let call = || unsafe { api.nccl.all_reduce((buffer, buffer), 1000, what, member.comm, member.stream.0) };
+        let refused = call().expect_err("a launch that is refused");
+        assert!(format!("{refused:?}").contains("cuLaunchKernelEx"), "{refused:?}");
+        return;
+    }
+    let job = Job::this_test("streams::kernels_ask_for_a_domain_of_their_own", 2).allow_any_warning();
+    job.env("SOFTCUDA_FAULT", "cuLaunchKernelEx:1").run().assert_ok();
+}

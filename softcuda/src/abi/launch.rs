@@ -257,6 +257,8 @@ fn read_attributes(config: &Config) -> Outcome<bool> {
             4 if attribute.value[..3] != [1, 1, 1] => return Err(CudaError::INVALID_CLUSTER_SIZE),
             // Events in the midst of a kernel, and device-side graph updates.
             7 | 12 | 13 => return Err(CudaError::NOT_SUPPORTED),
+            // Of the memory synchronisation domains there are two.
+            10 if attribute.value[0] > 1 => return Err(CudaError::INVALID_VALUE),
             _ => {}
         }
     }

@@ -135,6 +135,34 @@ static void through_the_runtime(CUmodule module, CUstream stream) {
   OK(cudaFree(p));
 }
 
+/* Memory synchronisation domains: there are two. */
+static void in_domains(CUmodule module, CUstream stream) {
+  CUfunction function;
+  CUdeviceptr p;
+  int number = 1, factor = 5, n = 1;
+  void *params[] = {&p, &p, &factor, &n};
+  OK(cuModuleGetFunction(&function, module, "scale"));
+  OK(cuMemAlloc(&p, sizeof number));
+  OK(cuMemcpyHtoDAsync(p, &number, sizeof number, stream));
+  for (unsigned domain = 0; domain < 3; domain++) {
+    CUlaunchAttribute attribute;
+    CUlaunchConfig config;
+    memset(&attribute, 0, sizeof attribute);
+    memset(&config, 0, sizeof config);
+    attribute.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN;
+    memcpy(attribute.value.pad, &domain, sizeof domain);
+    config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+    config.hStream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    EXPECT(domain < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE, cuLaunchKernelEx(&config, function, params, NULL));
+  }
+  OK(cuMemcpyDtoHAsync(&number, p, sizeof number, stream));
+  OK(cuStreamSynchronize(stream));
+  CHECK(number == 25);
+  OK(cuMemFree(p));
+}
+
 static void bad_input(CUmodule module, CUstream stream) {
   CUfunction function;
   CUmodule none;
@@ -173,6 +201,7 @@ int main(void) {
   for (int i = 0; i < 10; i++) one_thread(module, stream);
   many_threads(module, stream);
   through_the_runtime(module, stream);
+  in_domains(module, stream);
   bad_input(module, stream);
   CHECK(open_fds() == before);
   OK(cuModuleUnload(module));
