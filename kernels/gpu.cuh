@@ -166,6 +166,11 @@ template<int B> FN Pack<B> packOf(u64 bits) {
   return p;
 }
 
+// A pack's words, and back; and of two words the 32 bits from bit `by` on, which is below 32.
+FN void wordsOf(const Pack<16>& p, u32* w) { UNROLL for (int i = 0; i < 4; i++) w[i] = p.w[i]; }
+FN Pack<16> packOfWords(const u32 (&w)[4]) { return {{w[0], w[1], w[2], w[3]}}; }
+FN u32 funnel(u32 low, u32 high, u32 by) { return __funnelshift_r(low, high, by); }
+
 // The memory model promises that each word of a vector is moved whole.
 struct Line {
   u64 low, high;

@@ -228,8 +228,21 @@ template<class E, int B> struct VectorOf {
 template<class E, int B> using Vector = typename VectorOf<E, B>::V;
 template<int B> using Pack = Vector<u8, B>;
 
-template<int B> FN Pack<B> load(const char* p) { return *(const Pack<B>*)p; }
-template<int B> FN void store(char* p, Pack<B> v) { *(Pack<B>*)p = v; }
+// With OXCCL_LIKE_GPU (tests/misaligned), loads and stores are as strict as a GPU's.
+#if defined(OXCCL_LIKE_GPU)
+constexpr bool NEEDS_ALIGNMENT = true;
+#else
+constexpr bool NEEDS_ALIGNMENT = false;
+#endif
+
+template<int B> FN Pack<B> load(const char* p) {
+  if (NEEDS_ALIGNMENT && (u64)p % B) __builtin_trap();
+  return *(const Pack<B>*)p;
+}
+template<int B> FN void store(char* p, Pack<B> v) {
+  if (NEEDS_ALIGNMENT && (u64)p % B) __builtin_trap();
+  *(Pack<B>*)p = v;
+}
 
 template<int B> FN u64 bitsOf(Pack<B> p) {
   u64 bits = 0;
@@ -241,6 +254,14 @@ template<int B> FN Pack<B> packOf(u64 bits) {
   __builtin_memcpy(&p, &bits, B);
   return p;
 }
+
+FN void wordsOf(const Pack<16>& p, u32* w) { __builtin_memcpy(w, &p, sizeof p); }
+FN Pack<16> packOfWords(const u32 (&w)[4]) {
+  Pack<16> p;
+  __builtin_memcpy(&p, w, sizeof p);
+  return p;
+}
+FN u32 funnel(u32 low, u32 high, u32 by) { return (u32)(((u64)high << 32 | low) >> by); }
 
 struct Line {
   u64 low, high;
@@ -326,8 +347,6 @@ template<> struct WideOf<u8> { typedef u32 E; };
 
 // The operator is compiled in: loops are small here, and a test inside them would cost.
 constexpr bool RUNTIME_OPERATOR = false;
-// Packs may lie anywhere.
-constexpr bool NEEDS_ALIGNMENT = false;
 // Packs in flight.
 constexpr int LINE_FLIGHT = 1;
 template<Type T, bool SCALE, bool COPY> constexpr int flight = SCALE ? 2 : COPY ? 8 : Small<T>::viaHalf ? 1 : 4;

@@ -1,36 +1,9 @@
 // The one loop that copies and reduces: every destination gets the reduction of all sources.
 #pragma once
-#include "links.cuh"
+#include "misaligned.cuh"
 
 namespace oxccl {
 namespace {
-
-// What all threads of a block do between two barriers. Lies in shared memory.
-struct Turn {
-  const char* src[MAX_FAN + 1];   // in the order of reduction
-  char* dst[MAX_FAN + 1];
-  u64 bytes;                      // a multiple of the element size; 0: nothing moves
-  u64 pre, post;                  // scalars, used as `scale` says
-  u32 nsrc, ndst;
-  u32 op;
-  u32 scale;                      // WORK_PRE: multiply source `place` by pre; WORK_POST: divide the result by post
-  u32 place;
-  u32 user;                       // STEP_IN: source `place` is the user's memory; STEP_OUT: destination 0 is
-  // LL only: what each link has passed, and the size of its slots.
-  u64 src_pos[MAX_FAN + 1], dst_pos[MAX_FAN + 1];
-  u32 dst_bytes[MAX_FAN + 1];
-  const LinkEnd* from[MAX_FAN + 1];   // the links of sources
-  u32 signature, serial;                   // of the work item
-};
-
-// A compiled loop: type, operator (-1: read from the turn), with scaling or without, and how many sources
-// and destinations (0: read from the turn).
-template<Type T_, int OP_, bool SCALE_, int NSRC_, int NDST_> struct Job {
-  static constexpr Type T = T_;
-  static constexpr int OP = OP_, NSRC = NSRC_, NDST = NDST_;
-  static constexpr bool SCALE = SCALE_;
-  static constexpr int FLIGHT = flight<T, SCALE, NSRC == 1>;
-};
 
 // N pointers held in registers, or (N = 0) left where they are.
 template<class P, int N> struct Pointers {
@@ -46,13 +19,6 @@ template<class P> struct Pointers<P, 0> {
   MEMBER P operator[](int i) const { return p[i]; }
 };
 
-template<class J, int B> FN Pack<B> fetch(const Turn& t, const char* from, u32 source) {
-  Pack<B> v = load<B>(from);
-  if constexpr (J::SCALE)
-    if ((t.scale & WORK_PRE) && source == t.place) v = scaled<J::T, B>(v, t.pre);
-  return v;
-}
-
 // Moves packs of B bytes, U of them at once, as long as U fit; leaves the walk at the first one not moved.
 template<class J, int B, int U> FN void sweep(const Turn& t, Walk& w) {
   const Pointers<const char*, J::NSRC> src(t.src);
@@ -60,15 +26,16 @@ template<class J, int B, int U> FN void sweep(const Turn& t, Walk& w) {
   const u32 nsrc = J::NSRC ? J::NSRC : t.nsrc, ndst = J::NDST ? J::NDST : t.ndst, op = t.op;
   for (; w.at + (U - 1) * w.hop + B <= w.end; w.at += U * w.hop) {
     Pack<B> sum[U];
-    UNROLL for (int u = 0; u < U; u++) sum[u] = fetch<J, B>(t, src[0] + w.at + u * w.hop, 0);
+    UNROLL for (int u = 0; u < U; u++) sum[u] = load<B>(src[0] + w.at + u * w.hop);
+    prescale<J, B, U>(t, 0, sum);
     for (u32 s = 1; s < nsrc; s++) {
       const char* from = src[s] + w.at;
       Pack<B> x[U];
-      UNROLL for (int u = 0; u < U; u++) x[u] = fetch<J, B>(t, from + u * w.hop, s);
+      UNROLL for (int u = 0; u < U; u++) x[u] = load<B>(from + u * w.hop);
+      prescale<J, B, U>(t, s, x);
       combine<J::T, J::OP, B, U>(op, sum, x);
     }
-    if constexpr (J::SCALE && isInteger<J::T>)
-      if (t.scale & WORK_POST) UNROLL for (int u = 0; u < U; u++) sum[u] = divide<J::T, B>(sum[u], t.post);
+    postscale<J, B, U>(t, sum);
     for (u32 d = 0; d < ndst; d++) {
       char* to = dst[d] + w.at;
       UNROLL for (int u = 0; u < U; u++) store<B>(to + u * w.hop, sum[u]);
@@ -92,7 +59,9 @@ template<Type T, int OP, bool SCALE> RARE void rest(const Turn& t, Walk packs, W
 
 template<class J> FN void run(const Block& b, const Turn& t) {
   constexpr int B = packBytes<J::T>;
-  const u64 packed = NEEDS_ALIGNMENT && !aligned<B>(t) ? 0 : t.bytes / B * B;
+  if constexpr (NEEDS_ALIGNMENT && J::NSRC != 1)
+    if (!aligned<B>(t)) return reduceMisaligned<J>(b, t);
+  const u64 packed = t.bytes / B * B;
   Walk packs = walk<B>(b, 0, packed);
   sweep<J, B, J::FLIGHT>(t, packs);
   rest<J::T, J::OP, J::SCALE>(t, packs, walk<sizeOf<J::T>>(b, packed, t.bytes));
@@ -105,11 +74,18 @@ template<Type T, int OP, bool SCALE> FN void runShape(const Block& b, const Turn
   else run<Job<T, OP, SCALE, 0, 0>>(b, t);
 }
 
+// One source, nothing to compute.
+template<Type T> FN void copy(const Block& b, const Turn& t) {
+  if constexpr (NEEDS_ALIGNMENT)
+    if (!aligned<packBytes<T>>(t)) return copyMisaligned<T>(b, t, t.src[0], (1u << t.ndst) - 1);
+  if (t.ndst == 1) return run<Job<T, SUM, false, 1, 1>>(b, t);
+  return run<Job<T, SUM, false, 1, 0>>(b, t);
+}
+
 // Runs the loop that fits the turn. Scaling goes with SUM only (average, PreMulSum).
 template<Type T> FN void moveTurn(const Block& b, const Turn& t) {
   if (t.scale) return runShape<T, SUM, true>(b, t);
-  if (t.nsrc == 1 && t.ndst == 1) return run<Job<T, SUM, false, 1, 1>>(b, t);
-  if (t.nsrc == 1) return run<Job<T, SUM, false, 1, 0>>(b, t);
+  if (t.nsrc == 1) return copy<T>(b, t);
   if constexpr (RUNTIME_OPERATOR) return runShape<T, -1, false>(b, t);
   switch (t.op) {
     case SUM: return runShape<T, SUM, false>(b, t);

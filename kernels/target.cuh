@@ -8,6 +8,8 @@
 //   HOST_IS_NEAR              whether looking at the host's words costs nothing
 //   loadFlag, storeFlag       words in shared memory that several threads write
 //   Pack<B>, load, store      B bytes in registers
+//   wordsOf, packOfWords      ... of 16 bytes as words of 32 bits, and back
+//   funnel                    32 bits of two words
 //   bitsOf, packOf            ... as a number, and back; B is at most 8
 //   Line, loadLine, storeLine a line of LL: two words of 64 bits, each moved whole; no order between them
 //   Patience                  how a thread waits for lines

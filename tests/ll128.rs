@@ -4,28 +4,11 @@
 mod common;
 
 use std::path::PathBuf;
-use std::process::Command;
 
-/// Compiles the model with more options and runs it; what it prints and its exit code.
+use common::model::{Model, run};
+
 fn model(name: &str, options: &[String]) -> (String, Option<i32>) {
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-    let mut command = Command::new(&compiler);
-    command.args([
-        "-std=c++17",
-        "-O1",
-        "-fno-exceptions",
-        "-Wall",
-        "-Wextra",
-        "-Wno-psabi",
-        "-Wno-unused-function",
-        "-o",
-    ]);
-    command.arg(&program).args(options).arg(common::root().join("tests/ll128/model.cc"));
-    let built = command.output().unwrap_or_else(|error| panic!("{compiler}, which the build needed too: {error}"));
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let ran = Command::new("timeout").arg("120").arg(&program).output().expect("timeout");
-    (String::from_utf8_lossy(&ran.stdout).into_owned(), ran.status.code())
+    run(&Model { name, source: "tests/ll128/model.cc" }, options)
 }
 
 #[test]

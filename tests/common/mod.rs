@@ -8,6 +8,7 @@
 //! * [`resources`]: count what a process holds (fds, threads, memfds, memory, `/dev/shm`), before and after.
 //! * [`need`]: a missing tool skips a test with a message, or fails it under `OXCCL_REQUIRE=all`.
 //! * [`c_program`]: programs in C, compiled and linked here.
+//! * [`model`]: programs in C++ that try a part of `kernels/`.
 //! * [`abi`]: NCCL's C interface: codes, structures, prototypes.
 //! * [`nccl`], [`cuda`]: typed bindings to `libnccl.so.2` and `libcuda.so.1`, loaded at run time.
 //! * [`communicators`], [`collectives`], [`graph`]: the other calls of NCCL, and CUDA graphs.
@@ -37,6 +38,7 @@ pub mod contract;
 pub mod cuda;
 pub mod graph;
 pub mod launch;
+pub mod model;
 pub mod mpi;
 pub mod nccl;
 pub mod need;
