@@ -228,6 +228,9 @@ template<Type T> constexpr bool LONG_CODE = Small<T>::viaHalf && !FP8_IN_HARDWAR
 template<Type T, bool SCALE, bool COPY> constexpr int flight =
     COPY && !SCALE ? 8 : SCALE && (isInteger<T> || LONG_CODE<T>) ? 1 : 4;
 
+// What is left is less than that: small slots would move pack by pack.
+constexpr bool SMALLER_FLIGHTS = true;
+
 // Lines in flight, and rows of LL128, which are two lines to a thread.
 constexpr int LINE_FLIGHT = 4;
 template<Type T> constexpr int ROW_FLIGHT = 2;

@@ -347,7 +347,8 @@ template<> struct WideOf<u8> { typedef u32 E; };
 
 // The operator is compiled in: loops are small here, and a test inside them would cost.
 constexpr bool RUNTIME_OPERATOR = false;
-// Packs in flight.
+// Packs in flight. What is left of a thread's share is few.
+constexpr bool SMALLER_FLIGHTS = NEEDS_ALIGNMENT;
 constexpr int LINE_FLIGHT = 1;
 template<Type T, bool SCALE, bool COPY> constexpr int flight = SCALE ? 2 : COPY ? 8 : Small<T>::viaHalf ? 1 : 4;
 

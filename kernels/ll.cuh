@@ -138,6 +138,7 @@ struct LowLatency {
   template<Type T> static MEMBER bool move(const Block& b, const Turn& t) {
     Walk w = walk<LINE_DATA>(b, 0, t.bytes);
     if (LINE_FLIGHT > 1 && !sweepLines<T, LINE_FLIGHT>(b, t, w)) return false;
+    if (LINE_FLIGHT > 2 && !sweepLines<T, 2>(b, t, w)) return false;
     if (!sweepLines<T, 1>(b, t, w)) return false;
     if (tidies(t)) cleanSlots(b, t);
     return true;

@@ -64,6 +64,8 @@ template<class J> FN void run(const Block& b, const Turn& t) {
   const u64 packed = t.bytes / B * B;
   Walk packs = walk<B>(b, 0, packed);
   sweep<J, B, J::FLIGHT>(t, packs);
+  if constexpr (SMALLER_FLIGHTS && J::FLIGHT > 4) sweep<J, B, 4>(t, packs);
+  if constexpr (SMALLER_FLIGHTS && J::FLIGHT > 2) sweep<J, B, 2>(t, packs);
   rest<J::T, J::OP, J::SCALE>(t, packs, walk<sizeOf<J::T>>(b, packed, t.bytes));
 }
 

@@ -17,6 +17,7 @@
 //                             lineOfPack and ROW_FLIGHT for LL128
 //   combine, scaled, divide   element arithmetic on packs
 //   packBytes, flight,        how the loops are compiled
+//   SMALLER_FLIGHTS,
 //   LINE_FLIGHT,
 //   NEEDS_ALIGNMENT,
 //   RUNTIME_OPERATOR
