@@ -82,6 +82,8 @@ RARE void report(const LaunchArgs& a, u32 error, u32 peer = 0, u32 serial = 0, u
 }
 // The host's words are a microsecond away: nothing looks at them that is not waiting anyway.
 constexpr bool HOST_IS_NEAR = false;
+// Each load of a step or a link is a third of a microsecond.
+constexpr bool STATE_IS_NEAR = false;
 
 FN u64 loadWord(const u64* p) {
   u64 v;
@@ -101,18 +103,16 @@ constexpr u32 POLLS_PER_CHECK = 1024;
 
 FN bool reached(u64 seen, u64 want) { return (long long)(seen - want) >= 0; }
 
-// Waits until the counter is at least `want`.
+// Waits until the counter is at least `want`. An acquire empties the SM's cache, so there is one, when it is over.
 FN Waited wait(const Block& b, Counter* c, u64 want, u64& seen) {
-  u32 polls = 0;
-  while (!reached(seen, want)) {
-    seen = loadAcquire(&c->value);
-    if (++polls % POLLS_PER_CHECK || reached(seen, want)) continue;
+  if (reached(seen, want)) return READY;
+  for (u32 polls = 1; !reached(loadWord(&c->value), want); polls++) {
+    if (polls % POLLS_PER_CHECK) continue;
     if (aborted(b.args()) || broken(b.args())) return TOLD;
-    if (loadLeft(*c)) {
-      seen = loadAcquire(&c->value);   // what was posted before counts
-      return reached(seen, want) ? READY : PEER_LEFT;
-    }
+    // What was posted before counts.
+    if (loadLeft(*c) && !reached(loadWord(&c->value), want)) return PEER_LEFT;
   }
+  seen = loadAcquire(&c->value);
   return READY;
 }
 // Moves a counter. The block's barrier before makes this release cover what all its threads did.

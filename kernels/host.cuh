@@ -29,6 +29,14 @@ FN void pause() {
 #endif
 }
 
+// With OXCCL_LIKE_GPU (tests/misaligned, tests/tsan), loads and stores are as strict as a GPU's, and what only GPUs do
+// is done, too.
+#if defined(OXCCL_LIKE_GPU)
+constexpr bool NEEDS_ALIGNMENT = true;
+#else
+constexpr bool NEEDS_ALIGNMENT = false;
+#endif
+
 // Negative controls for ThreadSanitizer: tests/tsan builds images in which it must find a race.
 #if defined(OXCCL_BREAK_RELEASE)
 constexpr int RELEASE = __ATOMIC_RELAXED;
@@ -138,6 +146,7 @@ RARE void report(const LaunchArgs& a, u32 error, u32 peer = 0, u32 serial = 0, u
   __atomic_store_n(a.error, error, RELEASE);
 }
 constexpr bool HOST_IS_NEAR = true;
+constexpr bool STATE_IS_NEAR = !NEEDS_ALIGNMENT;
 
 FN u64 loadWord(const u64* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 FN void storeWord(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
@@ -227,13 +236,6 @@ template<class E, int B> struct VectorOf {
 };
 template<class E, int B> using Vector = typename VectorOf<E, B>::V;
 template<int B> using Pack = Vector<u8, B>;
-
-// With OXCCL_LIKE_GPU (tests/misaligned), loads and stores are as strict as a GPU's.
-#if defined(OXCCL_LIKE_GPU)
-constexpr bool NEEDS_ALIGNMENT = true;
-#else
-constexpr bool NEEDS_ALIGNMENT = false;
-#endif
 
 template<int B> FN Pack<B> load(const char* p) {
   if (NEEDS_ALIGNMENT && (u64)p % B) __builtin_trap();

@@ -19,22 +19,57 @@ struct Cursor {
   u64 offset;          // of the piece, from the chunk's begin, in elements
 };
 
+// What an item's steps and links are copied to where they are far, as far as there is room.
+constexpr u32 NEAR_STEPS = STATE_IS_NEAR ? 1 : 16, NEAR_LINKS = STATE_IS_NEAR ? 1 : 16;
+
 struct Shared {
   Turn turn;
   Cursor at;
   Work work;
   Step step;
   u32 failed;          // set by any thread that finds that the block must leave
+  u32 fresh;           // the item has just been opened
   u32 stop;            // the exit: written by lane 0 between the second barrier and the first, so that all
                        // threads of the block take it together
   Agreement agreement; // of an item with WORK_OFFER
   u8 used[MAX_LINKS];  // whether the item has used a link; each byte is written by who has the link in a turn
+  LinkEnd* home;       // where the links are that `work.links` has a copy of
+  alignas(64) LinkEnd links[NEAR_LINKS];
+  alignas(64) Step steps[NEAR_STEPS];
 };
+
+// --- what is far ---------------------------------------------------------------------------------------
+
+// Some lanes copy together.
+template<class E> FN void copyAll(const Block& b, E* to, const E* from, u32 n) {
+  for (u32 i = b.lane(); i < n; i += b.lanes()) to[i] = from[i];
+}
+// All lanes: an item begins.
+FN void bringNear(const Block& b, Shared& s) {
+  if (STATE_IS_NEAR) return;
+  const Work& w = s.work;
+  copyAll(b, s.steps, w.steps, w.nsteps < NEAR_STEPS ? w.nsteps : NEAR_STEPS);
+  if (w.nlinks <= NEAR_LINKS) copyAll(b, s.links, w.links, w.nlinks);
+  b.lanesBarrier();
+  if (b.lane() != 0) return;
+  s.home = w.links;
+  if (w.nlinks <= NEAR_LINKS) s.work.links = s.links;
+}
+// Lane 0: an item ends. Links last; but whether one was left for good others may have written meanwhile.
+FN void putBack(Shared& s) {
+  if (STATE_IS_NEAR || s.work.links != s.links) return;
+  for (u32 i = 0; i < s.work.nlinks; i++) {
+    s.home[i].pos = s.links[i].pos;
+    s.home[i].seen = s.links[i].seen;
+    s.home[i].begin = s.links[i].begin;
+  }
+  s.work.links = s.home;
+}
 
 // --- the cursor (lane 0) -----------------------------------------------------------------------------
 
 FN void openStep(Shared& s, u32 index) {
-  s.step = s.work.steps[index];
+  s.step = !STATE_IS_NEAR && index < NEAR_STEPS ? s.steps[index] : s.work.steps[index];
   s.at.step = index;
   s.at.rounds = s.step.repeat ? s.step.repeat : 1;
   s.at.in_chunk = s.step.in_chunk;
@@ -118,7 +153,7 @@ template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 i
   storeFlag(&s.agreement.unable, 0);
   s.at.item = item;
   s.at.offset = s.work.lo;
-  openStep(s, 0);
+  s.fresh = 1;
   return true;
 }
 
@@ -144,6 +179,7 @@ template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s, u32 bl
     // The item behind does the same by slots.
     takeBack(s.work);
     remember(s.work, goes_on);
+    putBack(s);
     return openWork<T, P>(a, s, s.at.item + (goes_on ? 2 : 1) * nextStride(a), block);
   }
   // Not `offset += piece < hi`: near the end of the 64 bits that would wrap.
@@ -152,6 +188,7 @@ template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s, u32 bl
     openStep(s, 0);
     return true;
   }
+  putBack(s);
   return openWork<T, P>(a, s, s.at.item + nextStride(a), block);
 }
 
@@ -272,15 +309,22 @@ template<Type T, class P> FN void resolve(const Block& b, Shared& s) {
 // Lane 0: the block leaves before its work is done.
 FN void leave(const Block& b, Shared& s) {
   s.stop = 1;
+  putBack(s);
   if (aborted(b.args()) == ABORT_REPORT) report(b.args(), ERROR_ABORTED);
   leaveItems(b.args(), s.at.item, b.index());
 }
 
 // The manager's part before a turn.
 template<Type T, class P> FN void prepare(const Block& b, Shared& s) {
-  if (b.lane() == 0 && !s.stop) describe<T>(s);
   b.lanesBarrier();
   if (s.stop) return;
+  if (s.fresh) bringNear(b, s);
+  if (b.lane() == 0) {
+    if (s.fresh) openStep(s, 0);
+    s.fresh = 0;
+    describe<T>(s);
+  }
+  b.lanesBarrier();
   resolve<T, P>(b, s);
   b.lanesBarrier();
   if (b.lane() == 0 && loadFlag(&s.failed)) leave(b, s);
@@ -296,18 +340,18 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
   const bool counts = counted<P>(step);
   for (u32 k = b.lane(); k < (u32)step.nrecv + step.nsend; k += b.lanes()) {
     LinkEnd& l = s.work.links[linkOf(step, k)];
+    const bool receive = k < step.nrecv;
     const u64 at = l.pos++;
-    if (k < step.nrecv) {
-      post(l.consumed, l.pos);
-      if (!counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.signature))
-        storeFlag(&s.failed, 1);
-    } else if (counts) {
+    if (!receive && counts) {
       if (P::COUNTED && (step.flags & STEP_OFFER)) giveOffers(s.work, *l.posted);
       if (l.peer & LINK_MOVED) tellSize(*l.posted, at, s.turn.bytes);
       l.posted->signatures[at % SLOTS] =
           P::COUNTED && (step.flags & STEP_VERDICT) ? !loadFlag(&s.agreement.unable) : s.work.signature;
-      post(l.posted, l.pos);
     }
+    // All lanes here: a release at system scope waits for all that the block has stored, and must not come twice.
+    if (receive || counts) post(receive ? l.consumed : l.posted, l.pos);
+    if (receive && !counts && (u32)at == l.begin && callMismatch(b.args(), l, s.work.serial, s.work.signature))
+      storeFlag(&s.failed, 1);
   }
   b.lanesBarrier();
   if (b.lane() != 0) return;

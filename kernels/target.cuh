@@ -6,6 +6,7 @@
 //   loadWord, storeWord       words of counters whose order with others does not matter
 //   aborted, broken, report   what the host says, and is told
 //   HOST_IS_NEAR              whether looking at the host's words costs nothing
+//   STATE_IS_NEAR             ... at steps and links
 //   loadFlag, storeFlag       words in shared memory that several threads write
 //   Pack<B>, load, store      B bytes in registers
 //   wordsOf, packOfWords      ... of 16 bytes as words of 32 bits, and back

@@ -13,6 +13,8 @@ fn kernels() -> Vec<String> {
         format!("-I{}", common::root().join("kernels").display()),
         "-DOXCCL_LIKE_GPU".to_string(),
         "-pthread".to_string(),
+        // It is compiled for much longer than it runs.
+        "-O0".to_string(),
     ]
 }
 

@@ -231,8 +231,8 @@ fn results_are_right_when_everything_takes_its_time() {
     delayed("streams::results_are_right_when_everything_takes_its_time", 3);
 }
 
-/// On devices that have memory synchronisation domains, as the software device says it has, kernels are launched with an
-/// attribute that asks for one: it is that call of the driver that fails here.
+/// On devices that have memory synchronisation domains, as the software device says it has, kernels are launched with
+/// an attribute that asks for one: it is that call of the driver that fails here.
 #[test]
 fn kernels_ask_for_a_domain_of_their_own() {
     if let Some(me) = launch::child() {

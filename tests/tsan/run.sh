@@ -17,19 +17,28 @@ races() {
   warnings=$(grep -c 'WARNING: ThreadSanitizer' "$work/$1.log")
 }
 
-build clean
-for protocol in simple ll; do
-  for ranks in 2 3; do
-    for threads in 1 4; do
-      races clean $protocol $ranks $threads
-      echo "clean: $protocol, ranks $ranks, threads $threads: status $rc, warnings $warnings"
-      if [ $rc -ne 0 ] || [ "$warnings" -ne 0 ]; then
-        head -n 60 "$work/clean.log"
-        status=1
-      fi
+# clean NAME RANKS...: the image of this name must not race
+clean() {
+  image=$1
+  shift
+  for protocol in simple ll; do
+    for ranks; do
+      for threads in 1 4; do
+        races "$image" $protocol $ranks $threads
+        echo "$image: $protocol, ranks $ranks, threads $threads: status $rc, warnings $warnings"
+        if [ $rc -ne 0 ] || [ "$warnings" -ne 0 ]; then
+          head -n 60 "$work/$image.log"
+          status=1
+        fi
+      done
     done
   done
-done
+}
+build clean
+clean clean 2 3
+# What only GPUs do, as far as a host can.
+build like_gpu -DOXCCL_LIKE_GPU
+clean like_gpu 3
 
 # control NAME PROTOCOL THREADS: the image of this name must race
 control() {
