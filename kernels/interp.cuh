@@ -46,7 +46,6 @@ template<class E> FN void copyAll(const Block& b, E* to, const E* from, u32 n) {
 }
 // All lanes: an item begins.
 FN void bringNear(const Block& b, Shared& s) {
-  if (STATE_IS_NEAR) return;
   const Work& w = s.work;
   copyAll(b, s.steps, w.steps, w.nsteps < NEAR_STEPS ? w.nsteps : NEAR_STEPS);
   if (w.nlinks <= NEAR_LINKS) copyAll(b, s.links, w.links, w.nlinks);
@@ -153,7 +152,8 @@ template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 i
   storeFlag(&s.agreement.unable, 0);
   s.at.item = item;
   s.at.offset = s.work.lo;
-  s.fresh = 1;
+  if (STATE_IS_NEAR) openStep(s, 0);
+  else s.fresh = 1;
   return true;
 }
 
@@ -318,10 +318,11 @@ FN void leave(const Block& b, Shared& s) {
 template<Type T, class P> FN void prepare(const Block& b, Shared& s) {
   b.lanesBarrier();
   if (s.stop) return;
-  if (s.fresh) bringNear(b, s);
+  const bool fresh = !STATE_IS_NEAR && s.fresh;
+  if (fresh) bringNear(b, s);
   if (b.lane() == 0) {
-    if (s.fresh) openStep(s, 0);
-    s.fresh = 0;
+    if (fresh) openStep(s, 0);
+    if (fresh) s.fresh = 0;
     describe<T>(s);
   }
   b.lanesBarrier();
