@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use common::model::{Model, run};
 
 fn model(name: &str, options: &[String]) -> (String, Option<i32>) {
-    run(&Model { name, source: "tests/ll128/model.cc" }, options)
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    run(&Model { program: &program, source: "tests/ll128/model.cc" }, options)
 }
 
 #[test]

@@ -3,9 +3,14 @@
 
 mod common;
 
+use std::path::PathBuf;
+
 use common::model::{Model, run};
 
-const MODEL: Model = Model { name: "misaligned", source: "tests/misaligned/model.cc" };
+fn model(name: &str, options: &[String]) -> (String, Option<i32>) {
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    run(&Model { program: &program, source: "tests/misaligned/model.cc" }, options)
+}
 
 /// Options that make `kernels/` what is compiled.
 fn kernels() -> Vec<String> {
@@ -20,7 +25,7 @@ fn kernels() -> Vec<String> {
 
 #[test]
 fn data_goes_where_it_belongs() {
-    let (printed, code) = run(&MODEL, &kernels());
+    let (printed, code) = model("misaligned_model", &kernels());
     println!("{printed}");
     assert_eq!(code, Some(0), "{printed}");
     assert!(printed.contains(" cases, 0 wrong"), "{printed}");
@@ -32,7 +37,7 @@ fn a_wrong_shift_is_found() {
     let source = std::fs::read_to_string(common::root().join("kernels/misaligned.cuh")).expect("the kernel");
     let broken = source.replace("by % 4 * 8)", "by % 4 * 4)");
     assert_ne!(source, broken);
-    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("misaligned_broken");
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("misaligned_broken");
     std::fs::create_dir_all(&folder).expect("a folder in the target folder");
     for file in std::fs::read_dir(common::root().join("kernels")).expect("kernels").map(|file| file.expect("a file")) {
         std::fs::copy(file.path(), folder.join(file.file_name())).expect("a copy");
@@ -41,6 +46,6 @@ fn a_wrong_shift_is_found() {
     let mut options = kernels();
     options[0] = format!("-I{}", folder.display());
     options.push("-DOXCCL_FEW".to_string());
-    let (printed, code) = run(&Model { name: "misaligned_broken", ..MODEL }, &options);
+    let (printed, code) = model("misaligned_wrong", &options);
     assert_eq!(code, Some(1), "{printed}");
 }

@@ -1,20 +1,19 @@
 //! Programs in C++ that compile a part of `kernels/` for the host and try it, where no host image has it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 /// One such program.
 #[derive(Clone, Copy)]
 pub struct Model<'a> {
-    /// Of what is built.
-    pub name: &'a str,
+    /// Where it is built.
+    pub program: &'a Path,
     /// The file, from the repository's root.
     pub source: &'a str,
 }
 
 /// Compiles a model with more options and runs it; what it prints and its exit code.
 pub fn run(model: &Model<'_>, options: &[String]) -> (String, Option<i32>) {
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(model.name);
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let mut command = Command::new(&compiler);
     command.args([
@@ -27,9 +26,9 @@ pub fn run(model: &Model<'_>, options: &[String]) -> (String, Option<i32>) {
         "-Wno-unused-function",
         "-o",
     ]);
-    command.arg(&program).args(options).arg(super::root().join(model.source));
+    command.arg(model.program).args(options).arg(super::root().join(model.source));
     let built = command.output().unwrap_or_else(|error| panic!("{compiler}, which the build needed too: {error}"));
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let ran = Command::new("timeout").arg("120").arg(&program).output().expect("timeout");
+    let ran = Command::new("timeout").arg("120").arg(model.program).output().expect("timeout");
     (String::from_utf8_lossy(&ran.stdout).into_owned(), ran.status.code())
 }
