@@ -26,16 +26,8 @@ pub struct KernelModel {
 
 impl KernelModel {
     /// As the kernels of this version are (`scripts/sass-report.sh` counts loads in flight).
-    pub const CURRENT: KernelModel = KernelModel {
-        copy: &[8, 1],
-        reduce: &[4, 1],
-        together: false,
-        overlaps: false,
-        fences: 2,
-        slots: SLOTS as u32,
-        lines: 4,
-        early: false,
-    };
+    pub const CURRENT: KernelModel =
+        KernelModel { copy: &[8, 4, 2, 1], reduce: &[4, 2, 1], fences: 1, ..KernelModel::SERIAL };
 
     /// As kernels were before they were made for real GPUs.
     pub const SERIAL: KernelModel = KernelModel {
