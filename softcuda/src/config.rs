@@ -1,7 +1,10 @@
 //! Settings from the environment, read once by `cuInit`.
 
+mod links;
+
 use crate::identity;
 use crate::os;
+pub use links::{Defect, Link, Links, Path};
 use std::time::Duration;
 
 /// Devices that `SOFTCUDA_DEVICES` may ask for.
@@ -33,6 +36,8 @@ pub struct Config {
     pub strict_ipc: bool,
     /// The driver shuts down when the process exits (`SOFTCUDA_UNLOAD`).
     pub unload: bool,
+    /// What lies between devices (`SOFTCUDA_LINKS`).
+    pub links: Links,
 }
 
 impl Config {
@@ -60,6 +65,7 @@ impl Config {
             alloc_waits: number("SOFTCUDA_ALLOC_WAITS", 0, 0, 1) == 1,
             strict_ipc: number("SOFTCUDA_STRICT_IPC", 0, 0, 1) == 1,
             unload: number("SOFTCUDA_UNLOAD", 0, 0, 1) == 1,
+            links: Links::read(&get("SOFTCUDA_LINKS").unwrap_or_default()),
         }
     }
 }

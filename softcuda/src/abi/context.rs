@@ -292,6 +292,9 @@ extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CuResult {
             let same = peer == context.handle();
             return Err(if same { CudaError::INVALID_CONTEXT } else { CudaError::PEER_ACCESS_UNSUPPORTED });
         }
+        if !driver.link(context.device(), driver.devices[other.device()].ordinal).has_access() {
+            return Err(CudaError::PEER_ACCESS_UNSUPPORTED);
+        }
         if context.settings.lock().peers.contains(&peer) {
             return Err(CudaError::PEER_ACCESS_ALREADY_ENABLED);
         }

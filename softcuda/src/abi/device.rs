@@ -1,6 +1,7 @@
 //! Devices and peers.
 
 use super::{CuResult, In, Out, boundary, put_text};
+use crate::config::Path;
 use crate::device::{self, attributes};
 use crate::driver::Driver;
 use crate::error::{CudaError, Outcome};
@@ -137,9 +138,9 @@ extern "C" fn cuDeviceGetByPCIBusId(device: Out<c_int>, id: In<c_char>) -> CuRes
 extern "C" fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        driver.device(device)?;
-        driver.device(peer)?;
-        can.set(c_int::from(device != peer))
+        let (device, peer) = (driver.device(device)?, driver.device(peer)?);
+        let reached = device.index != peer.index && driver.link(device.index, peer.ordinal).has_access();
+        can.set(c_int::from(reached))
     })
 }
 
@@ -147,15 +148,17 @@ extern "C" fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int)
 extern "C" fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_int, source: c_int, to: c_int) -> CuResult {
     boundary(|| {
         let driver = Driver::get()?;
-        driver.device(source)?;
-        driver.device(to)?;
-        if source == to {
+        let (source, to) = (driver.device(source)?, driver.device(to)?);
+        if source.index == to.index {
             return Err(CudaError::INVALID_DEVICE);
         }
-        // Rank 0 is the best; access and atomics work, CUDA arrays do not exist.
+        let link = driver.link(source.index, to.ordinal);
+        // Rank 0 is the best; atomics work over NVLink, CUDA arrays do not exist.
         value.set(match attribute {
-            1 | 4 | 5 => 0,
-            2 | 3 => 1,
+            1 => c_int::from(link.path != Path::NvLink),
+            2 => c_int::from(link.has_access()),
+            3 => c_int::from(link.path == Path::NvLink),
+            4 | 5 => 0,
             _ => return Err(CudaError::INVALID_VALUE),
         })
     })

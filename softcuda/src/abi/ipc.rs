@@ -30,8 +30,9 @@ extern "C" fn cuIpcGetMemHandle(to: *mut IpcHandle, pointer: DevicePointer) -> C
     boundary(|| {
         let range = Driver::get()?.memory.find(pointer as usize).filter(|range| range.kind == Kind::Device);
         let range = range.ok_or(CudaError::INVALID_VALUE)?;
-        range.check(Driver::get()?)?;
-        let handle = MemoryHandle::of_range(&range)?;
+        let driver = Driver::get()?;
+        range.check(driver)?;
+        let handle = MemoryHandle::of_range(&range, driver.devices[range.device].ordinal)?;
         range.exported.store(true, Ordering::Release);
         if let Some(piece) = &range.piece {
             let (size, others) = (range.size, piece.block.pieces() - 1);

@@ -220,7 +220,7 @@ extern "C" fn cuMemSetAccess(pointer: DevicePointer, size: usize, wanted: *const
             Ok((subject(driver, raw.location)?, rights(raw.flags)?))
         };
         let entries = (0..count).map(entry).collect::<Outcome<Vec<_>>>()?;
-        driver.memory.set_access(pointer as usize, size, &entries)
+        driver.memory.set_access(driver, pointer as usize, size, &entries)
     })
 }
 

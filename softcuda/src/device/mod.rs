@@ -3,7 +3,7 @@
 pub mod attributes;
 mod sms;
 
-use crate::config::Config;
+use crate::config::{Config, Link};
 use crate::error::{CudaError, Outcome};
 use crate::{fault, os};
 use parking_lot::Mutex;
@@ -150,6 +150,12 @@ impl State {
     /// The device with this number in the process.
     pub fn device(&self, index: i32) -> Outcome<&Device> {
         usize::try_from(index).ok().and_then(|i| self.devices.get(i)).ok_or(CudaError::INVALID_DEVICE)
+    }
+
+    /// What lies between a device of this process and one of the machine.
+    pub fn link(&self, device: usize, ordinal: u32) -> Link {
+        let own = self.devices.get(device).map_or(ordinal, |device| device.ordinal);
+        self.config.links.between(own, ordinal)
     }
 
     /// Nanoseconds since `cuInit`, at least 1.

@@ -66,6 +66,12 @@ impl Transfer {
         }
     }
 
+    /// Writes ones, as who reads from a device that does not answer gets them.
+    pub fn spoil(&self) {
+        let (to, pitch) = (self.to, self.to_pitch);
+        Fill { to, pitch, value: 0xff, element: 1, width: self.width, height: self.height }.run();
+    }
+
     /// Reads the source now; what is left is to write it.
     pub fn stage(&self) -> Staged {
         let mut data = vec![0; self.width * self.height];

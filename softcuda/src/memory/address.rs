@@ -54,6 +54,8 @@ pub struct Range {
     pub context: u64,
     /// Index of the device it belongs to.
     pub device: usize,
+    /// Number on the machine of the device that has the memory, if one has it.
+    pub home: u32,
     /// What it is.
     pub kind: Kind,
     /// Identifies the allocation in all processes; 0 where it cannot be exported.
@@ -90,6 +92,7 @@ impl Range {
             id: driver.unique(),
             context: owner.context,
             device: owner.device,
+            home: driver.devices[owner.device].ordinal,
             kind,
             tag: 0,
             sync_operations: AtomicBool::new(false),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of `CUipcMemHandle` and `CUipcEventHandle`.
 pub const HANDLE_BYTES: usize = 64;
 /// First bytes of a handle of ours, with the version of its layout.
-const MAGIC: [u8; 8] = *b"SCIPC\0\0\x01";
+const MAGIC: [u8; 8] = *b"SCIPC\0\0\x02";
 
 /// What a handle is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,24 +40,28 @@ pub struct MemoryHandle {
     inode: u64,
     /// Random number of the process and number of the allocation.
     pub tag: u128,
+    /// Number on the machine of the device that has the memory.
+    pub home: u8,
 }
 
 impl MemoryHandle {
-    /// For an allocation of this process.
-    pub fn of_range(range: &Range) -> Outcome<MemoryHandle> {
+    /// For an allocation of this process on the device `home`.
+    pub fn of_range(range: &Range, home: u32) -> Outcome<MemoryHandle> {
+        let home = u8::try_from(home).map_err(|_| CudaError::INVALID_VALUE)?;
         if let Some(piece) = &range.piece {
             let whole = MemoryHandle::of_mapping(&piece.block.mapping, range.tag, HUGE)?;
-            return Ok(MemoryHandle { offset: piece.offset as u64, ..whole });
+            return Ok(MemoryHandle { offset: piece.offset as u64, home, ..whole });
         }
         let mapping = range.mapping.as_ref().ok_or(CudaError::INVALID_VALUE)?;
-        MemoryHandle::of_mapping(mapping, range.tag, range.size)
+        Ok(MemoryHandle { home, ..MemoryHandle::of_mapping(mapping, range.tag, range.size)? })
     }
 
     /// For a mapping of this process with the file name of `tag`.
     pub fn of_mapping(mapping: &Mapping, tag: u128, size: usize) -> Outcome<MemoryHandle> {
         let file = mapping.file().filter(|_| tag != 0).ok_or(CudaError::INVALID_VALUE)?;
         let inode = status(file).map_err(|_| CudaError::OPERATING_SYSTEM)?.ino();
-        Ok(MemoryHandle { pid: std::process::id(), fd: file.as_raw_fd(), size: size as u64, offset: 0, inode, tag })
+        let (pid, fd) = (std::process::id(), file.as_raw_fd());
+        Ok(MemoryHandle { pid, fd, size: size as u64, offset: 0, inode, tag, home: 0 })
     }
 
     /// Made by this very process.
@@ -112,7 +116,7 @@ impl MemoryHandle {
         bytes[16..24].copy_from_slice(&self.size.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.inode.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.tag.to_le_bytes());
-        bytes[48] = purpose as u8;
+        [bytes[48], bytes[49]] = [purpose as u8, self.home];
         bytes[56..].copy_from_slice(&self.offset.to_le_bytes());
         bytes
     }
@@ -121,12 +125,12 @@ impl MemoryHandle {
     pub fn decode(bytes: &[u8; HANDLE_BYTES], purpose: Purpose) -> Outcome<MemoryHandle> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
         let (size, tag) = (word(16), u128::from(word(40)) << 64 | u128::from(word(32)));
-        let sane = bytes[..8] == MAGIC && bytes[48] == purpose as u8 && bytes[49..56].iter().all(|b| *b == 0);
-        let offset = word(56);
+        let sane = bytes[..8] == MAGIC && bytes[48] == purpose as u8 && bytes[50..56].iter().all(|b| *b == 0);
+        let (offset, home) = (word(56), bytes[49]);
         if !sane || size == 0 || tag == 0 || offset >= size {
             return Err(CudaError::INVALID_HANDLE);
         }
-        Ok(MemoryHandle { pid: word(8) as u32, fd: (word(8) >> 32) as i32, size, offset, inode: word(24), tag })
+        Ok(MemoryHandle { pid: word(8) as u32, fd: (word(8) >> 32) as i32, size, offset, inode: word(24), tag, home })
     }
 }
 

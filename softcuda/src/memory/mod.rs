@@ -227,7 +227,8 @@ impl Memory {
         }
     }
 
-    /// `cuIpcOpenMemHandle`: maps an allocation of another process, or counts one more open.
+    /// `cuIpcOpenMemHandle`: maps an allocation of another process, or counts one more open. Error:
+    /// `PEER_ACCESS_UNSUPPORTED` where the device does not reach the other's, `MAP_FAILED` where it is gone.
     pub fn open(&self, driver: &State, owner: Owner, handle: &ipc::MemoryHandle) -> Outcome<usize> {
         let mut imports = self.imports.lock();
         let key = (handle.tag, owner.context);
@@ -238,11 +239,18 @@ impl Memory {
             import.opens += 1;
             return Ok(import.base + handle.offset());
         }
-        let mapping = handle.map()?;
+        let link = driver.link(owner.device, handle.home.into());
+        if !link.has_access() {
+            return Err(CudaError::PEER_ACCESS_UNSUPPORTED);
+        }
+        let mapping = match handle.map()? {
+            // Other memory instead, in which nobody looks.
+            mapping if link.is_lost() => Mapping::anonymous(mapping.size())?,
+            mapping => mapping,
+        };
         let base = mapping.base();
-        let mut range = Range::of(driver, owner, base, handle.bytes(), Kind::Imported, Some(mapping));
-        range.tag = handle.tag;
-        self.add(range);
+        let range = Range::of(driver, owner, base, handle.bytes(), Kind::Imported, Some(mapping));
+        self.add(Range { tag: handle.tag, home: handle.home.into(), ..range });
         imports.insert(key, Import { opens: 1, base });
         Ok(base + handle.offset())
     }

@@ -44,11 +44,19 @@ impl Location {
         }
     }
 
+    /// The number on the machine of its device.
+    pub fn home(self, driver: &State) -> Option<u32> {
+        match self {
+            Location::Device(index) => driver.devices.get(index).map(|device| device.ordinal),
+            Location::Elsewhere(ordinal) => Some(ordinal),
+            Location::Host | Location::Node(_) => None,
+        }
+    }
+
     /// In file names: a device by its number on the machine, which all processes share.
     fn text(self, driver: &State) -> String {
         match self {
-            Location::Device(index) => format!("d{}", driver.devices.get(index).map_or(0, |device| device.ordinal)),
-            Location::Elsewhere(ordinal) => format!("d{ordinal}"),
+            Location::Device(_) | Location::Elsewhere(_) => format!("d{}", self.home(driver).unwrap_or(0)),
             Location::Host => "h".into(),
             Location::Node(node) => format!("n{node}"),
         }
@@ -103,6 +111,8 @@ pub struct Physical {
     pub size: usize,
     /// As created, by whichever process.
     pub properties: Properties,
+    /// Of another process, or by way of a descriptor.
+    pub imported: bool,
     file: OwnedFd,
     _charge: Option<Charge>,
 }
@@ -128,7 +138,7 @@ impl Physical {
         if !made {
             return Err(CudaError::OUT_OF_MEMORY);
         }
-        Ok(Physical { handle, size, properties, file, _charge: charge })
+        Ok(Physical { handle, size, properties, imported: false, file, _charge: charge })
     }
 
     /// `cuMemImportFromShareableHandle`: memory of any process, by a descriptor that stays the client's.
@@ -142,7 +152,7 @@ impl Physical {
         if seals & SEALS != SEALS || seals < 0 || !whole {
             return Err(CudaError::INVALID_VALUE);
         }
-        Ok(Physical { handle, size, properties, file, _charge: None })
+        Ok(Physical { handle, size, properties, imported: true, file, _charge: None })
     }
 
     /// `cuMemExportToShareableHandle`: a new descriptor, which is the client's.

@@ -3,14 +3,16 @@
 //! A mapping is a [`Range`] like any other, so that whatever asks about pointers knows it. Rights are kept per device;
 //! the host's page tables, which kernels of a host image use, grant what any of the devices may.
 
+use super::map::memfd;
 use super::physical::{GRANULARITY, Location, Physical, Properties};
 use super::space::{self, Rights};
 use super::{Kind, Memory, PAGE, Range, Wait};
+use crate::config::Link;
 use crate::device::State;
 use crate::error::{CudaError, Outcome};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -83,6 +85,18 @@ impl Backing {
             (true, false) => host.max(Rights::Read),
             (false, false) => host,
         }
+    }
+
+    /// Puts other memory there, in which nobody looks: once, before anybody may use it.
+    fn lose(&self, range: &Range) -> Outcome {
+        if self.union() != Rights::None {
+            return Ok(());
+        }
+        let file = memfd(c"softcuda-lost")?;
+        let bytes = libc::off_t::try_from(range.size).map_err(|_| CudaError::OUT_OF_MEMORY)?;
+        // SAFETY: the descriptor is ours, the rest is a number.
+        let placed = unsafe { libc::ftruncate(file.as_raw_fd(), bytes) } == 0;
+        if placed && space::place(range.base, range.size, &file) { Ok(()) } else { Err(CudaError::OUT_OF_MEMORY) }
     }
 
     fn devices(&self) -> impl Iterator<Item = usize> {
@@ -261,7 +275,7 @@ impl Memory {
     }
 
     /// `cuMemSetAccess`: each device (or the host, `None`) gets these rights; others keep theirs.
-    pub fn set_access(&self, base: usize, size: usize, wanted: &[(Option<usize>, Rights)]) -> Outcome {
+    pub fn set_access(&self, driver: &State, base: usize, size: usize, wanted: &[(Option<usize>, Rights)]) -> Outcome {
         check_aligned(&[base, size])?;
         let _changing = self.space.reservations.lock();
         let mappings = self.mappings(base, size)?;
@@ -270,7 +284,15 @@ impl Memory {
         if for_host && backings().any(|(_, backing)| !backing.physical.properties.location.is_host()) {
             return Err(CudaError::INVALID_VALUE);
         }
-        for (range, backing) in backings() {
+        let links = |range: &Range| wanted.iter().filter_map(|(device, _)| link(driver, *device, range)).collect();
+        let links: Vec<Vec<Link>> = backings().map(|(range, _)| links(range)).collect();
+        if links.iter().flatten().any(|link| !link.has_access()) {
+            return Err(CudaError::PEER_ACCESS_UNSUPPORTED);
+        }
+        for ((range, backing), links) in backings().zip(&links) {
+            if backing.physical.imported && links.iter().any(|link| link.is_lost()) {
+                backing.lose(range)?;
+            }
             wanted.iter().for_each(|(device, rights)| backing.set(*device, *rights));
             if !space::protect(range.base, range.size, backing.union()) {
                 return Err(CudaError::OUT_OF_MEMORY);
@@ -286,6 +308,11 @@ impl Memory {
     }
 }
 
+/// What lies between a device and memory of another one.
+fn link(driver: &State, device: Option<usize>, range: &Range) -> Option<Link> {
+    device.filter(|_| range.kind.is_device()).map(|device| driver.link(device, range.home))
+}
+
 fn overlaps_below(ranges: &BTreeMap<usize, Arc<Range>>, base: usize) -> bool {
     ranges.range(..base).next_back().is_some_and(|(_, range)| range.base + range.size > base)
 }
@@ -299,6 +326,7 @@ fn range_of(driver: &State, base: usize, size: usize, physical: Arc<Physical>) -
         id: driver.unique(),
         context: 0,
         device: if let Location::Device(index) = location { index } else { 0 },
+        home: location.home(driver).unwrap_or(0),
         kind: Kind::Mapped { host: location.is_host() },
         tag: 0,
         sync_operations: Default::default(),

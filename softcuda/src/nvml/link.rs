@@ -1,8 +1,9 @@
-//! What is between devices: they reach each other's memory, and there are no NVLinks.
+//! What is between devices: what `SOFTCUDA_LINKS` says. No device shows single NVLinks.
 
 use super::error::{INVALID_ARGUMENT, NOT_SUPPORTED};
-use super::{Device, Outcome, Return, boundary, ordinal, put};
+use super::{Device, Outcome, Return, between, boundary, ordinal, put};
 use crate::abi::Out;
+use crate::config::Path;
 use std::ffi::{c_int, c_uint, c_void};
 
 /// `NVML_NVLINK_MAX_LINKS`
@@ -46,16 +47,17 @@ extern "C" fn nvmlDeviceGetNvLinkCapability(device: Device, link: c_uint, _which
 #[unsafe(export_name = "softnvml_nvmlDeviceGetP2PStatus")]
 extern "C" fn nvmlDeviceGetP2PStatus(device: Device, peer: Device, which: c_int, status: Out<c_int>) -> Return {
     boundary(|| {
-        if ordinal(device)? == ordinal(peer)? {
+        let (device, peer) = (ordinal(device)?, ordinal(peer)?);
+        if device == peer {
             return Err(INVALID_ARGUMENT);
         }
-        put(
-            status,
-            match which {
-                0 | 1 | 3 | 4 => OK,
-                2 => NOT,
-                _ => return Err(INVALID_ARGUMENT),
-            },
-        )
+        let link = between(device, peer)?;
+        let works = match which {
+            0 | 1 => link.has_access(),
+            2 | 3 => link.path == Path::NvLink,
+            4 => true,
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        put(status, if works { OK } else { NOT })
     })
 }

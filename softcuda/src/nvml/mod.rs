@@ -2,7 +2,7 @@
 //!
 //! `libnvidia-ml.so.1` is a table of jumps like `libcudart.so` (see `build.rs`); a function marked
 //! `export_name = "softnvml_nvmlInit_v2"` here is what a program's `nvmlInit_v2` reaches. NVML sees all devices of the
-//! machine, whatever `CUDA_VISIBLE_DEVICES` says. There are no NVLinks; what is not built says "not supported".
+//! machine, whatever `CUDA_VISIBLE_DEVICES` says. What is not built says "not supported".
 #![allow(unsafe_code)]
 
 mod device;
@@ -10,7 +10,7 @@ mod error;
 mod link;
 mod system;
 
-use crate::config::Config;
+use crate::config::{Config, Link};
 use crate::driver;
 use crate::fault;
 use error::{ARGUMENT_TOO_SMALL, INVALID_ARGUMENT, NvmlError, UNINITIALIZED, UNKNOWN};
@@ -75,6 +75,11 @@ fn count() -> Outcome<u32> {
 /// Bytes of memory of each device.
 fn memory() -> Outcome<u64> {
     STATE.lock().as_ref().map(|state| state.config.memory).ok_or(UNINITIALIZED)
+}
+
+/// What lies between two devices of the machine.
+fn between(a: u32, b: u32) -> Outcome<Link> {
+    STATE.lock().as_ref().map(|state| state.config.links.between(a, b)).ok_or(UNINITIALIZED)
 }
 
 fn handle(ordinal: u32) -> Device {

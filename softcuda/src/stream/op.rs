@@ -2,11 +2,17 @@
 
 use super::{State, Stream, Target};
 use crate::callout::{Callback, HostCall};
+use crate::config::Defect;
 use crate::error::{CudaError, Outcome};
 use crate::launch::{self, Launch};
 use crate::memory::access::{Fill, Staged, Transfer, ValueWait, ValueWrite};
 use crate::memory::shared::SharedEvent;
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A copy that stalls looks this often whether its device is lost.
+const STALL_LOOK: Duration = Duration::from_millis(10);
 
 /// Gets what a stream is given that captures, or may not be used because of a capture.
 pub trait Recorder: Sync {
@@ -106,8 +112,8 @@ impl Op {
         let lost = || stream.check().is_err();
         match self {
             Op::Launch(launch) => return driver.launch(launch),
-            Op::Copy(transfer) => transfer.run(),
-            Op::Copy3d(copy) => copy.planes.iter().for_each(Transfer::run),
+            Op::Copy(transfer) => carry(driver, stream, &transfer),
+            Op::Copy3d(copy) => copy.planes.iter().for_each(|plane| carry(driver, stream, plane)),
             Op::CopyStaged(staged) => staged.run(),
             Op::Fill(fill) => fill.run(),
             Op::Host(call) => call.run(),
@@ -124,5 +130,30 @@ impl Op {
             Op::Retire(held) => drop(held),
         }
         None
+    }
+}
+
+/// A copy over what lies between the stream's device and those that have the memory (`SOFTCUDA_LINKS`).
+fn carry(driver: &State, stream: &Stream, transfer: &Transfer) {
+    if driver.config.links.are_sound() {
+        return transfer.run();
+    }
+    let defect = |address| {
+        let range = driver.memory.find(address).filter(|range| range.kind.is_device());
+        range.and_then(|range| driver.link(stream.device(), range.home).defect)
+    };
+    let defects = [transfer.destination().0, transfer.source().0].map(defect);
+    for defect in defects {
+        if let Some(Defect::Stall(time)) = defect {
+            let until = Instant::now() + time;
+            while Instant::now() < until && stream.check().is_ok() {
+                sleep(STALL_LOOK);
+            }
+        }
+    }
+    match defects.map(|defect| defect == Some(Defect::Lost)) {
+        [true, _] => {}
+        [_, true] => transfer.spoil(),
+        _ => transfer.run(),
     }
 }
