@@ -113,7 +113,7 @@ mod tests {
             uuid: [rank as u8; 16],
             bus_id: u64::from(rank),
             capability: 90,
-            reachable: vec![[0; 16], [1; 16]],
+            unreachable: Vec::new(),
             linked: vec![[0; 16], [1; 16]],
             location: crate::proxy::Location { mailbox: [rank as u8; 16], tcp: None },
             transports: vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm],

@@ -399,13 +399,14 @@ impl Context {
         Ok(u64::from_str_radix(&digits, 16).unwrap_or(0))
     }
 
-    /// The uuids of the devices of this process whose memory this device can reach, its own included.
-    pub fn reachable(&self) -> Result<Vec<[u8; 16]>, Error> {
-        self.peers(|other| {
+    /// The uuids of the devices of this process whose memory this device cannot reach. Of those that the process does
+    /// not see (`CUDA_VISIBLE_DEVICES`) nothing is known.
+    pub fn unreachable(&self) -> Result<Vec<[u8; 16]>, Error> {
+        self.others(|other| {
             let mut yes = 0;
             // SAFETY: the pointer is to a live integer; both ordinals are in range.
             let code = unsafe { (self.driver.table.can_access_peer)(&mut yes, self.device, other) };
-            self.driver.check("cuDeviceCanAccessPeer", code).map(|()| yes != 0)
+            self.driver.check("cuDeviceCanAccessPeer", code).map(|()| yes == 0)
         })
     }
 
@@ -424,23 +425,24 @@ impl Context {
     /// that atomics of one work in the memory of the other, which PCIe cannot do between devices.
     pub fn linked(&self) -> Result<Vec<[u8; 16]>, Error> {
         let atomics = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
-        self.peers(|other| {
+        let mut linked = self.others(|other| {
             let mut yes = 0;
             // SAFETY: the pointer is to a live integer; both ordinals are in range.
             let code = unsafe { (self.driver.table.peer_attribute)(&mut yes, atomics, self.device, other) };
             // A driver that cannot say does not vouch for it.
             Ok(code == SUCCESS && yes != 0)
-        })
+        })?;
+        linked.push(uuid(self.driver, self.device)?);
+        Ok(linked)
     }
 
-    /// The uuid of this device, and of those other devices of the process of which the question is answered by yes.
-    fn peers(&self, question: impl Fn(c_int) -> Result<bool, Error>) -> Result<Vec<[u8; 16]>, Error> {
+    /// The uuids of those other devices of the process of which the question is answered by yes.
+    fn others(&self, question: impl Fn(c_int) -> Result<bool, Error>) -> Result<Vec<[u8; 16]>, Error> {
         let mut uuids = Vec::new();
         for other in 0..device_count()? {
-            if other != self.device && !question(other)? {
-                continue;
+            if other != self.device && question(other)? {
+                uuids.push(uuid(self.driver, other)?);
             }
-            uuids.push(uuid(self.driver, other)?);
         }
         Ok(uuids)
     }

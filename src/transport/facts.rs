@@ -28,8 +28,8 @@ pub struct PeerFacts {
     pub bus_id: u64,
     /// The device's compute capability, major × 10 + minor.
     pub capability: i32,
-    /// The uuids of the devices that its device can reach.
-    pub reachable: Vec<[u8; 16]>,
+    /// The uuids of the devices that its process sees and its device cannot reach.
+    pub unreachable: Vec<[u8; 16]>,
     /// The uuids of those that it reaches over NVLink, and its own.
     pub linked: Vec<[u8; 16]>,
     /// Where its process receives messages.

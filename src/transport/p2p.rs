@@ -45,8 +45,10 @@ impl Segment for ForeignPiece {
     }
 }
 
-fn devices_reach_each_other(a: &PeerFacts, b: &PeerFacts) -> bool {
-    a.reachable.contains(&b.uuid) && b.reachable.contains(&a.uuid)
+/// Whether the driver leaves it open that the devices reach each other. Where a process does not see the other's
+/// device, to map memory of it is the only way to find out.
+fn devices_may_reach_each_other(a: &PeerFacts, b: &PeerFacts) -> bool {
+    !a.unreachable.contains(&b.uuid) && !b.unreachable.contains(&a.uuid)
 }
 
 /// A user's buffer in another process, mapped here. Dropping it unmaps it, unless it has other users.
@@ -100,7 +102,7 @@ impl Sharing for Direct {
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
         let apart = a.device == b.device && a.context != b.context;
-        a.process == b.process && a.host == b.host && !apart && devices_reach_each_other(a, b)
+        a.process == b.process && a.host == b.host && !apart && devices_may_reach_each_other(a, b)
     }
 
     fn make(&self, maker: Maker<'_>, need: Need) -> Result<Made, Error> {
@@ -146,7 +148,7 @@ impl Sharing for Ipc {
     const LABEL: &'static str = "P2P/IPC";
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
-        a.process != b.process && a.host.can_see_process(&b.host) && devices_reach_each_other(a, b)
+        a.process != b.process && a.host.can_see_process(&b.host) && devices_may_reach_each_other(a, b)
     }
 
     fn make(&self, maker: Maker<'_>, need: Need) -> Result<Made, Error> {

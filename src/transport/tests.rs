@@ -22,7 +22,7 @@ fn facts(rank: u32) -> PeerFacts {
         uuid: [rank as u8; 16],
         bus_id: u64::from(rank),
         capability: 90,
-        reachable: (0..4).map(|device| [device; 16]).collect(),
+        unreachable: Vec::new(),
         linked: Vec::new(),
         location: crate::proxy::Location { mailbox: [rank as u8; 16], tcp: None },
         transports: usual(),
@@ -59,7 +59,7 @@ fn threads_of_one_process_use_pointers() {
 #[test]
 fn one_side_without_peer_access_means_shared_memory() {
     let (a, mut b) = (facts(0), facts(1));
-    b.reachable = vec![b.uuid];
+    b.unreachable = vec![a.uuid];
     assert_eq!(label(&a, &b), Ok("SHM/direct"));
     let (a, mut b) = (facts(0), facts(1));
     b.transports = vec![TransportId::Shm];
@@ -162,8 +162,7 @@ fn what_needs_no_zeroes_is_not_zeroed() {
 }
 
 fn many(n: u32) -> Vec<PeerFacts> {
-    let reachable: Vec<[u8; 16]> = (0..n).map(|device| [device as u8; 16]).collect();
-    (0..n).map(|rank| PeerFacts { reachable: reachable.clone(), ..facts(rank) }).collect()
+    (0..n).map(facts).collect()
 }
 
 /// The transports of a rank's links of a connection group, and how many links each has.

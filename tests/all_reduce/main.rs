@@ -12,6 +12,7 @@ mod data;
 mod groups;
 mod lifecycle;
 mod nonblocking;
+mod peer_access;
 mod rank_placement;
 mod streams;
 mod transports;

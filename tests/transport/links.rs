@@ -107,7 +107,7 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         uuid: device.uuid,
         bus_id: device.bus_id,
         capability: device.capability,
-        reachable: context.reachable().expect("devices"),
+        unreachable: context.unreachable().expect("devices"),
         linked: Vec::new(),
         registers: false,
         location: links.location(),

@@ -211,7 +211,7 @@ impl Comm {
             uuid: self.device.facts.uuid,
             bus_id: self.device.facts.bus_id,
             capability: self.device.facts.capability,
-            reachable: self.device.context.reachable()?,
+            unreachable: self.device.context.unreachable()?,
             linked: self.device.context.linked()?,
             location: links.map(Links::location).unwrap_or_default(),
             links: links.map_or(0, Links::key),
