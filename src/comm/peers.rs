@@ -61,11 +61,6 @@ pub(super) fn link_kind(peers: &[PeerFacts]) -> LinkKind {
     }
 }
 
-/// Takes away what needs peer memory, which has turned out not to work.
-pub(super) fn without_peer_memory(agreed: &mut Agreed) {
-    warn_of_simple(agreed.without_peer_memory());
-}
-
 /// Tells, once in a process, that Simple is used in place of what `NCCL_PROTO` leaves.
 pub(super) fn warn_of_simple(instead_of: SimpleInstead) {
     static WARNED: Once = Once::new();
@@ -86,10 +81,10 @@ fn oversubscription(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::sys::HostFacts;
-    use crate::transport::TransportId;
+    use crate::transport::{PeerReach, TransportId};
     use crate::tuning::{FUNCTIONS, Preferences};
 
     const SIMPLE: u8 = 1 << Proto::Simple as u8;
@@ -97,7 +92,7 @@ mod tests {
     const LL128: u8 = 1 << Proto::Ll128 as u8;
 
     /// Two processes of one host with a device each.
-    fn peers(protos: u8) -> Vec<PeerFacts> {
+    pub fn peers(protos: u8) -> Vec<PeerFacts> {
         let one = |rank: u32| PeerFacts {
             rank,
             host: HostFacts {
@@ -113,8 +108,7 @@ mod tests {
             uuid: [rank as u8; 16],
             bus_id: u64::from(rank),
             capability: 90,
-            unreachable: Vec::new(),
-            linked: vec![[0; 16], [1; 16]],
+            reach: PeerReach { linked: vec![[0; 16], [1; 16]], ..PeerReach::default() },
             location: crate::proxy::Location { mailbox: [rank as u8; 16], tcp: None },
             transports: vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm],
             links: u64::from(rank),
@@ -155,7 +149,7 @@ mod tests {
             agree(&all).maps_buffers
         };
         // Over PCIe it would be slow.
-        assert!(!agreed(|peer| peer.linked.clear()));
+        assert!(!agreed(|peer| peer.reach.linked.clear()));
         assert!(!agreed(|peer| peer.registers = false));
         assert!(!agreed(|peer| peer.transports = vec![TransportId::Shm]));
         assert!(!agreed(|peer| peer.host.boot_id = "c".into()));
@@ -170,10 +164,10 @@ mod tests {
         };
         assert_eq!(agreed(LL128, |_| {}), LL128);
         // Over PCIe, in shared memory, and on two hosts.
-        assert_eq!(agreed(LL128, |peer| peer.linked = vec![peer.uuid]), SIMPLE);
+        assert_eq!(agreed(LL128, |peer| peer.reach.linked = vec![peer.uuid]), SIMPLE);
         assert_eq!(agreed(LL128, |peer| peer.transports = vec![TransportId::Shm]), SIMPLE);
         assert_eq!(agreed(LL128 | LL, |peer| peer.host.boot_id = "c".into()), LL);
         // Two ranks on one device.
-        assert_eq!(agreed(LL128, |peer| (peer.uuid, peer.linked) = ([0; 16], vec![[0; 16]])), LL128);
+        assert_eq!(agreed(LL128, |peer| (peer.uuid, peer.reach.linked) = ([0; 16], vec![[0; 16]])), LL128);
     }
 }

@@ -21,7 +21,7 @@ const DEINITIALIZED: c_int = CUresult::CUDA_ERROR_DEINITIALIZED as c_int;
 /// What drivers say where a context is gone.
 const GONE: [c_int; 3] = [CONTEXT_IS_DESTROYED, DEINITIALIZED, CUresult::CUDA_ERROR_INVALID_CONTEXT as c_int];
 /// A stream that does not wait for the default stream.
-const STREAM_NON_BLOCKING: c_uint = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+pub(super) const STREAM_NON_BLOCKING: c_uint = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
 /// Calls that a capture of another kind would forbid are allowed.
 const CAPTURE_MODE_RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
 
@@ -286,7 +286,7 @@ impl Context {
     }
 
     /// Copies host bytes to device memory and waits for it. The range must be an allocation of ours.
-    pub(super) fn upload(&self, address: u64, data: &[u8]) -> Result<(), Error> {
+    pub fn upload(&self, address: u64, data: &[u8]) -> Result<(), Error> {
         let _entered = self.enter()?;
         // SAFETY: the caller vouches for the range; the source lives until the wait below.
         let code = unsafe { (self.driver.table.copy_to_device)(address, data.as_ptr().cast(), data.len(), self.setup) };
@@ -295,7 +295,7 @@ impl Context {
     }
 
     /// Copies device memory to the host and waits for it. The range must be an allocation of ours.
-    pub(super) fn download(&self, data: &mut [u8], address: u64) -> Result<(), Error> {
+    pub fn download(&self, data: &mut [u8], address: u64) -> Result<(), Error> {
         let _entered = self.enter()?;
         // SAFETY: the caller vouches for the range; the destination lives until the wait below.
         let code =

@@ -15,6 +15,7 @@ mod ledger;
 mod memory;
 pub mod nvrtc;
 mod physical;
+mod watched;
 
 pub use allocation::{Allocation, FreedMemory, allocate, buffer_id, free, is_given};
 pub use capture::{Capture, Kept};
@@ -25,3 +26,4 @@ pub use image::{KernelFacts, Kernels, Stream};
 pub use ledger::{Charge, Ledger, Use};
 pub use memory::{DeviceMemory, HostFlag, HostMemory, PeerMemory, RegisteredMemory};
 pub use physical::{ImportedSegment, PhysicalMemory, let_reach};
+pub use watched::{DeviceCopy, WatchedStream};

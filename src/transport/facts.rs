@@ -28,10 +28,8 @@ pub struct PeerFacts {
     pub bus_id: u64,
     /// The device's compute capability, major × 10 + minor.
     pub capability: i32,
-    /// The uuids of the devices that its process sees and its device cannot reach.
-    pub unreachable: Vec<[u8; 16]>,
-    /// The uuids of those that it reaches over NVLink, and its own.
-    pub linked: Vec<[u8; 16]>,
+    /// What is between its device and others.
+    pub reach: PeerReach,
     /// Where its process receives messages.
     pub location: Location,
     /// The number of its links there.
@@ -46,16 +44,32 @@ pub struct PeerFacts {
     pub cpus: u32,
 }
 
+/// What a rank knows of what is between its device and others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerReach {
+    /// The uuids of the devices that its process sees and its device cannot reach.
+    pub unreachable: Vec<[u8; 16]>,
+    /// The uuids of those that it reaches over NVLink, and its own.
+    pub linked: Vec<[u8; 16]>,
+    /// The ranks with which peer memory has turned out not to work.
+    pub excluded: Vec<u32>,
+}
+
 impl PeerFacts {
     /// Where messages from this rank to another one go.
     pub(super) fn destination(&self, peer: &PeerFacts) -> Destination {
         peer.location.destination(self.host.can_pass_descriptors(&peer.host))
     }
+}
 
-    /// The same rank without peer memory, which has turned out not to work.
-    pub fn without_peer_memory(mut self) -> PeerFacts {
-        self.transports.retain(|id| !matches!(id, TransportId::Direct | TransportId::Ipc));
-        self
+/// Two ranks will not use peer memory, which has turned out not to work between them.
+pub fn exclude_peer_memory(facts: &mut [PeerFacts], (a, b): (u32, u32)) {
+    for (rank, other) in [(a, b), (b, a)] {
+        if let Some(peer) = facts.get_mut(rank as usize)
+            && !peer.reach.excluded.contains(&other)
+        {
+            peer.reach.excluded.push(other);
+        }
     }
 }
 

@@ -146,9 +146,14 @@ impl<S: Sharing> Transport for ByMemory<S> {
         Ok(Arc::new(SharedEnd { sharing: self.0, site, area, theirs: Mutex::default(), own: Mutex::default() }))
     }
 
-    fn probe(&self, context: &Arc<Context>, descriptors: bool) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
+    fn probe(
+        &self,
+        context: &Arc<Context>,
+        descriptors: bool,
+        bytes: usize,
+    ) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
         let maker = Maker { context, blocks: &PROBES, descriptors };
-        let mut made = self.0.make(maker, Need { bytes: PAGE, zeroed: PAGE })?;
+        let mut made = self.0.make(maker, Need { bytes, zeroed: bytes })?;
         made.segment.register(context)?;
         let fd = made.fd.filter(|_| S::DEVICE_MEMORY).map(Arc::new);
         Ok((made.segment, ConnectInfo { bytes: encode(&made.offer), fd }))

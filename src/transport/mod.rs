@@ -27,6 +27,7 @@ mod probe;
 mod shm;
 #[cfg(test)]
 mod tests;
+mod validation;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,10 +36,11 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::plan::wiring::ConnectionGroup;
 pub use blocks::{devices_of_released, free_released};
-pub use facts::{Connectivity, PeerFacts};
+pub use facts::{Connectivity, PeerFacts, PeerReach, exclude_peer_memory};
 pub use links::{Hooks, Links, Told};
 pub use p2p::PeerBuffer;
 pub use probe::{Exchange, Probe, Route, Unconnected, probe, routes};
+pub use validation::{LIMIT as COPY_LIMIT, PeerFault};
 
 use crate::device::Context;
 use crate::error::Error;
@@ -136,12 +138,17 @@ pub trait Transport: Sync {
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool;
     /// An end for the links by this transport, which does not hold anything yet.
     fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error>;
-    /// Makes a small piece of what links would use, to see whether that works; and what peers must know of it.
-    /// `descriptors` says that they can be passed some.
+    /// Makes a small piece of what links would use, `bytes` bytes, to see whether that works; and what peers must know
+    /// of it. `descriptors` says that they can be passed some.
     ///
     /// # Errors
     /// What the driver or the system gives.
-    fn probe(&self, context: &Arc<Context>, descriptors: bool) -> Result<(Box<dyn Segment>, ConnectInfo), Error>;
+    fn probe(
+        &self,
+        context: &Arc<Context>,
+        descriptors: bool,
+        bytes: usize,
+    ) -> Result<(Box<dyn Segment>, ConnectInfo), Error>;
     /// Connects with such a piece of a peer's, as far as that can be tried.
     ///
     /// # Errors
@@ -228,14 +235,25 @@ fn named(list: &str) -> Result<Vec<TransportId>, String> {
     }
 }
 
-/// The transport for two ranks: the first in the order of the lower rank that both may use and that can connect them.
+/// The transport for two ranks: the first in the order of the lower rank that both may use and that can connect them,
+/// and no peer memory where that has turned out not to work.
 ///
 /// # Errors
 /// [`Error::InvalidUsage`] when there is none: the text says what stands in the way.
 fn choose(a: &PeerFacts, b: &PeerFacts) -> Result<&'static dyn Transport, Error> {
     let (low, high) = if a.rank < b.rank { (a, b) } else { (b, a) };
     let allowed = low.transports.iter().filter(|id| high.transports.contains(id)).map(|id| by_id(*id));
-    allowed.into_iter().find(|transport| transport.can_connect(low, high)).ok_or_else(|| no_transport(a, b))
+    let works = |transport: &&dyn Transport| !transport.is_device_memory() || !low.reach.excluded.contains(&high.rank);
+    allowed
+        .into_iter()
+        .filter(works)
+        .find(|transport| transport.can_connect(low, high))
+        .ok_or_else(|| no_transport(a, b))
+}
+
+/// The name of the transport between two ranks, if there is one.
+pub fn label(a: &PeerFacts, b: &PeerFacts) -> Option<&'static str> {
+    choose(a, b).ok().map(|transport| transport.label())
 }
 
 /// Whether links between two ranks are peer memory, so that one can also map the other's buffers.
@@ -251,7 +269,7 @@ pub fn carries_lines(a: &PeerFacts, b: &PeerFacts) -> bool {
 /// Whether links between two ranks are peer memory in which a line of 128 bytes that a warp stores with one instruction
 /// arrives whole: that of one device, or over NVLink. Over PCIe it may come in parts.
 pub fn keeps_lines_whole(a: &PeerFacts, b: &PeerFacts) -> bool {
-    a.linked.contains(&b.uuid) && b.linked.contains(&a.uuid) && maps_buffers(a, b)
+    a.reach.linked.contains(&b.uuid) && b.reach.linked.contains(&a.uuid) && maps_buffers(a, b)
 }
 
 fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {

@@ -48,7 +48,7 @@ impl Segment for ForeignPiece {
 /// Whether the driver leaves it open that the devices reach each other. Where a process does not see the other's
 /// device, to map memory of it is the only way to find out.
 fn devices_may_reach_each_other(a: &PeerFacts, b: &PeerFacts) -> bool {
-    !a.unreachable.contains(&b.uuid) && !b.unreachable.contains(&a.uuid)
+    !a.reach.unreachable.contains(&b.uuid) && !b.reach.unreachable.contains(&a.uuid)
 }
 
 /// A user's buffer in another process, mapped here. Dropping it unmaps it, unless it has other users.

@@ -22,8 +22,7 @@ fn facts(rank: u32) -> PeerFacts {
         uuid: [rank as u8; 16],
         bus_id: u64::from(rank),
         capability: 90,
-        unreachable: Vec::new(),
-        linked: Vec::new(),
+        reach: PeerReach::default(),
         location: crate::proxy::Location { mailbox: [rank as u8; 16], tcp: None },
         transports: usual(),
         links: u64::from(rank),
@@ -59,7 +58,7 @@ fn threads_of_one_process_use_pointers() {
 #[test]
 fn one_side_without_peer_access_means_shared_memory() {
     let (a, mut b) = (facts(0), facts(1));
-    b.unreachable = vec![a.uuid];
+    b.reach.unreachable = vec![a.uuid];
     assert_eq!(label(&a, &b), Ok("SHM/direct"));
     let (a, mut b) = (facts(0), facts(1));
     b.transports = vec![TransportId::Shm];

@@ -74,13 +74,6 @@ impl Agreed {
     pub fn without_lines(&mut self) -> SimpleInstead {
         self.filters.without(Proto::Ll, "only LL, which not all transports between the ranks carry")
     }
-
-    /// Takes away what needs peer memory, which has turned out not to work.
-    #[must_use = "the user is to be warned"]
-    pub fn without_peer_memory(&mut self) -> SimpleInstead {
-        self.maps_buffers = false;
-        self.without_whole_lines()
-    }
 }
 
 #[cfg(test)]
@@ -119,11 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_peer_memory_goes_with_it() {
-        let mut agreed = Agreed { maps_buffers: true, ..agree([LL | LL128; 2]) };
+    fn simple_takes_the_place_of_what_is_taken_away() {
+        let mut agreed = agree([LL | LL128; 2]);
         assert!(agreed.may_use(Proto::Ll128));
-        assert_eq!(agreed.without_peer_memory(), None);
-        assert_eq!((agreed.filters.protocols(), agreed.maps_buffers), (LL, false));
+        assert_eq!(agreed.without_whole_lines(), None);
+        assert_eq!(agreed.filters.protocols(), LL);
         let mut alone = agree([LL128; 2]);
         assert_eq!(alone.without_whole_lines(), Some("only LL128, which needs NVLink between all devices"));
         assert_eq!(alone.filters.protocols(), SIMPLE);

@@ -42,3 +42,67 @@ fn devices_that_the_other_processes_do_not_see() {
     outcome.assert_ok();
     assert_eq!([0, 1, 2].map(|rank| links(&outcome, rank)), ["2 by P2P/IPC"; 3]);
 }
+
+/// The pair that cannot use peer memory takes host memory, the others do not.
+#[test]
+fn two_devices_without_access() {
+    if let Some(me) = launch::child() {
+        return body(&me);
+    }
+    let job = || logged("peer_access::two_devices_without_access", 3).env("SOFTCUDA_LINKS", "1-2:none");
+    // The driver says so; where each process sees its own device only, mapping fails.
+    for (outcome, told) in [(job().run(), false), (each_sees_its_own(job(), 3).run(), true)] {
+        outcome.assert_ok();
+        let mixed = "1 by P2P/IPC, 1 by SHM/direct";
+        assert_eq!([0, 1, 2].map(|rank| links(&outcome, rank)), ["2 by P2P/IPC", mixed, mixed]);
+        let line = "P2P does not work between rank 1 (device ";
+        assert_eq!([0, 1, 2].map(|rank| outcome.ranks[rank].stdout.contains(line)), [false, told, false], "{outcome}");
+    }
+}
+
+/// Runs with links between devices that do not do what the driver says; the lower rank of such a pair warns, once.
+fn lying(name: &str, links: &str, words: &str) -> Outcome {
+    let job = logged(name, 3).env("SOFTCUDA_LINKS", links).allow_warning("P2P does not work between rank ");
+    let outcome = job.run();
+    outcome.assert_ok();
+    let of = |rank: usize| {
+        let said = outcome.ranks[rank].stdout.lines();
+        said.filter(|line| line.contains("WARN") && line.contains(words) && line.contains("ACS")).count()
+    };
+    assert_eq!([0, 1, 2].map(of), [1, 0, 0], "{outcome}");
+    outcome
+}
+
+#[test]
+fn a_device_whose_writes_are_lost() {
+    if let Some(me) = launch::child() {
+        return body(&me);
+    }
+    let words = "rank 0 (device 0, busId 10000) and rank 2 (device 2, busId 12000): what one writes does not arrive at";
+    let outcome = lying("peer_access::a_device_whose_writes_are_lost", "0-2:lost", words);
+    let mixed = "1 by P2P/IPC, 1 by SHM/direct";
+    assert_eq!([0, 1, 2].map(|rank| links(&outcome, rank)), [mixed, "2 by P2P/IPC", mixed]);
+}
+
+#[test]
+fn a_device_whose_writes_are_lost_for_all() {
+    if let Some(me) = launch::child() {
+        return body(&me);
+    }
+    let words = "rank 1 (device 1, busId 11000), rank 2 (device 2, busId 12000): what one writes does not arrive at";
+    let outcome = lying("peer_access::a_device_whose_writes_are_lost_for_all", "0-*:lost", words);
+    let mixed = "1 by P2P/IPC, 1 by SHM/direct";
+    assert_eq!([0, 1, 2].map(|rank| links(&outcome, rank)), ["2 by SHM/direct", mixed, mixed]);
+}
+
+/// Copies that take longer than anybody waits.
+#[test]
+fn a_device_that_does_not_answer() {
+    if let Some(me) = launch::child() {
+        return body(&me);
+    }
+    let words = "rank 0 (device 0, busId 10000) and rank 1 (device 1, busId 11000): copies do not end within 5 s";
+    let outcome = lying("peer_access::a_device_that_does_not_answer", "0-1:stall@9000ms", words);
+    let mixed = "1 by P2P/IPC, 1 by SHM/direct";
+    assert_eq!([0, 1, 2].map(|rank| links(&outcome, rank)), [mixed, mixed, "2 by P2P/IPC"]);
+}

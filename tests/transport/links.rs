@@ -14,7 +14,7 @@ use nccl::plan::wiring::{LinkNeed, LinkSet, Wiring};
 use nccl::plan::{LinkClass, LinkId};
 use nccl::sys::HostFacts;
 use nccl::topology::{Channel, Graph, Order};
-use nccl::transport::{self, ConnectionGroup, LinkAddresses, Links, PeerFacts, TransportId};
+use nccl::transport::{self, ConnectionGroup, LinkAddresses, Links, PeerFacts, PeerReach, TransportId};
 use nccl::tuning::Preferences;
 
 use crate::common::launch::{self, Job, Place};
@@ -107,8 +107,7 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         uuid: device.uuid,
         bus_id: device.bus_id,
         capability: device.capability,
-        unreachable: context.unreachable().expect("devices"),
-        linked: Vec::new(),
+        reach: PeerReach { unreachable: context.unreachable().expect("devices"), ..PeerReach::default() },
         registers: false,
         location: links.location(),
         transports: if (case.no_peer_memory)(rank) { vec![TransportId::Shm] } else { case.transports.to_vec() },

@@ -22,7 +22,7 @@ use crate::plan::wiring::Wiring;
 use crate::schedules::{self, LaunchParameters, Schedules};
 use crate::sys::{self, HostFacts};
 use crate::topology::Graph;
-use crate::transport::{self, Links, PeerFacts};
+use crate::transport::{self, Links, PeerFacts, PeerReach};
 use crate::tuning::{self, Agreed, LinkKind, MachineConstants, Preferences, Tuning};
 
 /// What a rank needs before it can join. One rank alone has no links.
@@ -211,8 +211,7 @@ impl Comm {
             uuid: self.device.facts.uuid,
             bus_id: self.device.facts.bus_id,
             capability: self.device.facts.capability,
-            unreachable: self.device.context.unreachable()?,
-            linked: self.device.context.linked()?,
+            reach: self.reach()?,
             location: links.map(Links::location).unwrap_or_default(),
             links: links.map_or(0, Links::key),
             transports: transport::allowed()?,
@@ -220,6 +219,12 @@ impl Comm {
             tuning: self.preferences(settings),
             cpus: sys::allowed_cpus() as u32,
         })
+    }
+
+    /// What is between this rank's device and others.
+    fn reach(&self) -> Result<PeerReach, Error> {
+        let context = &self.device.context;
+        Ok(PeerReach { unreachable: context.unreachable()?, linked: context.linked()?, excluded: Vec::new() })
     }
 
     /// What this rank would like of what all ranks do alike.

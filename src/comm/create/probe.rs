@@ -3,19 +3,23 @@
 use serde::{Deserialize, Serialize};
 
 use super::build::encode;
+use super::peer_faults::{self, PairFault};
 use crate::bootstrap::Bootstrap;
 use crate::comm::Comm;
-use crate::comm::peers::without_peer_memory;
-use crate::device;
+use crate::comm::peers::agree;
 use crate::error::Error;
 use crate::log::lines;
 use crate::plan::wiring::Wiring;
-use crate::transport::{self, Links, PeerFacts, Probe, Unconnected};
+use crate::transport::{self, Links, PeerFacts, PeerFault, Probe, Unconnected, exclude_peer_memory};
 use crate::tuning::Agreed;
 
+/// How often transports are tried, each time without the pairs of ranks whose peer memory has turned out not to work.
+/// The last time none is used.
+const TRIES: usize = 4;
+
 impl Comm {
-    /// Tries the transports between every rank and every other one. Where peer memory turns out not to work, all ranks
-    /// take the other way. Gives the links that there shall be, and the facts by which transports are chosen.
+    /// Tries the transports between every rank and every other one. Two ranks whose peer memory turns out not to work
+    /// take another way. Gives the links that there shall be, and the facts by which transports are chosen.
     pub(super) fn probe(
         &self,
         bootstrap: &mut Bootstrap,
@@ -25,19 +29,24 @@ impl Comm {
     ) -> Result<Option<(Probe, Wiring, Vec<PeerFacts>)>, Error> {
         let Some(links) = links else { return Ok(None) };
         let software = self.device.context.driver().is_software();
-        let wiring = |agreed: &Agreed| agreed.wiring(self.identity.nranks, software);
-        let first = self.probe_once(bootstrap, peers, links);
-        let (culprit, verdict) = match judge(bootstrap, first, true)? {
-            Ok(probe) => return Ok(Some((probe, wiring(agreed)?, peers.to_vec()))),
-            Err(failed) => failed,
-        };
-        let why = &verdict.text;
-        log::info!(target: "INIT,P2P", "rank {culprit} cannot use peer memory ({why}); using shared host memory");
-        without_peer_memory(agreed);
-        let peers: Vec<PeerFacts> = peers.iter().cloned().map(PeerFacts::without_peer_memory).collect();
-        let second = self.probe_once(bootstrap, &peers, links);
-        let probe = judge(bootstrap, second, false)?.map_err(|(culprit, verdict)| verdict.as_remote(culprit))?;
-        Ok(Some((probe, wiring(agreed)?, peers)))
+        let (mut peers, mut earlier) = (peers.to_vec(), None);
+        for tries in 1..=TRIES {
+            let own = self.probe_once(bootstrap, &peers, links);
+            let (mut probe, faults) = judge(bootstrap, own)?;
+            probe.keep(earlier.take());
+            if faults.is_empty() {
+                return Ok(Some((probe, agreed.wiring(self.identity.nranks, software)?, peers)));
+            }
+            let all = |a| (a + 1..self.nranks() as u32).map(move |b| (a, b));
+            match tries + 1 == TRIES {
+                true => (0..self.nranks() as u32).flat_map(all).for_each(|pair| exclude_peer_memory(&mut peers, pair)),
+                false => faults.iter().for_each(|fault| exclude_peer_memory(&mut peers, fault.pair())),
+            }
+            peer_faults::tell(self.identity.rank, &faults, &peers);
+            *agreed = agree(&peers);
+            earlier = Some(probe);
+        }
+        Err(Error::Internal("peer memory does not work where none is used".to_string()))
     }
 
     fn probe_once(&self, bootstrap: &mut Bootstrap, peers: &[PeerFacts], links: &Links) -> Result<Probe, Unconnected> {
@@ -67,64 +76,66 @@ impl Comm {
     }
 }
 
-/// How connecting went wrong on one rank, told to all.
+/// How connecting went on one rank, told to all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ProbeVerdict {
-    /// Whether another transport may succeed.
-    retry: bool,
+    failure: Option<ProbeFailure>,
+    /// The ranks with which peer memory does not work.
+    faults: Vec<(u32, PeerFault)>,
+}
+
+/// Why a rank cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ProbeFailure {
     /// Whether the rank suffers from the failure of another one.
     derived: bool,
     text: String,
 }
 
 impl ProbeVerdict {
-    fn of(error: &Error) -> ProbeVerdict {
-        // Where device memory has run out, another transport would only hide it.
-        let retry = matches!(error, Error::Cuda { code, .. } if *code != device::OUT_OF_MEMORY);
-        ProbeVerdict { retry, derived: matches!(error, Error::Remote { .. }), text: error.to_string() }
-    }
-
-    fn as_remote(&self, rank: u32) -> Error {
-        Error::Remote { rank: Some(rank), text: format!("rank {rank} could not connect: {}", self.text) }
+    fn of(own: &Result<Probe, Unconnected>) -> ProbeVerdict {
+        let failure = |Unconnected { error, .. }: &Unconnected| ProbeFailure {
+            derived: matches!(error, Error::Remote { .. }),
+            text: error.to_string(),
+        };
+        let faults = own.as_ref().map_or_else(|_| Vec::new(), |probe| probe.faults().to_vec());
+        ProbeVerdict { failure: own.as_ref().err().map(failure), faults }
     }
 }
 
-/// A communicator-wide verdict on the transports, since a link has two ends: they work for all ranks, or all hear of
-/// the rank to blame where another transport may do and is still to be tried.
+/// A communicator-wide verdict on the transports, since a link has two ends: what does not work between which ranks.
 ///
 /// # Errors
-/// Where none will do: a rank's own failure if it has one, also where the others have not waited for its
-/// verdict, unless it is that a peer's memory has gone with the peer; else that of the rank to blame.
-fn judge(
-    bootstrap: &mut Bootstrap,
-    own: Result<Probe, Unconnected>,
-    another: bool,
-) -> Result<Result<Probe, (u32, ProbeVerdict)>, Error> {
-    let verdict = own.as_ref().err().map(|unconnected| ProbeVerdict::of(&unconnected.error));
-    let culprit = encode(&verdict).and_then(|bytes| bootstrap.all_gather(&bytes)).and_then(|all| first_failure(&all));
+/// Where a rank cannot go on: its own failure if it has one, also where the others have not waited for its verdict,
+/// unless it is that a peer's memory has gone with the peer; else that of the rank to blame.
+fn judge(bootstrap: &mut Bootstrap, own: Result<Probe, Unconnected>) -> Result<(Probe, Vec<PairFault>), Error> {
+    let verdict = encode(&ProbeVerdict::of(&own));
+    let all = verdict.and_then(|bytes| bootstrap.all_gather(&bytes)).and_then(|all| read_verdicts(&all));
     let at_peer = own.as_ref().is_err_and(|unconnected| unconnected.at_peer);
-    // From here on nobody maps anything any more.
-    match (own.map_err(|unconnected| unconnected.error), culprit) {
-        (Ok(probe), Ok(None)) => Ok(Ok(probe)),
+    // From here on nobody maps anything of this try any more.
+    match (own.map_err(|unconnected| unconnected.error), all.map(|all| (first_failure(&all), faults_of(all)))) {
+        (Ok(probe), Ok((None, faults))) => Ok((probe, faults)),
         (Err(_), Err(error)) if at_peer => Err(error),
-        (_, Ok(Some((rank, verdict)))) if another && verdict.retry => Ok(Err((rank, verdict))),
         (Err(error), _) if !matches!(error, Error::Remote { .. }) => Err(error),
-        (_, Ok(Some((rank, verdict)))) => Err(verdict.as_remote(rank)),
-        (_, Err(error)) | (Err(error), Ok(None)) => Err(error),
+        (_, Ok((Some(error), _))) | (_, Err(error)) | (Err(error), Ok((None, _))) => Err(error),
     }
 }
 
-/// The lowest rank that has failed by itself; else the lowest that has failed because of another one.
-fn first_failure(verdicts: &[Vec<u8>]) -> Result<Option<(u32, ProbeVerdict)>, Error> {
-    let mut first: Option<(u32, ProbeVerdict)> = None;
-    for (rank, bytes) in verdicts.iter().enumerate() {
-        let rank = rank as u32;
-        let verdict: Option<ProbeVerdict> = postcard::from_bytes(bytes)
-            .map_err(|_| Error::Remote { rank: Some(rank), text: format!("rank {rank} sent an unreadable verdict") })?;
-        let Some(verdict) = verdict else { continue };
-        if first.as_ref().is_none_or(|(_, known)| known.derived && !verdict.derived) {
-            first = Some((rank, verdict));
-        }
-    }
-    Ok(first)
+fn read_verdicts(all: &[Vec<u8>]) -> Result<Vec<ProbeVerdict>, Error> {
+    let unreadable = |rank| Error::Remote { rank: Some(rank), text: format!("rank {rank} sent an unreadable verdict") };
+    (0..).zip(all).map(|(rank, bytes)| postcard::from_bytes(bytes).map_err(|_| unreadable(rank))).collect()
+}
+
+/// What the lowest rank that has failed by itself gives; else the lowest that has failed because of another one.
+fn first_failure(verdicts: &[ProbeVerdict]) -> Option<Error> {
+    let failed = (0u32..).zip(verdicts).filter_map(|(rank, verdict)| Some((rank, verdict.failure.as_ref()?)));
+    let (rank, first) = failed.min_by_key(|(rank, failure)| (failure.derived, *rank))?;
+    Some(Error::Remote { rank: Some(rank), text: format!("rank {rank} could not connect: {}", first.text) })
+}
+
+fn faults_of(verdicts: Vec<ProbeVerdict>) -> Vec<PairFault> {
+    let of_rank = |(by, verdict): (u32, ProbeVerdict)| {
+        verdict.faults.into_iter().map(move |(peer, fault)| PairFault { by, peer, fault })
+    };
+    (0..).zip(verdicts).flat_map(of_rank).collect()
 }

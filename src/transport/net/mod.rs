@@ -74,8 +74,8 @@ impl Transport for Loopback {
         Ok(Arc::new(NetEnd { site, links, state: Mutex::default() }))
     }
 
-    fn probe(&self, context: &Arc<Context>, _: bool) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
-        let mut segment = HostSegment::new(SharedMemory::anonymous(PAGE)?);
+    fn probe(&self, context: &Arc<Context>, _: bool, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
+        let mut segment = HostSegment::new(SharedMemory::anonymous(bytes)?);
         segment.register(context)?;
         Ok((Box::new(segment), ConnectInfo::default()))
     }
