@@ -115,7 +115,7 @@ impl Comm {
 
     /// The device's number for NVML; the ordinal, where all devices are visible.
     pub fn nvml_device(&self) -> i32 {
-        self.device.number
+        self.device.facts.nvml_device
     }
 
     /// The 64-bit hash of the communicator's id that log lines show.

@@ -104,6 +104,7 @@ pub(super) mod tests {
             },
             process: u64::from(rank),
             device: rank as i32,
+            nvml_device: rank as i32,
             context: 0,
             uuid: [rank as u8; 16],
             bus_id: u64::from(rank),

@@ -10,11 +10,12 @@ use crate::tuning::{self, Filters};
 use super::{Config, peers};
 
 /// Settings on which ranks should agree: a difference is a warning that names rank and variable.
-const AGREE: [Key; 7] = [
+const AGREE: [Key; 8] = [
     params::ALGO,
     params::PROTO,
     params::BUFFSIZE,
     params::P2P_DISABLE,
+    params::P2P_LEVEL,
     params::SHM_DISABLE,
     params::MIN_NCHANNELS,
     params::MAX_NCHANNELS,

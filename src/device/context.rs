@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::driver::{CONTEXT_IS_DESTROYED, Driver, PEER_ACCESS_ALREADY_ENABLED, SUCCESS};
 use super::image::Stream;
+use super::nvml;
 use crate::error::Error;
 
 /// The driver is shutting down.
@@ -67,6 +68,8 @@ pub struct DeviceFacts {
     pub bus_id: u64,
     /// Compute capability, major × 10 + minor.
     pub capability: i32,
+    /// Its number among all devices of the host, as NVML counts; its ordinal where NVML is not asked.
+    pub nvml_device: i32,
 }
 
 /// The driver's handle of a context, and its number where the driver has numbers: handles are used again.
@@ -370,7 +373,8 @@ impl Context {
     /// The facts of this context's device that peers compare.
     pub fn facts(&self) -> Result<DeviceFacts, Error> {
         let uuid = uuid(self.driver, self.device)?;
-        Ok(DeviceFacts { uuid, bus_id: self.bus_id()?, capability: self.capability()? })
+        let nvml_device = nvml::facts(uuid).map_or(self.device, |facts| facts.index);
+        Ok(DeviceFacts { uuid, bus_id: self.bus_id()?, capability: self.capability()?, nvml_device })
     }
 
     /// The device's compute capability, major × 10 + minor.
@@ -421,8 +425,9 @@ impl Context {
         Ok((0..device_count()?).filter(reaches).collect())
     }
 
-    /// The uuids of the devices of this process that this device reaches over NVLink, its own included. What tells is
-    /// that atomics of one work in the memory of the other, which PCIe cannot do between devices.
+    /// The uuids of the devices that this device reaches over NVLink, its own included. What tells is that atomics of
+    /// one work in the memory of the other, which PCIe cannot do between devices; NVML knows of devices that this
+    /// process does not see.
     pub fn linked(&self) -> Result<Vec<[u8; 16]>, Error> {
         let atomics = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
         let mut linked = self.others(|other| {
@@ -432,7 +437,10 @@ impl Context {
             // A driver that cannot say does not vouch for it.
             Ok(code == SUCCESS && yes != 0)
         })?;
-        linked.push(uuid(self.driver, self.device)?);
+        let own = uuid(self.driver, self.device)?;
+        let unseen = nvml::facts(own).unwrap_or_default().linked;
+        linked.extend(unseen.into_iter().filter(|other| !linked.contains(other)).collect::<Vec<_>>());
+        linked.push(own);
         Ok(linked)
     }
 

@@ -13,6 +13,7 @@ pub mod gate;
 mod image;
 mod ledger;
 mod memory;
+mod nvml;
 pub mod nvrtc;
 mod physical;
 mod watched;

@@ -179,6 +179,7 @@ const USED: &[Param] = &[
     .fresh(),
     text("OXCCL_TRANSPORTS", "p2p,shm", "transports that ranks may use, the preferred ones first: p2p, shm, net")
         .fresh(),
+    text("OXCCL_SYSFS", "/sys", "where sysfs is mounted, from which distances between devices are read").fresh(),
     // The communicator's configuration.
     over_choice("NCCL_COMM_BLOCKING", 1, "overrides config.blocking"),
     over("NCCL_CGA_CLUSTER_SIZE", 0, 8, "overrides config.cgaClusterSize"),
@@ -202,6 +203,12 @@ const USED: &[Param] = &[
     flag("NCCL_MULTI_RANK_GPU_ENABLE", false, "several ranks may use one device").fresh(),
     // Transports and sizes.
     flag("NCCL_P2P_DISABLE", false, "devices do not read or write each other's memory").fresh(),
+    text(
+        "NCCL_P2P_LEVEL",
+        "PXB",
+        "as far as devices read and write each other's memory: LOC (never), NVL, PIX, PXB, PHB, SYS, or 0–4",
+    )
+    .fresh(),
     flag("NCCL_P2P_DIRECT_DISABLE", false, "no plain pointers between ranks of one process").fresh(),
     flag(
         "NCCL_LOCAL_REGISTER",
@@ -335,6 +342,8 @@ pub const BOOTSTRAP_PROGRESS: Key = key("OXCCL_BOOTSTRAP_PROGRESS");
 pub const LATE_WARN: Key = key("OXCCL_LATE_WARN");
 /// `OXCCL_TRANSPORTS`.
 pub const TRANSPORTS: Key = key("OXCCL_TRANSPORTS");
+/// `OXCCL_SYSFS`.
+pub const SYSFS: Key = key("OXCCL_SYSFS");
 /// `NCCL_COMM_BLOCKING`.
 pub const COMM_BLOCKING: Key = key("NCCL_COMM_BLOCKING");
 /// `NCCL_CGA_CLUSTER_SIZE`.
@@ -375,6 +384,8 @@ pub const RMA_EAGER_INIT: Key = key("NCCL_RMA_EAGER_INIT");
 pub const MULTI_RANK_GPU_ENABLE: Key = key("NCCL_MULTI_RANK_GPU_ENABLE");
 /// `NCCL_P2P_DISABLE`.
 pub const P2P_DISABLE: Key = key("NCCL_P2P_DISABLE");
+/// `NCCL_P2P_LEVEL`.
+pub const P2P_LEVEL: Key = key("NCCL_P2P_LEVEL");
 /// `NCCL_P2P_DIRECT_DISABLE`.
 pub const P2P_DIRECT_DISABLE: Key = key("NCCL_P2P_DIRECT_DISABLE");
 /// `NCCL_LOCAL_REGISTER`.

@@ -128,7 +128,6 @@ pub(super) const ACCEPTED: &[Param] = &[
     number("NCCL_P2P_NET_CHUNKSIZE", 131_072, "send/recv chunk over network"),
     number("NCCL_ALLOC_P2P_NET_LL_BUFFERS", 0, "LL buffers for network send/recv"),
     number("NCCL_UNPACK_DOUBLE_NCHANNELS", 1, "double channels with unpack plugins"),
-    words("NCCL_P2P_LEVEL", "automatic", "LOC, NVL, PIX, PXB, PHB, SYS (or legacy 0–4)"),
     number("NCCL_P2P_READ_ENABLE", -2, "force/forbid read protocol"),
     number("NCCL_P2P_USE_CUDA_MEMCPY", 0, "copy-engine P2P (disables registration)"),
     number("NCCL_P2P_PCI_CHUNKSIZE", 131_072, "chunk over PCIe"),

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Transport, TransportId};
+use super::{Distance, Transport, TransportId};
 use crate::error::Error;
 use crate::plan::wiring::{ConnectionGroup, LinkNeed, Wiring};
 use crate::proxy::{Destination, Location};
-use crate::sys::HostFacts;
+use crate::sys::{HostFacts, PciPlace};
 use crate::tuning::Preferences;
 
 /// What a rank tells all others about itself, once, when a communicator is made.
@@ -20,6 +20,8 @@ pub struct PeerFacts {
     pub process: u64,
     /// The ordinal of its device in its own process.
     pub device: i32,
+    /// The number of its device among all of the host, for the log.
+    pub nvml_device: i32,
     /// Its context's handle there: of two contexts of one device neither reaches the other's memory.
     pub context: u64,
     /// The device's uuid.
@@ -51,6 +53,10 @@ pub struct PeerReach {
     pub unreachable: Vec<[u8; 16]>,
     /// The uuids of those that it reaches over NVLink, and its own.
     pub linked: Vec<[u8; 16]>,
+    /// Where its device is in PCI.
+    pub place: PciPlace,
+    /// As far as it uses peer memory.
+    pub level: Distance,
     /// The ranks with which peer memory has turned out not to work.
     pub excluded: Vec<u32>,
 }

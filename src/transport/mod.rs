@@ -15,6 +15,7 @@
 //! line in `TRANSPORTS`.
 
 mod blocks;
+mod distance;
 mod facts;
 mod handshake;
 mod layout;
@@ -36,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::plan::wiring::ConnectionGroup;
 pub use blocks::{devices_of_released, free_released};
+pub use distance::Distance;
 pub use facts::{Connectivity, PeerFacts, PeerReach, exclude_peer_memory};
 pub use links::{Hooks, Links, Told};
 pub use p2p::PeerBuffer;
@@ -213,6 +215,16 @@ pub fn allowed() -> Result<Vec<TransportId>, Error> {
     Ok(ids)
 }
 
+/// As far as peer memory of this process reaches: `NCCL_P2P_LEVEL`.
+pub fn peer_level() -> Distance {
+    let params = params::snapshot();
+    let Some(text) = params.text(params::P2P_LEVEL) else { return Distance::USUAL };
+    Distance::parse(text).unwrap_or_else(|| {
+        log::info!(target: "INIT,ENV", "NCCL_P2P_LEVEL={text} is no level; using {}", Distance::USUAL.name());
+        Distance::USUAL
+    })
+}
+
 /// The transports that ranks may use where nobody asks for others, the preferred ones first.
 fn usual() -> Vec<TransportId> {
     vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm]
@@ -235,20 +247,28 @@ fn named(list: &str) -> Result<Vec<TransportId>, String> {
     }
 }
 
-/// The transport for two ranks: the first in the order of the lower rank that both may use and that can connect them,
-/// and no peer memory where that has turned out not to work.
+/// The transport for two ranks: the first in the order of the lower rank that both may use and that can connect them.
+/// Peer memory is not for devices that are far from each other, or where it has turned out not to work.
 ///
 /// # Errors
 /// [`Error::InvalidUsage`] when there is none: the text says what stands in the way.
 fn choose(a: &PeerFacts, b: &PeerFacts) -> Result<&'static dyn Transport, Error> {
     let (low, high) = if a.rank < b.rank { (a, b) } else { (b, a) };
     let allowed = low.transports.iter().filter(|id| high.transports.contains(id)).map(|id| by_id(*id));
-    let works = |transport: &&dyn Transport| !transport.is_device_memory() || !low.reach.excluded.contains(&high.rank);
+    let peer_memory = distance::is_near(low, high) && !low.reach.excluded.contains(&high.rank);
+    let works = |transport: &&dyn Transport| peer_memory || !transport.is_device_memory();
     allowed
         .into_iter()
         .filter(works)
         .find(|transport| transport.can_connect(low, high))
         .ok_or_else(|| no_transport(a, b))
+}
+
+/// What lies between the devices of two ranks, where that alone keeps them from using peer memory.
+pub fn too_far(a: &PeerFacts, b: &PeerFacts) -> Option<Distance> {
+    let mut both = a.transports.iter().filter(|id| b.transports.contains(id)).map(|id| by_id(*id));
+    let possible = both.any(|transport| transport.is_device_memory() && transport.can_connect(a, b));
+    (possible && !distance::is_near(a, b)).then(|| Distance::between(a, b))
 }
 
 /// The name of the transport between two ranks, if there is one.
@@ -280,6 +300,12 @@ fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
         )
     } else if !a.transports.iter().any(|id| b.transports.contains(id)) {
         "NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and OXCCL_TRANSPORTS leave none that both may use".to_string()
+    } else if !distance::is_near(a, b) {
+        format!(
+            "{} is between their devices, too far for peer-to-peer memory (NCCL_P2P_LEVEL), and NCCL_SHM_DISABLE or \
+             OXCCL_TRANSPORTS excludes shared memory",
+            Distance::between(a, b).name()
+        )
     } else if [a, b].iter().any(|peer| !peer.transports.contains(&TransportId::Shm)) {
         "NCCL_SHM_DISABLE or OXCCL_TRANSPORTS excludes shared memory, and peer-to-peer memory cannot be used"
             .to_string()

@@ -1,5 +1,6 @@
 //! Rendezvous, exchange of facts, plan, links, and the proof that every rank has succeeded.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,12 +19,16 @@ use crate::device::{HostFlag, Kernels, Use};
 use crate::error::Error;
 use crate::health::flight_recorder::PART_BYTES;
 use crate::memory::{ItemStore, Registrations};
+use crate::params;
 use crate::plan::wiring::Wiring;
 use crate::schedules::{self, LaunchParameters, Schedules};
-use crate::sys::{self, HostFacts};
+use crate::sys::{self, HostFacts, PciPlace};
 use crate::topology::Graph;
 use crate::transport::{self, Links, PeerFacts, PeerReach};
 use crate::tuning::{self, Agreed, LinkKind, MachineConstants, Preferences, Tuning};
+
+/// Where sysfs is.
+const SYSFS: &str = "/sys";
 
 /// What a rank needs before it can join. One rank alone has no links.
 type RankParts = (Arc<Kernels>, Option<Arc<Links>>, Join);
@@ -207,6 +212,7 @@ impl Comm {
             host: HostFacts::read(settings.host_id.as_deref()),
             process: peers::process_number(),
             device: self.device.number,
+            nvml_device: self.nvml_device(),
             context: self.device.context.key().0 as u64,
             uuid: self.device.facts.uuid,
             bus_id: self.device.facts.bus_id,
@@ -224,7 +230,14 @@ impl Comm {
     /// What is between this rank's device and others.
     fn reach(&self) -> Result<PeerReach, Error> {
         let context = &self.device.context;
-        Ok(PeerReach { unreachable: context.unreachable()?, linked: context.linked()?, excluded: Vec::new() })
+        let sysfs = params::snapshot().text(params::SYSFS).unwrap_or(SYSFS).to_string();
+        Ok(PeerReach {
+            unreachable: context.unreachable()?,
+            linked: context.linked()?,
+            place: PciPlace::read(Path::new(&sysfs), self.device.facts.bus_id),
+            level: transport::peer_level(),
+            excluded: Vec::new(),
+        })
     }
 
     /// What this rank would like of what all ranks do alike.

@@ -43,6 +43,22 @@ pub(super) fn tell(me: u32, faults: &[PairFault], facts: &[PeerFacts]) {
     }
 }
 
+/// Tells of the pairs of which this rank is the lower one and whose devices are too far from each other.
+pub(super) fn tell_too_far(me: u32, facts: &[PeerFacts]) {
+    let own = &facts[me as usize];
+    let far = facts.iter().filter(|peer| peer.rank > me).filter_map(|peer| {
+        transport::too_far(own, peer).map(|distance| format!("rank {} ({})", peer.rank, distance.name()))
+    });
+    let far: Vec<String> = far.collect();
+    if !far.is_empty() {
+        let (peers, level) = (far.join(", "), own.reach.level.name());
+        log::info!(
+            target: "INIT,P2P",
+            "P2P is not used between rank {me} and {peers}: farther than {level} (NCCL_P2P_LEVEL)"
+        );
+    }
+}
+
 /// The lines, and whether each is a warning: a driver that says that peer memory works, and it does not.
 fn lines(me: u32, faults: &[PairFault], facts: &[PeerFacts]) -> Vec<(bool, String)> {
     let mut peers: BTreeMap<u32, (bool, String)> = BTreeMap::new();
@@ -58,7 +74,7 @@ fn lines(me: u32, faults: &[PairFault], facts: &[PeerFacts]) -> Vec<(bool, Strin
 
 fn line(me: u32, peers: &[u32], (wrong, words): (bool, &str), facts: &[PeerFacts]) -> String {
     let name = |rank: u32| {
-        let PeerFacts { device, bus_id, .. } = &facts[rank as usize];
+        let PeerFacts { nvml_device: device, bus_id, .. } = &facts[rank as usize];
         format!("rank {rank} (device {device}, busId {bus_id:x})")
     };
     let mut named: Vec<String> = peers.iter().take(NAMED_MAX).map(|peer| name(*peer)).collect();

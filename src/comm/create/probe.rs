@@ -30,6 +30,7 @@ impl Comm {
         let Some(links) = links else { return Ok(None) };
         let software = self.device.context.driver().is_software();
         let (mut peers, mut earlier) = (peers.to_vec(), None);
+        peer_faults::tell_too_far(self.identity.rank, &peers);
         for tries in 1..=TRIES {
             let own = self.probe_once(bootstrap, &peers, links);
             let (mut probe, faults) = judge(bootstrap, own)?;
@@ -63,9 +64,9 @@ impl Comm {
             }
         }
         for route in transport::routes(self.identity.rank, facts, wiring).unwrap_or_default() {
-            let to = (route.to as i32, facts[route.to as usize].device);
+            let to = (route.to as i32, facts[route.to as usize].nvml_device);
             let line =
-                lines::channel(route.channel, route.connection, (self.rank(), self.device.number), to, route.label);
+                lines::channel(route.channel, route.connection, (self.rank(), self.nvml_device()), to, route.label);
             match route.connection {
                 Some(_) => log::info!(target: "INIT,P2P", "{line}"),
                 None => log::info!(target: "INIT,SHM", "{line}"),
