@@ -82,7 +82,9 @@ FN u32 firstItem(const LaunchArgs& a, u32 block) { return a.flags & LAUNCH_ROWS 
 FN u32 nextStride(const LaunchArgs& a) { return a.flags & LAUNCH_ROWS ? 1 : a.nchannels; }
 
 // A block's channel of a row. Channels have equal parts, and the row says what the first one's is.
-FN u32 rowChannel(const LaunchArgs& a, const Work& w, u32 block) { return (block + a.nchannels - w.first) % a.nchannels; }
+FN u32 rowChannel(const LaunchArgs& a, const Work& w, u32 block) {
+  return (block + a.nchannels - w.first) % a.nchannels;
+}
 
 // Whether a block has something to do in an item.
 FN bool hasPart(const LaunchArgs& a, const Work& w, u32 block) {

@@ -195,7 +195,7 @@ impl World {
                 steps: self.memory.address() + self.steps[rank] as u64,
                 links: self.memory.address() + self.ends[rank] as u64,
                 nsteps: schedule.steps.len() as u32,
-                nlinks: schedule.links.len() as u32,
+                nlinks: schedule.links.len() as u16,
                 ..geometry.work(0, case.datatype, &operator)
             };
         }

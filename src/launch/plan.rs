@@ -52,6 +52,32 @@ impl<'a> CutCall<'_, 'a> {
     }
 }
 
+/// A collective whose first part is on channel `first`.
+struct PlacedCall<'c, 'a> {
+    call: &'c CutCall<'c, 'a>,
+    ways: Vec<(Cut<'a>, [u64; 2])>,
+    first: u32,
+}
+
+impl PlacedCall<'_, '_> {
+    /// A work item for each way, for all channels.
+    fn rows(&self) -> impl Iterator<Item = Work> {
+        let (datatype, operator) = (self.call.datatype, &self.call.operator);
+        self.ways.iter().map(move |(cut, offers)| self.call.complete(cut.row(self.first, datatype, operator), *offers))
+    }
+
+    /// Work items for each channel by itself.
+    fn add_columns(&self, columns: &mut [Vec<Work>]) {
+        let blocks = columns.len() as u32;
+        for part in 0..self.call.channels() {
+            let block = (self.first + part) % blocks;
+            let (datatype, operator) = (self.call.datatype, &self.call.operator);
+            let work = |cut: &Cut<'_>, offers| self.call.complete(cut.work(part, block, datatype, operator), offers);
+            columns[block as usize].extend(self.ways.iter().map(|(cut, offers)| work(cut, *offers)));
+        }
+    }
+}
+
 /// The work of one communicator in a group, being collected.
 pub(super) struct Plan<'a, T> {
     pub(super) target: &'a T,
@@ -127,34 +153,27 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
         }
     }
 
-    /// Has each call begin at the channel behind the last one's, so that small calls run side by side. All ranks come to
-    /// the same places, since all have the same collectives.
+    /// Has each call begin at the channel behind the last one's, so that small calls run side by side. All ranks come
+    /// to the same places, since all have the same collectives.
     fn place(&mut self, calls: &[&CutCall<'_, 'a>]) -> KernelWork {
         let all: u32 = calls.iter().map(|call| call.channels()).sum();
         let blocks = all.min(self.target.tuning().max_channels());
         let blocks = calls.iter().map(|call| call.channels()).fold(blocks, u32::max).max(1);
-        let ways: Vec<(&CutCall<'_, 'a>, Vec<(Cut<'a>, [u64; 2])>)> =
-            calls.iter().map(|call| (*call, call.ways(self.target))).collect();
-        let uniform = ways.iter().flat_map(|(_, ways)| ways).all(|(cut, _)| cut.is_uniform());
-        let (mut rows, mut columns) = (Vec::new(), vec![Vec::new(); if uniform { 0 } else { blocks as usize }]);
         let mut first = 0;
-        for (call, ways) in ways {
-            for &(cut, offers) in &ways {
-                self.need(self.target.schedules().missing(&cut, first, blocks));
-                if uniform {
-                    rows.push(call.complete(cut.row(first, call.datatype, &call.operator), offers));
-                }
-            }
-            for part in (0..call.channels()).filter(|_| !uniform) {
-                let block = (first + part) % blocks;
-                let works = ways
-                    .iter()
-                    .map(|(cut, offers)| call.complete(cut.work(part, block, call.datatype, &call.operator), *offers));
-                columns[block as usize].extend(works);
-            }
+        let mut placed: Vec<PlacedCall<'_, 'a>> = Vec::with_capacity(calls.len());
+        for &call in calls {
+            let ways = call.ways(self.target);
+            ways.iter().for_each(|(cut, _)| self.need(self.target.schedules().missing(cut, first, blocks)));
+            placed.push(PlacedCall { call, ways, first });
             first = (first + call.channels()) % blocks;
         }
-        if uniform { KernelWork::Rows { blocks, rows } } else { KernelWork::Columns(columns) }
+        if placed.iter().flat_map(|placed| &placed.ways).all(|(cut, _)| cut.is_uniform()) {
+            let rows = placed.iter().flat_map(PlacedCall::rows).collect();
+            return KernelWork::Rows { blocks, rows };
+        }
+        let mut columns = vec![Vec::new(); blocks as usize];
+        placed.iter().for_each(|placed| placed.add_columns(&mut columns));
+        KernelWork::Columns(columns)
     }
 
     /// Cuts a collective as the tuner chooses, and also without slots where the ranks are to ask each other for that.

@@ -8,8 +8,8 @@
 //!   [`schedule`] builds and checks them; [`offer`] is how ranks tell each other where their buffers are;
 //! * [`wiring`] says which links a communicator has;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
-//! * [`exec`] runs the schedules of all ranks symbolically, which is how they are proved; [`timing`] says what they would
-//!   take on a machine.
+//! * [`exec`] runs the schedules of all ranks symbolically, which is how they are proved; [`timing`] says what they
+//!   would take on a machine.
 
 pub mod algorithm;
 pub mod call;

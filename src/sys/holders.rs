@@ -10,26 +10,26 @@ use rustix::pipe::PipeFlags;
 use super::{ChildCloses, off_standard};
 
 /// A descriptor that a forked child closes.
-struct OwnEnd {
+struct KeptEnd {
     _child_closes: ChildCloses,
     fd: OwnedFd,
 }
 
-impl OwnEnd {
-    fn of(fd: OwnedFd) -> OwnEnd {
-        OwnEnd { _child_closes: ChildCloses::of(fd.as_fd()), fd }
+impl KeptEnd {
+    fn of(fd: OwnedFd) -> KeptEnd {
+        KeptEnd { _child_closes: ChildCloses::of(fd.as_fd()), fd }
     }
 }
 
 /// The lender's view.
 pub struct Holders {
     /// Closed when nobody can become a holder any more.
-    give: Option<OwnEnd>,
-    watch: OwnEnd,
+    give: Option<KeptEnd>,
+    watch: KeptEnd,
 }
 
 /// What a holder keeps.
-pub struct Hold(#[allow(dead_code, reason = "it is kept and closed, and nothing else")] OwnEnd);
+pub struct Hold(#[allow(dead_code, reason = "it is kept and closed, and nothing else")] KeptEnd);
 
 impl Holders {
     /// No holders yet.
@@ -39,7 +39,7 @@ impl Holders {
     pub fn new() -> io::Result<Holders> {
         let (watch, give) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let (watch, give) = (off_standard(watch)?, off_standard(give)?);
-        Ok(Holders { give: Some(OwnEnd::of(give)), watch: OwnEnd::of(watch) })
+        Ok(Holders { give: Some(KeptEnd::of(give)), watch: KeptEnd::of(watch) })
     }
 
     /// A descriptor that makes whoever receives it a holder; while it is on its way, it counts as one.
@@ -67,7 +67,7 @@ impl Holders {
 impl Hold {
     /// Holds what came with a descriptor, until it is dropped.
     pub fn of(fd: OwnedFd) -> Hold {
-        Hold(OwnEnd::of(fd))
+        Hold(KeptEnd::of(fd))
     }
 }
 

@@ -25,7 +25,8 @@ const FULL_SIZE_COMMS: usize = 8;
 const SMALL_SLOT: (u32, u32) = (16 << 10, 4 << 10);
 /// Bytes of slots on a GPU with lines of LL or LL128: so many that a loop over one is unrolled.
 const LINE_SLOT_BYTES: u32 = 64 << 10;
-/// Channels for messages between two ranks on GPUs: so many that a pair fills NVLink, fewer where a rank has many peers.
+/// Channels for messages between two ranks on GPUs: so many that a pair fills NVLink. Fewer where a rank has many
+/// peers.
 const MESSAGE_CHANNELS: u32 = 8;
 /// Channels for messages of a rank with all others, beyond which pairs have fewer.
 const MESSAGE_CHANNELS_ALL: u32 = 64;

@@ -90,7 +90,7 @@ fn the_next_communicator_uses_peer_memory_again() {
             let member = Member::of_process(api, &me, &format!("round {round}"));
             [10, 50_000].into_iter().for_each(|count| member.sum(count));
             let links = member.stat(MemStat::Suspend);
-            assert!(links > 0 && links % BLOCK == 0, "round {round}: {links} bytes");
+            assert!(links > 0 && links.is_multiple_of(BLOCK), "round {round}: {links} bytes");
             member.end();
         }
         return;

@@ -26,7 +26,7 @@ pub struct PathModel {
     pub latency: f64,
     /// Microseconds of a fence that waits for stores to have arrived.
     pub fence: f64,
-    /// Microseconds from a load of what a peer has sent to its data: local memory's, but where slots are in host memory.
+    /// Microseconds from a load of what a peer has sent to its data.
     pub receive_load: f64,
     /// Bytes that all ranks together move in a microsecond, where they share something; infinite where not.
     pub fabric: f64,
@@ -63,8 +63,8 @@ const IN_CACHE: f64 = 0.3;
 
 impl MachineModel {
     /// Eight H100 behind NVSwitch. NVLink carries 370 GB/s of data in each direction (measured peer writes: 371 to 376;
-    /// NCCL counts with 18 × 20.6). A hop of LL takes 0.6 µs in NCCL's model: a store's way and a poll. A fence waits for
-    /// a store's way there and back.
+    /// NCCL counts with 18 × 20.6). A hop of LL takes 0.6 µs in NCCL's model: a store's way and a poll. A fence waits
+    /// for a store's way there and back.
     pub fn eight_h100() -> MachineModel {
         MachineModel {
             name: "8xH100".to_string(),

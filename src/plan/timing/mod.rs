@@ -21,13 +21,13 @@ use super::schedule::Schedule;
 use super::work::{Geometry, Request};
 use crate::error::Error;
 use crate::topology::Graph;
-use run::{Clock, Pieces};
+use run::{Clock, PieceRun};
 
 pub use kernel::KernelModel;
 pub use machine::{BlockModel, MachineModel, PathModel};
 pub use nccl::nccl_ring;
 
-/// Pieces that are run; of more, the time is continued in a straight line.
+/// PieceRun that are run; of more, the time is continued in a straight line.
 const MAX_PIECES: u64 = 16;
 
 /// How a call is carried out, as far as its time goes.
@@ -93,7 +93,7 @@ pub fn predict_schedules(
     let (part, piece) = (geometry.part * size, geometry.piece * size);
     let count = part.div_ceil(piece).max(1);
     let run = |count: u64, part: u64| {
-        let pieces = Pieces { part, piece, count };
+        let pieces = PieceRun { part, piece, count };
         Clock::new(machine, kernel, call.protocol, geometry.nchannels, pieces, schedules).complete()
     };
     if count <= MAX_PIECES {

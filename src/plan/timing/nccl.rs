@@ -25,8 +25,8 @@ fn constants(proto: Proto) -> RingConstants {
 /// The bandwidth of LL over all channels is at most this in NCCL's model, in bytes a microsecond: of Hopper, of Ampere.
 const LL_MOST: (f64, f64) = (141_000.0, 87_700.0);
 
-/// Microseconds that NCCL's ring takes for a call of `bytes` bytes on a machine, by the constants of NCCL's own model and
-/// the quickest of its protocols. Functions that have no ring have none.
+/// Microseconds that NCCL's ring takes for a call of `bytes` bytes on a machine, by the constants of NCCL's own model
+/// and the quickest of its protocols. Functions that have no ring have none.
 pub fn nccl_ring(machine: &MachineModel, func: Func, bytes: u64) -> Option<f64> {
     let n = f64::from(machine.ranks);
     let steps = match func {

@@ -18,7 +18,7 @@ fn instant(microseconds: f64) -> Instant {
 
 /// What a turn of one channel moves at most, in bytes, and how often.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pieces {
+pub(super) struct PieceRun {
     /// Bytes of the channel's part of a chunk.
     pub part: u64,
     /// Bytes that travel in one slot.
@@ -27,7 +27,7 @@ pub(super) struct Pieces {
     pub count: u64,
 }
 
-impl Pieces {
+impl PieceRun {
     fn bytes(&self, piece: u64) -> u64 {
         (self.part - (piece * self.piece).min(self.part)).min(self.piece)
     }
@@ -66,7 +66,7 @@ struct RankBlock<'a> {
 }
 
 impl RankBlock<'_> {
-    fn current(&self, pieces: &Pieces) -> Option<Step> {
+    fn current(&self, pieces: &PieceRun) -> Option<Step> {
         if self.piece == pieces.count { None } else { self.schedule.steps.get(self.step).copied() }
     }
 
@@ -104,7 +104,7 @@ pub(super) struct Clock<'a> {
     proto: Proto,
     /// Channels for each one that is run.
     each: f64,
-    pieces: Pieces,
+    pieces: PieceRun,
     blocks: Vec<RankBlock<'a>>,
     links: Vec<TimedLink>,
     out: Vec<Server>,
@@ -120,7 +120,7 @@ impl<'a> Clock<'a> {
         kernel: &'a KernelModel,
         proto: Proto,
         channels: u32,
-        pieces: Pieces,
+        pieces: PieceRun,
         schedules: &'a [Schedule],
     ) -> Clock<'a> {
         let n = schedules.len();
