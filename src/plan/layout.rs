@@ -160,8 +160,8 @@ pub mod launch_flag {
     /// Host image: as on a GPU, no store wakes who waits for it. Waits sleep for short times and look again.
     pub const NO_WAKE: u32 = 1;
     /// Work items are rows: each is a call on all channels, and every block runs all of them. `lo` and `hi` are the
-    /// part of channel 0; block b has channel (b - first) modulo `nchannels`, the part of that number, and from `links` on
-    /// the links of channel b, `nlinks` for each.
+    /// part of channel 0; block b has channel (b - first) modulo `nchannels`, the part of that number, and from `links`
+    /// on the links of channel b, `nlinks` for each.
     pub const ROWS: u32 = 2;
 }
 

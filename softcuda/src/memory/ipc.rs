@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Bytes of `CUipcMemHandle` and `CUipcEventHandle`.
 pub const HANDLE_BYTES: usize = 64;
@@ -176,8 +177,24 @@ fn mark_open(file: &OwnedFd) {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) };
 }
 
-/// Whether another process has a file of ours open as [`MemoryHandle::map`] does.
+/// How long a process that has died may take to lose its locks: the system closes a dead process's pipes, by which its
+/// peers hear of it, before it gives up what its mappings kept.
+const DEATH_TAKES: Duration = Duration::from_millis(500);
+const NAP: Duration = Duration::from_millis(1);
+
+/// Whether another process has a file of ours open as [`MemoryHandle::map`] does, and keeps it open.
 pub fn is_open_elsewhere(file: &OwnedFd) -> bool {
+    let until = Instant::now() + DEATH_TAKES;
+    while is_locked_elsewhere(file) {
+        if Instant::now() >= until {
+            return true;
+        }
+        std::thread::sleep(NAP);
+    }
+    false
+}
+
+fn is_locked_elsewhere(file: &OwnedFd) -> bool {
     let mut lock = whole_file(libc::F_WRLCK);
     // SAFETY: a descriptor of ours and a valid lock, which receives the answer.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
