@@ -55,7 +55,7 @@ impl FlightRecorder {
         fence(Ordering::SeqCst);
         let differs = |other: usize| {
             let theirs = Record::from_words(read(&self.part(other)[place..place + WORDS]));
-            theirs.is_some_and(|theirs| theirs.serial == record.serial && theirs != record)
+            theirs.is_some_and(|theirs| theirs.serial == record.serial && !theirs.matches(&record))
         };
         let agree = !(0..self.ranks.len()).any(differs);
         if !agree {

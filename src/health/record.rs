@@ -7,7 +7,7 @@ pub const WORDS: usize = 4;
 /// The number of a user's operator on a flight recorder: one past the last built-in one.
 const USER_OP: u8 = Op::Avg as u8 + 1;
 
-/// A collective call, in what all ranks must say alike.
+/// A collective call, as one rank has made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Its number among the collectives of the communicator.
@@ -46,6 +46,20 @@ impl Record {
         (words[3] == !words[0]).then_some(record)
     }
 
+    /// What all ranks must say alike, as words. Where data only move, ranks may give the same bytes different types,
+    /// and there is no operator.
+    pub fn agreed(&self) -> [u64; 5] {
+        let moves = Func::from_number(self.func).is_some_and(|func| !func.reduces());
+        let size = DataType::from_c(i32::from(self.datatype)).map_or(1, DataType::size) as u64;
+        let (unit, datatype, op) = if moves { (size, 0, 0) } else { (1, self.datatype, self.op) };
+        [self.func.into(), datatype.into(), op.into(), self.count.wrapping_mul(unit), self.root.into()]
+    }
+
+    /// Whether two ranks have made the same call.
+    pub fn matches(&self, other: &Record) -> bool {
+        self.serial == other.serial && self.agreed() == other.agreed()
+    }
+
     /// The call in words: "AllReduce of 8 ncclFloat32, ncclSum".
     pub(super) fn text(&self) -> String {
         let func = Func::from_number(self.func);
@@ -74,7 +88,7 @@ pub fn disagreement(ranks: &[(u32, Vec<Record>)]) -> Option<String> {
         let mut groups: Vec<(Record, Vec<u32>)> = Vec::new();
         for (rank, records) in ranks {
             let Some(record) = records.iter().find(|record| record.serial == serial) else { continue };
-            match groups.iter_mut().find(|(known, _)| known == record) {
+            match groups.iter_mut().find(|(known, _)| known.matches(record)) {
                 Some((_, of)) => of.push(*rank),
                 None => groups.push((*record, vec![*rank])),
             }
@@ -122,6 +136,20 @@ mod tests {
     fn what_is_alike_or_missing_is_no_difference() {
         let ranks = [(0, vec![all_reduce(6, 4)]), (1, vec![all_reduce(6, 4), all_reduce(7, 1)]), (2, Vec::new())];
         assert_eq!(disagreement(&ranks), None);
+    }
+
+    #[test]
+    fn equal_bytes_that_only_move_match_whatever_their_type() {
+        let floats = Record { func: Func::AllGather as u8, ..all_reduce(7, 8) };
+        let bytes = Record { datatype: DataType::Int8 as u8, count: 32, ..floats };
+        assert!(floats.matches(&bytes) && bytes.matches(&floats));
+        assert_eq!(disagreement(&[(0, vec![floats]), (1, vec![bytes])]), None);
+        assert!(!floats.matches(&Record { count: 31, ..bytes }));
+        assert!(!floats.matches(&Record { func: Func::AlltoAll as u8, ..bytes }));
+        // What is reduced depends on the type.
+        let sum = all_reduce(7, 8);
+        assert!(!sum.matches(&Record { datatype: DataType::Int32 as u8, ..sum }));
+        assert!(!sum.matches(&Record { op: Op::Max as u8, ..sum }));
     }
 
     proptest! {

@@ -43,17 +43,11 @@ impl Call {
 
     /// The call in one number that ranks compare: what all of them must say alike. Never 0.
     pub(super) fn signature(&self) -> u32 {
-        let words = [
-            self.func as u64,
-            self.datatype as u64,
-            u64::from(self.reduction.number()),
-            self.count as u64,
-            self.root as u64,
-        ];
         // FNV-1a, by words of 64 bits.
-        let hash = words
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325u64, |hash, word| (hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(29));
+        let hash =
+            self.record(0).agreed().iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, word| {
+                (hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(29)
+            });
         ((hash >> 32) as u32 ^ hash as u32) | 1
     }
 

@@ -50,6 +50,8 @@ pub struct Case {
     /// Where in the pattern the inputs begin: data that is left over is not what is expected.
     pub phase: usize,
     pub form: Form,
+    /// Called as so many elements of one byte.
+    pub as_bytes: bool,
     /// NULL for buffers that a rank does not use; else one that must stay untouched.
     pub nulls: bool,
     pub stream: usize,
@@ -107,6 +109,7 @@ impl Case {
             offsets,
             phase: rng.random_range(0..1021),
             form,
+            as_bytes: false,
             nulls: rng.random(),
             stream: rng.random_range(0..STREAMS),
         }
@@ -127,6 +130,7 @@ impl Case {
             offsets,
             phase,
             form: Form::Plain,
+            as_bytes: false,
             nulls: false,
             stream: 0,
         }
@@ -244,7 +248,11 @@ impl Case {
                 unsafe { calls.pre_mul_device(call.scalar, self.dtype, member.comm) }?
             }
         };
-        let what = Call { func: self.func, count: self.count, dtype: self.dtype as i32, op, root: self.root as i32 };
+        let (count, dtype) = match self.as_bytes {
+            true => (self.count * self.dtype.size(), DataType::Int8),
+            false => (self.count, self.dtype),
+        };
+        let what = Call { func: self.func, count, dtype: dtype as i32, op, root: self.root as i32 };
         let (comm, stream) = (member.comm, member.streams[self.stream].0);
         let mut config = CollConfig::default();
         if let Form::Selection(words) = self.form {

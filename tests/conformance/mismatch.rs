@@ -30,7 +30,7 @@ fn typed(func: Func, count: usize, dtype: DataType, op: RedOp) -> Case {
     Case::plain((func, dtype, func.reduces().then_some(Operator::Plain(op))), count)
 }
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 13] = [
     Row {
         name: "count",
         common: || vec![Case::of(Func::AllReduce, 1000)],
@@ -48,6 +48,12 @@ const ROWS: [Row; 12] = [
         common: || vec![typed(Func::AllReduce, 64, DataType::Int32, RedOp::Sum)],
         odd: || vec![typed(Func::AllReduce, 64, DataType::Float32, RedOp::Sum)],
         words: &["AllReduce", "int32", "float32"],
+    },
+    Row {
+        name: "type, and other bytes",
+        common: || vec![typed(Func::AllGather, 64, DataType::Int32, RedOp::Sum)],
+        odd: || vec![typed(Func::AllGather, 64, DataType::Float64, RedOp::Sum)],
+        words: &["AllGather", "int32", "float64"],
     },
     Row {
         name: "operator",
@@ -178,7 +184,7 @@ fn every_rank_hears_of_it() {
 }
 
 /// What is the same in other words: Bcast and Broadcast, with and without a configuration, operators with handles
-/// of their own, buffers in place on some ranks only.
+/// of their own, buffers in place on some ranks only, another type for the same bytes where nothing is reduced.
 #[test]
 fn other_words_match() {
     if let Some(me) = launch::child() {
@@ -191,7 +197,8 @@ fn other_words_match() {
                 let func = if *func == Func::Bcast && odd { Func::Broadcast } else { *func };
                 let form = forms[(member.rank + at) % 3];
                 let in_place = func == Func::Bcast || func.has_in_place() && odd;
-                items.push(Item::Collective(Case { form, in_place, phase: at, ..Case::of(func, 300 + at) }));
+                let as_bytes = odd && !func.reduces();
+                items.push(Item::Collective(Case { form, in_place, as_bytes, phase: at, ..Case::of(func, 300 + at) }));
                 if built::PRE_MUL_SUM && func.reduces() {
                     let kind = (func, DataType::Float32, Some(Operator::PreMulSum { device: odd }));
                     items.push(Item::Collective(Case { phase: at, ..Case::plain(kind, 90) }));
