@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Comm;
-use crate::device::{Capture, Event, Kept};
+use super::order::CaptureEnd;
+use crate::device::{Capture, Kept};
 use crate::error::Error;
 use crate::memory::Lent;
 
@@ -44,9 +45,10 @@ pub struct Graphs(Mutex<HashMap<u64, Arc<Captured>>>);
 pub struct Captured {
     comm: Arc<Comm>,
     capture: u64,
-    /// The end of the capture's last launch; an event within the capture.
-    end: Event,
-    launched: AtomicBool,
+    /// The end of the capture's last launch of the communicator.
+    end: CaptureEnd,
+    /// The same of all communicators of the context that are in one order; none where this one is not.
+    end_of_all: Option<Arc<CaptureEnd>>,
     items: Mutex<Vec<Lent>>,
 }
 
@@ -56,15 +58,14 @@ impl Captured {
         self.capture
     }
 
-    /// The end of the launches that were captured before, in this capture; none before the first.
-    pub fn before(&self) -> Option<&Event> {
-        self.launched.load(Ordering::Relaxed).then_some(&self.end)
+    /// The end of the communicator's launches in this capture.
+    pub fn end(&self) -> &CaptureEnd {
+        &self.end
     }
 
-    /// The event for the end of a launch that has now been captured.
-    pub fn end(&self) -> &Event {
-        self.launched.store(true, Ordering::Relaxed);
-        &self.end
+    /// The end of the launches in this capture of all communicators that are in one order with this one.
+    pub fn end_of_all(&self) -> Option<&CaptureEnd> {
+        self.end_of_all.as_deref()
     }
 
     /// Keeps work items for as long as the graph lives.
@@ -131,11 +132,12 @@ impl Comm {
             return Ok(known.clone());
         }
         let _entered = self.device.context.enter()?;
+        let of_all = self.parts.get().and_then(|parts| parts.orders.of_all.as_ref());
         let made = Arc::new(Captured {
             comm: self.clone(),
             capture: capture.id(),
-            end: Event::create(&self.device.context)?,
-            launched: AtomicBool::new(false),
+            end: CaptureEnd::create(&self.device.context)?,
+            end_of_all: of_all.map(|order| order.captured(capture.id())).transpose()?,
             items: Mutex::new(Vec::new()),
         });
         self.graphs.0.lock().insert(capture.id(), made.clone());

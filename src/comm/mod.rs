@@ -5,6 +5,7 @@ mod background;
 mod checks;
 pub mod config;
 mod context;
+mod context_order;
 mod create;
 pub mod derive;
 mod devices;

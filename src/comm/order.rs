@@ -1,10 +1,38 @@
 //! The order of a communicator's launches among streams.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Captured;
 use crate::device::{Context, Event, Stream};
 use crate::error::Error;
+
+/// The end of the launches of one capture that are in one order.
+pub struct CaptureEnd {
+    /// An event within the capture.
+    event: Event,
+    launched: AtomicBool,
+}
+
+impl CaptureEnd {
+    /// That of a capture without launches yet.
+    ///
+    /// # Errors
+    /// What the driver gives.
+    pub fn create(context: &Arc<Context>) -> Result<CaptureEnd, Error> {
+        Ok(CaptureEnd { event: Event::create(context)?, launched: AtomicBool::new(false) })
+    }
+
+    /// The end of the launches that were captured before; none before the first.
+    fn before(&self) -> Option<&Event> {
+        self.launched.load(Ordering::Relaxed).then_some(&self.event)
+    }
+
+    /// Marks the end of a launch that has now been captured.
+    fn mark(&self, stream: Stream) -> Result<(), Error> {
+        self.launched.store(true, Ordering::Relaxed);
+        self.event.record(stream)
+    }
+}
 
 /// Launches of one communicator run one after another, on whatever streams they are: each marks its
 /// end with an event, and the next one waits for it.
@@ -37,8 +65,8 @@ impl LaunchOrder {
 
     /// Makes a stream wait for the launches before; `captured` is that of the stream's capture. The device's context
     /// must be current.
-    pub fn before(&self, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
-        match captured.map(Captured::before) {
+    pub fn before(&self, stream: Stream, captured: Option<&CaptureEnd>) -> Result<(), Error> {
+        match captured.map(CaptureEnd::before) {
             None if self.launched => self.done.hold(stream),
             Some(Some(end)) => end.hold(stream),
             Some(None) if self.mixed => self.done.hold_at_launch(stream),
@@ -56,7 +84,7 @@ impl LaunchOrder {
     ///
     /// # Errors
     /// What the driver gives; the end of the launch, unless captured, is then unknown for good.
-    pub fn after(&mut self, stream: Stream, captured: Option<&Captured>) -> Result<(), Error> {
+    pub fn after(&mut self, stream: Stream, captured: Option<&CaptureEnd>) -> Result<(), Error> {
         let Some(captured) = captured else {
             self.launched = true;
             return self.done.record(stream).inspect_err(|_| self.lost = true);
@@ -65,7 +93,7 @@ impl LaunchOrder {
             self.done.record_at_launch(stream)?;
             self.launched = true;
         }
-        captured.end().record(stream)
+        captured.mark(stream)
     }
 
     /// Whether all launches have ended. The device's context must be current.

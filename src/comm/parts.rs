@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::LaunchOrder;
+use super::context_order::Orders;
 use super::watch::Watch;
 use crate::bootstrap::Bootstrap;
 use crate::device::{Charge, HostFlag, Kernels, Stream};
@@ -32,8 +33,8 @@ pub struct Parts {
     pub(super) recorder: Option<FlightRecorder>,
     /// Memory that is registered; none where ranks cannot map it, or need not.
     pub(super) registrations: Option<Registrations>,
-    /// Order of launches among streams.
-    pub(super) order: Mutex<LaunchOrder>,
+    /// Orders of launches.
+    pub(super) orders: Orders,
     /// "Leave now", for kernels.
     pub(super) flag: HostFlag,
     /// Memory that was shared to see whether that works; none with one rank.
@@ -98,7 +99,12 @@ impl Parts {
 
     /// The order of launches among streams. Who holds it knows that the communicator does not end meanwhile.
     pub fn order(&self) -> MutexGuard<'_, LaunchOrder> {
-        self.order.lock()
+        self.orders.own.lock()
+    }
+
+    /// The order of launches among communicators, where this one is in it. To be locked after [`Parts::order`].
+    pub fn launch_order(&self) -> Option<MutexGuard<'_, LaunchOrder>> {
+        self.orders.of_all.as_ref().map(|order| order.lock())
     }
 
     /// Kernels were launched: where a mover serves links, it looks at them from now on.

@@ -196,7 +196,7 @@ impl Comm {
         let _entered = self.device.context.enter()?;
         let Some(parts) = self.parts.get() else { return Ok(true) };
         // Held means that something is being launched; the driver may keep that waiting for room.
-        parts.order.try_lock().map_or(Ok(false), |order| order.is_idle())
+        parts.orders.own.try_lock().map_or(Ok(false), |order| order.is_idle())
     }
 
     /// The devices on which it has memory: its own, and those of ranks of this process, whose memory lives until the
@@ -211,7 +211,7 @@ impl Comm {
     pub(super) fn wait_for_launches(&self) -> Result<(), Error> {
         let Some(parts) = self.parts.get() else { return Ok(()) };
         // Not under the lock: others look meanwhile, and an abort must get by.
-        let Some(end) = parts.order.lock().end() else { return Ok(()) };
+        let Some(end) = parts.orders.own.lock().end() else { return Ok(()) };
         let _entered = self.device.context.enter()?;
         end.wait()?;
         self.kernel_failure().map_or(Ok(()), Err)
@@ -248,7 +248,7 @@ impl Comm {
     /// From here on nothing is launched: a launch looks at the state under the same lock. False: at the deadline
     /// somebody was still launching. The driver keeps a launch waiting while its stream is full.
     fn refuse_launches(&self, deadline: Instant) -> bool {
-        let order = self.parts.get().map(|parts| parts.order.try_lock_until(deadline));
+        let order = self.parts.get().map(|parts| parts.orders.own.try_lock_until(deadline));
         self.happen(CommEvent::Ended);
         !matches!(order, Some(None))
     }

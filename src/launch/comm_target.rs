@@ -85,6 +85,7 @@ impl LaunchTarget for CreatedComm<'_> {
 
 /// Puts the work of a communicator on streams. The fields drop in this order.
 pub struct CommSubmission<'a> {
+    launch_order: Option<MutexGuard<'a, LaunchOrder>>,
     order: MutexGuard<'a, LaunchOrder>,
     _gate: RwLockReadGuard<'static, ()>,
     _entered: Option<Entered<'a>>,
@@ -95,7 +96,9 @@ pub struct CommSubmission<'a> {
 
 impl LaunchSubmission<Lent> for CommSubmission<'_> {
     fn before(&self, stream: Stream) -> Result<(), Error> {
-        self.order.before(stream, self.captured)
+        self.order.before(stream, self.captured.map(Captured::end))?;
+        let of_all = self.captured.and_then(Captured::end_of_all);
+        self.launch_order.as_ref().map_or(Ok(()), |order| order.before(stream, of_all))
     }
 
     fn join(&self, other: Stream, stream: Stream) -> Result<(), Error> {
@@ -111,9 +114,11 @@ impl LaunchSubmission<Lent> for CommSubmission<'_> {
     }
 
     fn after(&mut self, stream: Stream) -> Result<(), Error> {
-        let marked = self.order.after(stream, self.captured);
+        let marked = self.order.after(stream, self.captured.map(Captured::end));
+        let of_all = self.captured.and_then(Captured::end_of_all);
+        let marked_for_all = self.launch_order.as_mut().map_or(Ok(()), |order| order.after(stream, of_all));
         self.parts.launched();
-        marked
+        marked.and(marked_for_all)
     }
 
     fn record_event(&self, event: usize, stream: Stream) -> Result<(), Error> {
@@ -213,7 +218,8 @@ impl LaunchComm for Comm {
         let parts = self.parts()?;
         let entered = self.context().enter_for_launch()?;
         let gate = gate::launching(self.context().device());
-        Ok(CommSubmission { order: parts.order(), _gate: gate, _entered: entered, comm: self, parts, captured })
+        let (order, launch_order) = (parts.order(), parts.launch_order());
+        Ok(CommSubmission { launch_order, order, _gate: gate, _entered: entered, comm: self, parts, captured })
     }
 
     fn fail(&self, error: &Error) {

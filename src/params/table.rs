@@ -198,7 +198,11 @@ const USED: &[Param] = &[
     over_choice("NCCL_GRAPH_STREAM_ORDERING", 1, "overrides config.graphStreamOrdering"),
     over("NCCL_NUM_RMA_CTX", 0, INT_MAX, "overrides config.numRmaCtx"),
     over("NCCL_P2P_MAX_PEERS", 1, INT_MAX, "overrides config.maxP2pPeers"),
-    over_choice("NCCL_LAUNCH_ORDER_IMPLICIT", 1, "overrides config.launchOrderImplicit"),
+    over_choice(
+        "NCCL_LAUNCH_ORDER_IMPLICIT",
+        1,
+        "overrides config.launchOrderImplicit: launches of communicators of a device follow one another, in the program's order",
+    ),
     over_choice("NCCL_RMA_EAGER_INIT", 1, "overrides config.rmaEagerInit"),
     flag("NCCL_MULTI_RANK_GPU_ENABLE", false, "several ranks may use one device").fresh(),
     // Transports and sizes.

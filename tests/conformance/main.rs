@@ -22,6 +22,7 @@ mod graph_lifetimes;
 mod graphs;
 mod groups;
 mod huge;
+mod launch_order;
 mod member;
 mod messages;
 mod million;

@@ -121,7 +121,7 @@ fields! {
     max_p2p_peers: i32 => Option<i32> = None, "maxP2pPeers" since 23000, positive;
     /// Captured kernels run on a side stream.
     graph_stream_ordering: i32 => bool = true, "graphStreamOrdering" since 23005, switch;
-    /// Launches of communicators follow the program's order.
+    /// Launches of communicators of a context follow one another, in the program's order.
     launch_order_implicit: i32 => bool = false, "launchOrderImplicit" since 23100, switch;
     /// RMA signals per context.
     num_rma_sig: i32 => i32 = 1, "numRmaSig" since 23100, not_negative;

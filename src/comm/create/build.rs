@@ -11,6 +11,7 @@ use super::timings::InitTimings;
 use super::{flight_recorder, report_failure};
 use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
 use crate::comm::config::VERSION;
+use crate::comm::context_order::{ContextOrder, Orders};
 use crate::comm::graphs::MIXED_GRAPHS;
 use crate::comm::links::comms_on;
 use crate::comm::settings::Settings;
@@ -180,7 +181,7 @@ impl Comm {
             items: ItemStore::new(&self.device.context, &self.device.ledger),
             recorder,
             registrations,
-            order: Mutex::new(LaunchOrder::create(&self.device.context, self.config.graph_usage_mode == MIXED_GRAPHS)?),
+            orders: self.orders()?,
             flag: HostFlag::create(&self.device.context)?,
             _probe: probe,
             links: links.clone(),
@@ -196,6 +197,15 @@ impl Comm {
         timings.allgathers = timings.lap();
         log::info!(target: "INIT", "{}", self.memory_line());
         Ok(parts)
+    }
+
+    /// The orders that its launches are in.
+    fn orders(&self) -> Result<Orders, Error> {
+        let context = &self.device.context;
+        Ok(Orders {
+            own: Mutex::new(LaunchOrder::create(context, self.config.graph_usage_mode == MIXED_GRAPHS)?),
+            of_all: self.config.launch_order_implicit.then(|| ContextOrder::of(context)).transpose()?,
+        })
     }
 
     /// How collectives over some links are carried out.
