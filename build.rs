@@ -3,10 +3,10 @@
 //!
 //! * Host image: compiled by the C++ compiler, linked into the library; `oxccl_host_image()` returns it.
 //! * Kernel source: `OUT_DIR/kernels.cu`, all of `kernels/` for a GPU in one file, for NVRTC.
-//! * Fatbin: `OUT_DIR/device.fatbin`, empty where there is no nvcc; `cfg(oxccl_fatbin)` says that it is not.
+//! * Code for GPUs: `OUT_DIR/images.rs`, which embeds what a compiler of NVIDIA's has made, or nothing.
 //!
-//! Environment: `NVCC` or `CUDA_HOME` (else `PATH`) for nvcc; `OXCCL_GENCODE` for what it generates: a list
-//! such as `sm_80,sm_90,compute_90`.
+//! Environment: `NVRTC`, a run-time compiler's file (and Python); else `NVCC` or `CUDA_HOME` (else `PATH`) for nvcc;
+//! `OXCCL_GENCODE` for what they generate: a list such as `sm_80,sm_90,compute_90`.
 
 use std::env;
 use std::ffi::OsStr;
@@ -119,23 +119,58 @@ fn include(source: &mut String, name: &str, seen: &mut Vec<String>) {
 
 // --- device code --------------------------------------------------------------------------------------
 
-/// Architectures of a release build, as far as this nvcc knows them. The last is also embedded as PTX.
-const ARCHITECTURES: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
+/// Architectures of a release build, as far as the compiler knows them: each runs on newer ones of its major number,
+/// too. The first is also embedded as PTX, which drivers translate for those that no code fits.
+const ARCHITECTURES: [u32; 7] = [70, 75, 80, 89, 90, 100, 120];
 /// The one architecture of a debug build.
 const DEBUG_ARCHITECTURE: u32 = 80;
 
-/// Writes OUT_DIR/device.fatbin: code for GPUs where nvcc is found, else nothing.
+/// Writes OUT_DIR/images.rs, which embeds code for GPUs: by the run-time compiler that NVRTC names, else by nvcc where
+/// it is found, else none.
 fn device_code(out: &Path) {
-    for name in ["NVCC", "CUDA_HOME", "OXCCL_GENCODE"] {
+    for name in ["NVRTC", "NVCC", "CUDA_HOME", "OXCCL_GENCODE"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
-    println!("cargo::rustc-check-cfg=cfg(oxccl_fatbin)");
+    println!("cargo::rerun-if-changed=scripts/cubins.py");
+    let nvrtc = env::var_os("NVRTC").filter(|name| !name.is_empty());
+    let (images, codes) = match nvrtc.map(PathBuf::from) {
+        Some(nvrtc) => {
+            let codes = run_nvrtc(&nvrtc, out);
+            (codes.iter().map(|code| (code.clone(), out.join(code))).collect(), codes)
+        }
+        None => nvcc_fatbin(out),
+    };
+    let mut text = format!("static IMAGES: [Embedded; {}] = [\n", images.len());
+    for (code, file) in &images {
+        text.push_str(&format!("    Embedded {{ code: {code:?}, bytes: include_bytes!({:?}) }},\n", file.display()));
+    }
+    text.push_str(&format!("];\npub(super) const CODES: &str = {:?};\n", codes.join(", ")));
+    let file = out.join("images.rs");
+    fs::write(&file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+}
+
+/// Images by name and file, and what they have code for.
+type Images = (Vec<(String, PathBuf)>, Vec<String>);
+
+/// The fatbin of nvcc, where it is found.
+fn nvcc_fatbin(out: &Path) -> Images {
     let fatbin = out.join("device.fatbin");
-    let made = find_nvcc().is_some_and(|(nvcc, wanted)| run_nvcc(&nvcc, wanted, &fatbin));
-    if made {
-        println!("cargo::rustc-cfg=oxccl_fatbin");
-    } else if let Err(e) = fs::write(&fatbin, b"") {
-        panic!("{}: {e}", fatbin.display());
+    let Some((nvcc, wanted)) = find_nvcc() else { return Images::default() };
+    let codes = wanted_codes(&known_architectures(&nvcc));
+    match run_nvcc(&nvcc, wanted, &codes, &fatbin) {
+        true => (vec![("fatbin".to_string(), fatbin)], codes),
+        false => Images::default(),
+    }
+}
+
+/// Has a run-time compiler make the kernels, one compressed file for each code; returns what it has made.
+fn run_nvrtc(nvrtc: &Path, out: &Path) -> Vec<String> {
+    let mut command = Command::new("python3");
+    command.arg("scripts/cubins.py").arg(nvrtc).arg(out.join("kernels.cu")).arg(out).args(wanted_codes(&[]));
+    let output = command.output();
+    match &output {
+        Ok(o) if o.status.success() => String::from_utf8_lossy(&o.stdout).lines().map(str::to_string).collect(),
+        failed => panic!("{command:?}: {}", describe(failed)),
     }
 }
 
@@ -154,11 +189,12 @@ fn find_nvcc() -> Option<(PathBuf, bool)> {
 }
 
 /// Compiles the fatbin; false where an nvcc that nobody asked for does not work.
-fn run_nvcc(nvcc: &Path, wanted: bool, fatbin: &Path) -> bool {
+fn run_nvcc(nvcc: &Path, wanted: bool, codes: &[String], fatbin: &Path) -> bool {
     let mut command = Command::new(nvcc);
     command.args(["-fatbin", "-std=c++17", "-fmad=false", "--threads", "0", "-Xfatbin", "-compress-all"]);
-    for code in gencode(nvcc) {
-        command.args(["-gencode", &code]);
+    command.arg("-Wno-deprecated-gpu-targets");
+    for code in codes {
+        command.args(["-gencode", &gencode(code)]);
     }
     command.args(["-o".as_ref(), fatbin.as_os_str(), "kernels/entry.cu".as_ref()]);
     match command.output() {
@@ -179,21 +215,20 @@ fn describe(failed: &std::io::Result<Output>) -> String {
     }
 }
 
-/// What nvcc is to generate, as values of -gencode.
-fn gencode(nvcc: &Path) -> Vec<String> {
+/// What a compiler is to generate: `sm_90` is machine code, `compute_70` PTX.
+fn wanted_codes(known: &[u32]) -> Vec<String> {
     if let Ok(list) = env::var("OXCCL_GENCODE") {
-        return list.split(',').map(|c| one_code(c.trim())).collect();
+        return list.split(',').map(|code| code.trim().to_string()).collect();
     }
-    let known = known_architectures(nvcc);
     let release = variable("PROFILE") == "release";
     let mut wanted: Vec<u32> = if release { ARCHITECTURES.to_vec() } else { vec![DEBUG_ARCHITECTURE] };
     wanted.retain(|a| known.is_empty() || known.contains(a));
-    let ptx = wanted.last().map(|a| one_code(&format!("compute_{a}")));
-    wanted.iter().map(|a| one_code(&format!("sm_{a}"))).chain(ptx).collect()
+    let ptx = wanted.first().map(|a| format!("compute_{a}"));
+    wanted.iter().map(|a| format!("sm_{a}")).chain(ptx).collect()
 }
 
 /// `sm_90` or `compute_90` as a value of -gencode.
-fn one_code(code: &str) -> String {
+fn gencode(code: &str) -> String {
     let number = code.trim_start_matches("sm_").trim_start_matches("compute_");
     format!("arch=compute_{number},code={code}")
 }

@@ -4,8 +4,9 @@
 #
 #   scripts/package.sh [OUT]      OUT: target/package
 #
-# Code for GPUs is in it where nvcc is found (CUDA_HOME, NVCC or PATH; scripts/install-nvcc.sh gets one), for all
-# architectures unless OXCCL_GENCODE says which.
+# Code for GPUs in it is made by CUDA 12's run-time compiler (NVRTC, else scripts/install-nvrtc.sh gets it), for all
+# architectures unless OXCCL_GENCODE says which: drivers of CUDA 12 and 13 load it, whereas those of CUDA 12 refuse what
+# nvcc of CUDA 13 makes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 glibc=2.28
@@ -15,6 +16,8 @@ out=${1:-target/package}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 
+NVRTC=${NVRTC:-$(scripts/nvrtc-12.sh target/tools/nvrtc)}
+export NVRTC
 scripts/zigbuild.sh --lib
 library=target/x86_64-unknown-linux-gnu/release/libnccl.so.2
 scripts/check-library.sh "$library" "$glibc"

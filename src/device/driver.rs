@@ -25,8 +25,6 @@ const SONAME: &str = "libcuda.so.1";
 pub(super) const SUCCESS: c_int = CUresult::CUDA_SUCCESS as c_int;
 /// The device has no memory left.
 pub const OUT_OF_MEMORY: c_int = CUresult::CUDA_ERROR_OUT_OF_MEMORY as c_int;
-/// An image has no code for the device.
-pub(super) const NO_BINARY_FOR_GPU: c_int = CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU as c_int;
 /// The context was destroyed, or is a primary one that was reset.
 pub(super) const CONTEXT_IS_DESTROYED: c_int = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as c_int;
 /// Not an error: the queried work is still running.
@@ -56,6 +54,10 @@ impl From<IpcMemHandle> for CUipcMemHandle {
     }
 }
 
+/// The oldest driver that will do, as it says its version: what compilers of CUDA 12 make runs on it, whichever they
+/// are. It has all of [`Table`], and of the other tables, too (`tests/driver.rs`).
+const OLDEST: c_int = 12000;
+
 /// Declares the function table and how it is filled; a missing symbol is reported by its name.
 macro_rules! driver_table {
     ($( #[$doc:meta] )* struct $table:ident; $( fn $name:ident = $symbol:literal ( $($arg:ty),* ); )*) => {
@@ -74,13 +76,46 @@ macro_rules! driver_table {
     };
 }
 
-/// The driver has not what this library cannot do without: everything in [`Table`] is in NVIDIA's since CUDA 10.1.
+/// The driver has not what this library cannot do without, though it is new enough by its version or says none.
 fn lacking(library: &Library, symbol: &str) -> Error {
     let text = format!(
-        "the CUDA driver {} lacks {symbol}: it is too old (CUDA 10.1 is the oldest), or a placeholder",
-        file_of(library)
+        "the CUDA driver {} lacks {symbol}: it is too old ({} is the oldest), or a placeholder",
+        file_of(library),
+        named(OLDEST)
     );
     Error::NoCuda(text)
+}
+
+/// A driver's version in words.
+fn named(version: c_int) -> String {
+    let release = if version == OLDEST { ", release 525" } else { "" };
+    format!("CUDA {}.{}{release}", version / 1000, version % 1000 / 10)
+}
+
+/// The version of a driver, which needs no `cuInit`.
+///
+/// # Errors
+/// [`Error::NoCuda`] with both versions where it is older than [`OLDEST`].
+fn version_of(library: &Library) -> Result<c_int, Error> {
+    const SYMBOL: &str = "cuDriverGetVersion";
+    // SAFETY: the driver API declares the symbol with this signature.
+    let symbol = unsafe { library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(SYMBOL.as_bytes()) };
+    let ask = symbol.map_err(|_| lacking(library, SYMBOL))?;
+    let mut version = 0;
+    // SAFETY: the pointer is to a live integer.
+    let code = unsafe { ask(&mut version) };
+    if code != SUCCESS {
+        return Err(Error::Cuda { call: SYMBOL, code, text: "no version".to_string() });
+    }
+    if version < OLDEST {
+        return Err(Error::NoCuda(format!(
+            "the CUDA driver {} is too old: it is one of {}, and oxccl needs {} or newer",
+            file_of(library),
+            named(version),
+            named(OLDEST)
+        )));
+    }
+    Ok(version)
 }
 
 /// The file of a driver, as the loader names it.
@@ -94,7 +129,6 @@ driver_table! {
     /// The driver functions that this library calls, each a C function pointer.
     struct Table;
     fn init = "cuInit"(c_uint);
-    fn driver_version = "cuDriverGetVersion"(*mut c_int);
     fn device_count = "cuDeviceGetCount"(*mut c_int);
     fn device_uuid = "cuDeviceGetUuid"(*mut CUuuid, CUdevice);
     fn device_bus_id = "cuDeviceGetPCIBusId"(*mut c_char, c_int, CUdevice);
@@ -185,6 +219,8 @@ pub(super) type LaunchEx =
     unsafe extern "C" fn(*const CUlaunchConfig, CUfunction, *mut *mut c_void, *mut *mut c_void) -> c_int;
 /// `cuCtxGetId`, which drivers before CUDA 12.0 lack.
 type ContextNumber = unsafe extern "C" fn(CUcontext, *mut c_ulonglong) -> c_int;
+/// `cuFuncLoad`, which drivers before CUDA 12.4 lack.
+type FunctionLoad = unsafe extern "C" fn(CUfunction) -> c_int;
 /// The software device's extra entry point: loads a host image in place of a fatbin.
 type LoadImage = unsafe extern "C" fn(*mut CUmodule, *const c_void) -> c_int;
 /// The software device's question whether host images shall do without wake-ups.
@@ -199,6 +235,7 @@ pub struct Driver {
     launch_ex: Option<LaunchEx>,
     load_image: Option<LoadImage>,
     no_wake: bool,
+    function_load: Option<FunctionLoad>,
     version: i32,
     // Kept so that the table's functions stay mapped.
     _library: Library,
@@ -221,6 +258,7 @@ impl Driver {
 
     fn load() -> Result<Driver, Error> {
         let library = open_library()?;
+        let version = version_of(&library)?;
         let (table, graphs) = (Table::load(&library)?, GraphTable::load(&library).ok());
         // SAFETY: softcuda.h declares the symbol with this signature; other drivers lack it.
         let load_image = unsafe { library.get::<LoadImage>(b"softcudaModuleLoadImage") }.ok().map(|s| *s);
@@ -231,7 +269,9 @@ impl Driver {
         // SAFETY: as above.
         let launch_ex = unsafe { library.get::<LaunchEx>(b"cuLaunchKernelEx") }.ok().map(|s| *s);
         let virtual_memory = VirtualTable::load(&library).ok();
-        let mut driver = Driver {
+        // SAFETY: as above.
+        let function_load = unsafe { library.get::<FunctionLoad>(b"cuFuncLoad") }.ok().map(|s| *s);
+        let driver = Driver {
             table,
             graphs,
             virtual_memory,
@@ -239,15 +279,12 @@ impl Driver {
             launch_ex,
             load_image,
             no_wake,
-            version: 0,
+            function_load,
+            version,
             _library: library,
         };
         // SAFETY: the only argument is a flag word that must be 0.
         driver.check("cuInit", unsafe { (driver.table.init)(0) })?;
-        let mut version = 0;
-        // SAFETY: the pointer is to a live integer.
-        driver.check("cuDriverGetVersion", unsafe { (driver.table.driver_version)(&mut version) })?;
-        driver.version = version;
         log::info!(target: "INIT", "cudaDriverVersion {version}");
         Ok(driver)
     }
@@ -269,6 +306,10 @@ impl Driver {
 
     pub(super) fn context_number(&self) -> Option<ContextNumber> {
         self.context_number
+    }
+
+    pub(super) fn function_load(&self) -> Option<FunctionLoad> {
+        self.function_load
     }
 
     /// The launch with attributes, where the driver knows memory synchronisation domains (CUDA 12.0).

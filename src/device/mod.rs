@@ -8,6 +8,7 @@ mod cache;
 mod capture;
 mod context;
 mod driver;
+mod embedded;
 mod event;
 pub mod gate;
 mod image;

@@ -152,9 +152,8 @@ impl Nvrtc {
             }
         }
         Err(Error::NoCuda(format!(
-            "this build of oxccl has no GPU code for this driver (CUDA {}.{}), and no libnvrtc of CUDA {} or older was found to \
-             make it: install one (pip install nvidia-cuda-nvrtc-cu12) and put its folder into LD_LIBRARY_PATH. \
-             Tried: {}",
+            "the driver is one of CUDA {}.{}, and no libnvrtc of CUDA {} or older was found: install one (pip install \
+             nvidia-cuda-nvrtc-cu12) and put its folder into LD_LIBRARY_PATH. Tried: {}",
             driver_version / 1000,
             driver_version % 1000 / 10,
             driver_version / 1000,

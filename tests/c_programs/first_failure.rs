@@ -86,9 +86,35 @@ fn a_driver_that_is_too_old() {
     let path = path_with(folder.path());
     let parts = ["lacks cuDriverGetVersion", "too old", &driver.display().to_string()];
     client.fails(&["make"], &[("LD_LIBRARY_PATH", &path)], UNHANDLED_CUDA_ERROR, &parts);
+    // One that says how old it is, and one that is old enough.
+    for (version, parts) in [
+        ("11080", ["is too old", "CUDA 11.8", "CUDA 12.0, release 525 or newer"]),
+        ("12000", ["lacks cu", "placeholder", "CUDA 12.0"]),
+    ] {
+        let flags = ["-Wl,-soname,libcuda.so.1", &format!("-DVERSION={version}")];
+        let Some(()) = build_library("old_driver.c", &driver, &flags) else { return };
+        client.fails(&["make"], &[("LD_LIBRARY_PATH", &path)], UNHANDLED_CUDA_ERROR, &parts);
+    }
     // A file that is no library at all.
     fs::write(&driver, "nothing").expect("the file can be written");
     client.fails(&["make"], &[("LD_LIBRARY_PATH", &path)], UNHANDLED_CUDA_ERROR, &["libcuda.so.1", "file too short"]);
+}
+
+/// Whatever the driver has against the kernels, and whenever it says so, others are looked for; none are there.
+#[test]
+fn kernels_that_the_driver_refuses() {
+    let Some(client) = Client::new() else { return };
+    for (fault, call) in [
+        ("softcudaModuleLoadImage:1:209", "softcudaModuleLoadImage"),
+        ("cuModuleGetFunction:1:500", "cuModuleGetFunction"),
+        ("cuFuncLoad:3:218", "cuFuncLoad"),
+    ] {
+        let parts = ["compute capability 9.0", "host image: ", call, "none could be made"];
+        client.fails(&["make"], &[("SOFTCUDA_FAULT", fault)], UNHANDLED_CUDA_ERROR, &parts);
+    }
+    // Others would need as much memory.
+    let fault = [("SOFTCUDA_FAULT", "cuFuncLoad:1:2")];
+    client.fails(&["make"], &fault, UNHANDLED_CUDA_ERROR, &["cuFuncLoad", "out of memory"]);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 #   tests/gpu/run.sh [FILE]         release build; nvcc is found as build.rs finds it, OXCCL_GENCODE says for which
 #                                   GPUs. FILE is the bundle, default target/gpu-check.tar.gz, under 60 MB. On the
 #                                   other machine: tar xzf gpu-check.tar.gz && gpu-check/check.sh
-#   tests/gpu/run.sh --all [FILE]   the same for all architectures and PTX; installs nvcc below target/tools if need be
+#   tests/gpu/run.sh --all [FILE]   the same for all architectures and PTX, by CUDA 12's run-time compiler, which it
+#                                   installs below target/tools if need be: for drivers of CUDA 12, too
 #   tests/gpu/run.sh --soft         the same checks on the software device, with the debug build; under a minute
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -19,10 +20,8 @@ fi
 if [ "${1:-}" = --all ]; then
   shift
   unset OXCCL_GENCODE
-  if [ -z "${NVCC:-}${CUDA_HOME:-}" ]; then
-    CUDA_HOME=$(scripts/install-nvcc.sh target/tools/nvcc)
-    export CUDA_HOME
-  fi
+  NVRTC=${NVRTC:-$(scripts/nvrtc-12.sh target/tools/nvrtc)}
+  export NVRTC
 fi
 
 scripts/zigbuild.sh --lib --example gpu_check --example perf
