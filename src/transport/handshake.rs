@@ -164,19 +164,22 @@ impl Handshake {
         (todo, answers)
     }
 
+    /// What a peer is told whose part was taken, or not. To be sent before [`Handshake::taken`] is called, or without
+    /// fail afterwards: whoever waits goes on then, and may end the process.
+    pub fn answer(&self, group: ConnectionGroup, from: u32, result: &Result<(), String>) -> Notices {
+        let notice = || result.as_ref().map_or_else(|text| Notice::Failed(text.clone()), |()| Notice::Taken);
+        if self.groups.contains_key(&group) { vec![(from, notice())] } else { Vec::new() }
+    }
+
     /// A peer's part was taken, or not; the peer is told.
     pub fn taken(&mut self, group: ConnectionGroup, from: u32, result: Result<(), String>) -> Notices {
-        let Some(progress) = self.groups.get_mut(&group) else { return Vec::new() };
+        let answer = self.answer(group, from, &result);
+        let Some(progress) = self.groups.get_mut(&group) else { return answer };
         match result {
-            Ok(()) => {
-                progress.theirs.insert(from, true);
-                vec![(from, Notice::Taken)]
-            }
-            Err(text) => {
-                progress.failed.entry(from).or_insert_with(|| text.clone());
-                vec![(from, Notice::Failed(text))]
-            }
+            Ok(()) => drop(progress.theirs.insert(from, true)),
+            Err(text) => drop(progress.failed.entry(from).or_insert(text)),
         }
+        answer
     }
 
     /// This rank's part was made, or not: every peer is told, once.

@@ -145,8 +145,7 @@ impl Links {
         let (links, theirs) = (self.clone(), place.clone());
         let work = move || {
             if let Some(take) = theirs.lock().take() {
-                let messages = links.serve(group, take, make);
-                links.send(messages);
+                links.serve_and_send(group, take, make);
             }
         };
         if spawn("oxccl-links", work).is_err()
@@ -172,6 +171,22 @@ impl Links {
             messages.extend(self.make(group));
         }
         messages
+    }
+
+    /// As [`Links::serve`], where no event loop sends what is to be said before it ends: a user who waits for the part
+    /// goes on only when the peer has been told, since that may end the process.
+    fn serve_and_send(&self, group: ConnectionGroup, take: Option<Offered>, make: bool) {
+        if let Some(offered) = take {
+            let from = offered.from;
+            let taken = self.take(group, offered).map_err(|error| error.to_string());
+            let answers = self.state.lock().handshake.answer(group, from, &taken);
+            self.send(self.messages(group, answers));
+            self.state.lock().handshake.taken(group, from, taken);
+            self.news.notify_all();
+        }
+        if make {
+            self.send(self.make(group));
+        }
     }
 
     /// Takes in a peer's part.
