@@ -54,6 +54,10 @@ pub struct Captured {
 struct Record {
     /// Where the last record stands.
     at: Option<Target>,
+    /// The last record is of a graph: until it is reached, questions are answered from the one before.
+    by_graph: bool,
+    /// Where the last record stands that no graph has made, or that was reached.
+    before: Option<Target>,
     /// Counts records; never starts again, so that a late time stamp finds out that it is outdated.
     number: u64,
     /// When the last record was reached, ns; 0 = not yet.
@@ -159,8 +163,16 @@ impl Event {
         record.at.is_some() || record.shared.as_ref().is_some_and(|shared| shared.last_ticket() != 0)
     }
 
-    /// As [`Event::record`], for a stream of any context: a lane of a graph.
-    pub fn record_in(&'static self, stream: &'static Stream) -> Outcome {
+    /// As [`Event::record`], for a lane of a graph, which may be of any context.
+    pub fn record_by_graph(&'static self, lane: &'static Stream) -> Outcome {
+        self.record_as(lane, true)
+    }
+
+    fn record_in(&'static self, stream: &'static Stream) -> Outcome {
+        self.record_as(stream, false)
+    }
+
+    fn record_as(&'static self, stream: &'static Stream, by_graph: bool) -> Outcome {
         let (number, shared) = {
             let mut record = self.record.lock();
             record.number += 1;
@@ -179,6 +191,10 @@ impl Event {
         };
         let mut record = self.record.lock();
         if record.number == number {
+            if !record.by_graph || record.at.is_none_or(|at| at.is_reached()) {
+                record.before = record.at;
+            }
+            record.by_graph = by_graph;
             record.at = Some(at);
             record.ticket = ticket;
         }
@@ -189,20 +205,19 @@ impl Event {
         self.flags.load(Ordering::Relaxed) & DISABLE_TIMING == 0
     }
 
-    /// Whether the last record was reached; an event that was never recorded counts as complete. Asking sees to it
-    /// that the stream gets on.
+    /// Whether the last record was reached; an event that was never recorded counts as complete. A graph's counts only
+    /// once it was reached: a GPU is not asked what is queued on it. Asking sees to it that the stream gets on.
     pub fn query(&self) -> Outcome {
         let record = self.record.lock();
         if record.shared.as_ref().is_some_and(|shared| !shared.is_complete()) {
             record.at.inspect(|at| at.stream.nudge());
             return Err(CudaError::NOT_READY);
         }
-        match record.at.filter(|at| !at.is_reached()) {
-            Some(at) => {
-                at.stream.nudge();
-                Err(CudaError::NOT_READY)
-            }
-            None => Ok(()),
+        let Some(at) = record.at.filter(|at| !at.is_reached()) else { return Ok(()) };
+        at.stream.nudge();
+        match record.by_graph && record.before.is_none_or(|before| before.is_reached()) {
+            true => Ok(()),
+            false => Err(CudaError::NOT_READY),
         }
     }
 

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::graphs::MIXED_GRAPHS;
 use super::lifecycle::{CallKind, CommEvent};
 use super::{Comm, arena};
 use crate::device::{self, FreedMemory, gate};
 use crate::error::Error;
 use crate::health::FlightRecorder;
+use crate::health::record::CAPTURED;
 use crate::plan::layout::kernel_error;
 use crate::sys;
 use crate::transport::{self, PeerFacts};
@@ -167,17 +167,18 @@ impl Comm {
         }
     }
 
-    /// Whether no communicator on this one's device has a launch under way.
+    /// Whether no communicator on this one's device has a launch under way, or may have.
     pub fn device_is_quiet(&self) -> bool {
-        let mut quiet = true;
-        arena::each(|comm| quiet &= comm.device.number != self.device.number || comm.is_quiet());
-        quiet
+        let quiet = |comm: &Comm| comm.device.number != self.device.number || comm.is_quiet();
+        let mut all = true;
+        arena::each(|comm| all &= quiet(comm));
+        all && ended().iter().all(|comm| quiet(comm))
     }
 
-    /// Whether nothing of it can be running. Where replays of graphs are in no order with other launches, nobody can
-    /// tell whether one runs.
+    /// Whether nothing of it can be running. While a graph lives nobody can tell: a replay that is queued records its
+    /// event only when it comes to that, and until then the event tells of the record before.
     fn is_quiet(&self) -> bool {
-        self.is_idle() && (self.config.graph_usage_mode == MIXED_GRAPHS || !self.has_graphs())
+        self.is_idle() && !self.has_graphs()
     }
 
     /// Whether no launch is under way; errors of the driver count as none.
@@ -226,6 +227,10 @@ impl Comm {
             return None;
         }
         let [code, peer, serial, ..] = report;
+        let call = match serial {
+            CAPTURED => "a captured collective".to_string(),
+            _ => format!("collective {serial}"),
+        };
         let known = parts.recorder.as_ref().and_then(FlightRecorder::disagreement).map(Error::InvalidUsage);
         Some(match (code, known) {
             (kernel_error::NONE | kernel_error::ABORTED, Some(error)) => error,
@@ -234,10 +239,10 @@ impl Comm {
             }
             (kernel_error::MISMATCH | kernel_error::PEER_LEFT, Some(error)) => error,
             (kernel_error::MISMATCH, None) => {
-                Error::InvalidUsage(format!("rank {peer} made another call than this rank's collective {serial}"))
+                Error::InvalidUsage(format!("rank {peer} made another call than {call} of this rank"))
             }
             (kernel_error::PEER_LEFT, None) => {
-                let text = format!("rank {peer} left collective {serial} of this rank after an error of its own");
+                let text = format!("rank {peer} left {call} of this rank after an error of its own");
                 let known = parts.links.as_ref().and_then(|links| links.failure(peer));
                 known.unwrap_or(Error::Remote { rank: Some(peer), text })
             }
@@ -312,7 +317,7 @@ pub fn free_ended() {
     let gates: BTreeMap<i32, _> =
         devices.into_iter().filter_map(|device| Some((device, gate::allocating(device)?))).collect();
     let mut busy: BTreeSet<i32> =
-        keep.iter().chain(&unused).filter(|comm| !comm.is_idle()).map(|comm| comm.device.number).collect();
+        keep.iter().chain(&unused).filter(|comm| !comm.is_quiet()).map(|comm| comm.device.number).collect();
     arena::each(|comm| busy.extend((!comm.is_quiet()).then_some(comm.device.number)));
     let is_quiet = |device| gates.contains_key(&device) && !busy.contains(&device);
     let (free, behind): (Vec<_>, Vec<_>) =

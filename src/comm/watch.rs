@@ -37,8 +37,9 @@ impl Comm {
             return;
         }
         watch.next = now + LOOK;
-        // A message waits for one peer only, a call without elements for none.
-        let waits = |record: &Record| record.count > 0 && self.counters.end_with_collective() && !self.is_idle();
+        // A message waits for one peer only, a call without elements for none. Where there are graphs, one may run.
+        let collective = || self.counters.end_with_collective() || self.has_graphs();
+        let waits = |record: &Record| record.count > 0 && collective() && !self.is_idle();
         let Some(mine) = recorder.last(recorder.mine()).filter(waits) else {
             watch.waiting = None;
             return;

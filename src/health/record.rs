@@ -4,6 +4,8 @@ use crate::plan::call::{DataType, Func, Op};
 
 /// Words of 64 bits that a record takes on a flight recorder.
 pub const WORDS: usize = 4;
+/// What kernels are given as the number of a captured collective, which has none.
+pub const CAPTURED: u32 = u32::MAX;
 /// The number of a user's operator on a flight recorder: one past the last built-in one.
 const USER_OP: u8 = Op::Avg as u8 + 1;
 

@@ -8,6 +8,7 @@ use super::{Call, completion_events, peers};
 use crate::comm::{self, CallKind};
 use crate::device::Stream;
 use crate::error::Error;
+use crate::health::record::CAPTURED;
 use crate::log::lines::CallLine;
 use crate::transport::ConnectionGroup;
 
@@ -44,7 +45,8 @@ pub(super) fn prepare<'c, C: LaunchComm>(
     let others = stream.map(|stream| other_streams(calls.clone(), stream)).unwrap_or_default();
     let completion = completion_events(calls.clone()).next();
     let mut agree = true;
-    let numbered: Vec<(&Call, u32)> = calls.map(|call| (call, note(target, call, &mut agree))).collect();
+    let numbered: Vec<(&Call, u32)> =
+        calls.map(|call| (call, note(target, call, captured.is_some(), &mut agree))).collect();
     if !agree {
         // The flight recorder says so by now, so the communicator has failed.
         comm.check_again(CallKind::step(busy))?;
@@ -149,11 +151,15 @@ fn other_streams<'a>(calls: impl Iterator<Item = &'a Call>, last: Stream) -> Vec
 }
 
 /// Counts a call, logs it, and writes a collective on the flight recorder; returns a collective's number in the
-/// communicator. `agree` becomes false where other ranks have called something else.
-fn note(target: &impl LaunchTarget, call: &Call, agree: &mut bool) -> u32 {
+/// communicator. `agree` becomes false where other ranks have called something else. A captured one is not a call yet,
+/// and ranks need not capture as many: kernels compare them when they are replayed.
+fn note(target: &impl LaunchTarget, call: &Call, captured: bool, agree: &mut bool) -> u32 {
     log_call(target, call);
     if call.func.has_peer() {
         return 0;
+    }
+    if captured {
+        return CAPTURED;
     }
     let serial = target.count_collective();
     *agree &= target.note(call.record(serial));

@@ -138,6 +138,48 @@ fn an_update_by_a_second_capture() {
     });
 }
 
+/// Ranks may capture as many calls as they like: what is not carried out is in no order.
+#[test]
+fn captures_are_no_calls() {
+    under("graph_lifetimes::captures_are_no_calls", &everywhere(3), |member| {
+        for _ in 0..=member.rank {
+            drop(replay_of(member, Case::of(Func::AllReduce, 100)).end());
+        }
+        direct(member, 500);
+        let mut replay = replay_of(member, Case::of(Func::AllGather, 70));
+        replay.run(member, 3, 0);
+        direct(member, 501);
+        drop(replay.end());
+    });
+}
+
+/// While a replay waits for a peer, the end of another communicator does not wait for the device: the peer may wait for
+/// this thread. An event that a graph records tells nothing of it.
+#[test]
+fn a_replay_under_way_is_not_overlooked() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let [mut member, mut other] = ["id", "other"].map(|name| Member::of_process(api, &me, name));
+        direct(&mut other, 1000);
+        let mut replay = replay_of(&mut member, Case::of(Func::AllReduce, 100));
+        replay.run(&mut member, 1, 0);
+        if me.rank == 0 {
+            replay.launch(&member, 0);
+            api.nccl.abort(other.comm).expect("abort");
+            me.publish("aborted", b"now");
+        } else {
+            me.await_published("aborted");
+            api.nccl.abort(other.comm).expect("abort");
+            replay.launch(&member, 0);
+        }
+        member.wait();
+        drop(replay.end());
+        other.leave();
+        return member.end();
+    }
+    Setup::plain(2).run("graph_lifetimes::a_replay_under_way_is_not_overlooked");
+}
+
 /// Graphs whose communicator is finalized: that waits too, until another thread destroys them.
 #[test]
 fn finalizing_waits_for_graphs() {

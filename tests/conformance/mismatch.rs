@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use crate::built;
 use crate::case::{Case, Form};
-use crate::common::abi::{INVALID_USAGE, SUCCESS};
+use crate::common::abi::{INVALID_USAGE, REMOTE_ERROR, SUCCESS};
 use crate::common::contract::{Func, Operator};
 use crate::common::launch;
 use crate::common::oracle::{DataType, RedOp};
+use crate::graphs::mode;
 use crate::member::{Item, Member, Prepared, Submission};
 use crate::setup::{self, Setup, Transport, seeded_rng};
 
@@ -181,6 +182,28 @@ fn every_rank_hears_of_it() {
         }
     }
     assert!(failed.is_empty(), "{} of them failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Captured calls are compared when they are replayed.
+#[test]
+fn replays_that_do_not_match() {
+    if let Some(me) = launch::child() {
+        return each_rank_aborts(&me, |member| {
+            let (graphs, stream) = (member.api.graphs, member.streams[0]);
+            let mut call = Case::of(Func::AllReduce, 100 + member.rank).prepare(member);
+            let graph = graphs.capture(stream, mode(), || member.must_issue(&mut call));
+            let exec = graphs.instantiate(graph);
+            graphs.destroy(graph);
+            graphs.launch(exec, stream);
+            assert!(member.wait_for(LIMIT), "rank {}: the stream has not ended", member.rank);
+            let (state, text) = (failed_state(member), member.api.nccl.last_error());
+            // Who hears of it from the peer knows that the peer has left.
+            assert!([INVALID_USAGE, REMOTE_ERROR].contains(&state), "rank {}: {state}, {text}", member.rank);
+            assert!(text.contains("a captured collective"), "rank {}: {text}", member.rank);
+            graphs.destroy_exec(exec);
+        });
+    }
+    Setup::plain(2).job("mismatch::replays_that_do_not_match").allow_any_warning().run().assert_ok();
 }
 
 /// What is the same in other words: Bcast and Broadcast, with and without a configuration, operators with handles

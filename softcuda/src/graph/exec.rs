@@ -288,7 +288,7 @@ fn wait(lane: &'static Stream, place: Target) {
 fn submit(driver: &'static State, lane: &'static Stream, step: &Arc<Step>) -> Outcome {
     match step.work {
         Work::Empty | Work::Child(_) => Ok(()),
-        Work::Record(event) => event::lookup(driver, event)?.record_in(lane),
+        Work::Record(event) => event::lookup(driver, event)?.record_by_graph(lane),
         Work::Wait(event) => event::lookup(driver, event)?.hold_up(lane),
         _ => lane.submit(Op::Node(step.clone())).map(drop),
     }

@@ -416,7 +416,7 @@ static void external_events(void) {
     launch_add(b, words, 100);
     OK(cuEventRecord(begin, b));
     OK(cuGraphLaunch(exec, a));
-    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery(end));
+    OK(cuEventQuery(end)); /* tells of the record before, until the graph has come to its own */
     OK(cuStreamWaitEvent(b, end, 0));
     OK(cuMemsetD32Async(words + 16, i, 1, NULL));
     OK(cuEventSynchronize(end));

@@ -128,9 +128,9 @@ fn a_launch_that_the_driver_refuses_is_marked_and_is_for_good() {
     // Nothing was carried out in a capture.
     comm.captures.lock().insert(7, 33);
     assert_eq!(run_one(&comm, &all_reduce(7)), Err(error));
+    // Nor is it a call that ranks compare.
     let expected = [
         "a: capture 33",
-        "a: notes 1",
         "a: submits to capture 33",
         "a: 7 waits for the last launch",
         "a: kernel on 7",
