@@ -41,6 +41,24 @@ fn magic(name: &str, found: u32) -> Result<(), Error> {
     )))
 }
 
+/// Says of fields that the user has set, in whatever way, and that do nothing.
+fn without_effect(request: &ConfigRequest, environment: &Snapshot) {
+    let fields = [
+        ("cgaClusterSize", request.cga_cluster_size, params::CGA_CLUSTER_SIZE, "kernels use no clusters"),
+        (
+            "graphStreamOrdering",
+            request.graph_stream_ordering,
+            params::GRAPH_STREAM_ORDERING,
+            "captured kernels always lie on the captured stream",
+        ),
+    ];
+    for (name, set, key, why) in fields {
+        if set != UNDEF || environment.set_int(key).is_some() {
+            ::log::info!(target: "INIT", "config {name} ({}) has no effect: {why}", key.param().name);
+        }
+    }
+}
+
 impl Config {
     /// Checks a request and fills in the defaults; the environment overrules both.
     ///
@@ -58,6 +76,7 @@ impl Config {
         magic("ncclConfig_t", request.magic)?;
         request.gate();
         request.check()?;
+        without_effect(&request, environment);
         let mut config = parent.clone();
         config.take(request);
         config.overrule(environment);

@@ -34,6 +34,8 @@ pub(super) struct Settings {
     /// `NCCL_PROTO` says something.
     asks_protocols: bool,
     pub agreement: Vec<(String, String)>,
+    /// What `NCCL_NTHREADS` says.
+    pub block_threads: i64,
     channels: Range,
     /// What `NCCL_NCHANNELS_PER_PEER` says.
     message_channels: Option<u32>,
@@ -67,6 +69,7 @@ impl Settings {
             slot_bytes: told.map(tuning::valid_slot_bytes),
             agreement: AGREE.iter().map(|key| (key.param().name.to_string(), text(*key).to_string())).collect(),
             channels: Range::read(&params),
+            block_threads: params.int(params::NTHREADS),
             message_channels: params.set_int(params::NCHANNELS_PER_PEER).and_then(|number| u32::try_from(number).ok()),
         })
     }

@@ -182,7 +182,12 @@ const USED: &[Param] = &[
     text("OXCCL_SYSFS", "/sys", "where sysfs is mounted, from which distances between devices are read").fresh(),
     // The communicator's configuration.
     over_choice("NCCL_COMM_BLOCKING", 1, "overrides config.blocking"),
-    over("NCCL_CGA_CLUSTER_SIZE", 0, 8, "overrides config.cgaClusterSize"),
+    over(
+        "NCCL_CGA_CLUSTER_SIZE",
+        0,
+        8,
+        "overrides config.cgaClusterSize, which has no effect: kernels use no clusters",
+    ),
     over("NCCL_MIN_CTAS", 1, INT_MAX, "overrides config.minCTAs"),
     over("NCCL_MAX_CTAS", 1, INT_MAX, "overrides config.maxCTAs"),
     text("NCCL_NET", "automatic", "network by name; overrides config.netName").fresh(),
@@ -195,7 +200,11 @@ const USED: &[Param] = &[
     over("NCCL_NCHANNELS_PER_NET_PEER", 1, 64, "overrides config.nChannelsPerNetPeer"),
     over_choice("NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE", 1, "overrides config.nvlinkCentricSched"),
     over_choice("NCCL_GRAPH_MIXING_SUPPORT", 1, "overrides config.graphUsageMode: 1 is mode 2, 0 is mode 0"),
-    over_choice("NCCL_GRAPH_STREAM_ORDERING", 1, "overrides config.graphStreamOrdering"),
+    over_choice(
+        "NCCL_GRAPH_STREAM_ORDERING",
+        1,
+        "overrides config.graphStreamOrdering, which has no effect: captured kernels always lie on the captured stream",
+    ),
     over("NCCL_NUM_RMA_CTX", 0, INT_MAX, "overrides config.numRmaCtx"),
     over("NCCL_P2P_MAX_PEERS", 1, INT_MAX, "overrides config.maxP2pPeers"),
     over_choice(
@@ -213,7 +222,12 @@ const USED: &[Param] = &[
         "as far as devices read and write each other's memory: LOC (never), NVL, PIX, PXB, PHB, SYS, or 0–4",
     )
     .fresh(),
-    flag("NCCL_P2P_DIRECT_DISABLE", false, "no plain pointers between ranks of one process").fresh(),
+    flag(
+        "NCCL_P2P_DIRECT_DISABLE",
+        false,
+        "no plain pointers between ranks of one process: they use shared host memory",
+    )
+    .fresh(),
     flag(
         "NCCL_LOCAL_REGISTER",
         true,
@@ -236,7 +250,13 @@ const USED: &[Param] = &[
         "bytes of a ring link's slots, and the most of others'; -2 = 2 MiB up to 8 communicators of a process on a device, half of it for twice as many, and so on, at least 128 KiB",
     ),
     flag("NCCL_DISABLE_MEM_MANAGER", false, "no ncclCommSuspend, ncclCommResume, ncclCommMemStats").fresh(),
-    int("NCCL_NTHREADS", -2, 64, 512, "threads of a kernel's block; -2 = the library decides"),
+    int(
+        "NCCL_NTHREADS",
+        -2,
+        i64::MIN,
+        INT_MAX,
+        "threads of a kernel's block on a GPU, a multiple of 32 from 64 to 512; -2 = the library decides",
+    ),
     int("NCCL_MIN_NCHANNELS", -2, 1, 64, "fewest channels; -2 = the library decides"),
     int("NCCL_MAX_NCHANNELS", -2, 1, 64, "most channels; -2 = the library decides"),
     int("NCCL_NCHANNELS_PER_PEER", -2, 1, 32, "channels of messages between two ranks; -2 = the library decides"),

@@ -5,8 +5,13 @@ use crate::plan::call::DataType;
 use crate::plan::layout::{ERROR_CLAIM, ERROR_WORDS, LaunchArgs, Proto, launch_flag};
 use crate::sys;
 
-/// Threads of a block: one on the software device, where a block is a loop, and 512 on a GPU.
+/// Threads of a block: one on the software device, where a block is a loop, and 512 on a GPU unless fewer are asked
+/// for.
 const THREADS: (u32, u32) = (1, 512);
+/// Threads of a GPU's warp.
+const WARP: i64 = 32;
+/// The fewest threads of a block on a GPU.
+const MIN_THREADS: i64 = 2 * WARP;
 /// The longest sleep of a waiting host-image kernel, in nanoseconds.
 const FUTEX_NS: u64 = 1_000_000;
 /// Yields before a waiting kernel sleeps.
@@ -50,12 +55,13 @@ pub struct LaunchParameters {
 }
 
 impl LaunchParameters {
-    /// Those for a device of a driver, where so many ranks share this process's processors.
-    pub fn choose(driver: &Driver, local_ranks: usize) -> LaunchParameters {
+    /// Those for a device of a driver, where so many ranks share this process's processors. `threads` is what
+    /// `NCCL_NTHREADS` says.
+    pub fn choose(driver: &Driver, local_ranks: usize, threads: i64) -> LaunchParameters {
         let software = driver.is_software();
         LaunchParameters {
             wait: WaitPolicy::choose(local_ranks, driver.no_wake()),
-            threads: if software { THREADS.0 } else { THREADS.1 },
+            threads: block_threads(software, threads),
             software,
         }
     }
@@ -74,6 +80,23 @@ impl LaunchParameters {
     }
 }
 
+/// Threads of a block, where `NCCL_NTHREADS` asks for some (below 1: for none in particular). What cannot be is told.
+fn block_threads(software: bool, asked: i64) -> u32 {
+    let (threads, why) = match asked {
+        ..1 => return if software { THREADS.0 } else { THREADS.1 },
+        _ if software => (THREADS.0, Some("a block of the software device has one thread".to_string())),
+        _ if asked % WARP != 0 => (THREADS.1, Some(format!("must be a multiple of {WARP}"))),
+        _ if asked > i64::from(THREADS.1) => (THREADS.1, Some(format!("maximum {}", THREADS.1))),
+        _ if asked < MIN_THREADS => (MIN_THREADS as u32, Some(format!("minimum {MIN_THREADS}"))),
+        _ => (asked as u32, None),
+    };
+    match why {
+        Some(why) => log::info!(target: "GRAPH,ENV", "Invalid NCCL_NTHREADS {asked} ({why}): using {threads}"),
+        None => log::info!(target: "GRAPH,ENV", "kernels have {threads} threads a block (NCCL_NTHREADS)"),
+    }
+    threads
+}
+
 /// Names of the kernels of all protocols that a device has; see [`kernel_number`] for the order.
 pub fn kernel_names(software: bool) -> Vec<String> {
     Proto::of_device(software)
@@ -90,6 +113,16 @@ pub fn kernel_number(proto: Proto, datatype: DataType) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_have_the_threads_that_are_asked_for_as_far_as_can_be() {
+        for (asked, threads) in
+            [(-2, 512), (0, 512), (32, 64), (64, 64), (96, 96), (100, 512), (256, 256), (512, 512), (1024, 512)]
+        {
+            assert_eq!(block_threads(false, asked), threads, "{asked}");
+        }
+        assert_eq!((block_threads(true, -2), block_threads(true, 256)), (1, 1));
+    }
 
     #[test]
     fn kernels_are_found_by_number() {

@@ -199,7 +199,7 @@ fn by_id(id: TransportId) -> &'static dyn Transport {
 }
 
 /// The transports that this process may use, the preferred ones first: those of `OXCCL_TRANSPORTS`, without those that
-/// `NCCL_P2P_DISABLE` and `NCCL_SHM_DISABLE` switch off.
+/// `NCCL_P2P_DISABLE`, `NCCL_P2P_DIRECT_DISABLE` and `NCCL_SHM_DISABLE` switch off.
 ///
 /// # Errors
 /// [`Error::InvalidUsage`] where `OXCCL_TRANSPORTS` names what is none.
@@ -208,7 +208,8 @@ pub fn allowed() -> Result<Vec<TransportId>, Error> {
     let named = params.text(params::TRANSPORTS).map(named).transpose();
     let mut ids = named.map_err(|why| Error::InvalidUsage(format!("OXCCL_TRANSPORTS: {why}")))?.unwrap_or_else(usual);
     ids.retain(|id| match id {
-        TransportId::Direct | TransportId::Ipc => !params.flag(params::P2P_DISABLE),
+        TransportId::Direct => !params.flag(params::P2P_DISABLE) && !params.flag(params::P2P_DIRECT_DISABLE),
+        TransportId::Ipc => !params.flag(params::P2P_DISABLE),
         TransportId::Shm => !params.flag(params::SHM_DISABLE),
         TransportId::Net => true,
     });

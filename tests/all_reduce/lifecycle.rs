@@ -394,7 +394,9 @@ fn the_log_tells_the_life() {
         return member.end();
     }
     let job = Job::this_test("lifecycle::the_log_tells_the_life", 2).env("NCCL_DEBUG", "INFO");
-    let outcome = job.env("NCCL_DEBUG_SUBSYS", "ALL").run();
+    // Settings that do nothing here, which is said.
+    let idle = [("NCCL_CGA_CLUSTER_SIZE", "2"), ("NCCL_GRAPH_STREAM_ORDERING", "1"), ("NCCL_NTHREADS", "256")];
+    let outcome = job.env("NCCL_DEBUG_SUBSYS", "ALL").with(&idle).run();
     outcome.assert_ok();
     for (rank, outcome) in outcome.ranks.iter().enumerate() {
         let text = &outcome.stdout;
@@ -415,6 +417,9 @@ fn the_log_tells_the_life() {
             format!(" count 123 datatype 7 op 0 root 0 comm {handle} [nranks=2] stream 0x"),
             format!("comm {handle} rank {rank} nranks 2 cudaDev {rank} busId "),
             " - Destroy COMPLETE".to_string(),
+            "config cgaClusterSize (NCCL_CGA_CLUSTER_SIZE) has no effect".to_string(),
+            "config graphStreamOrdering (NCCL_GRAPH_STREAM_ORDERING) has no effect".to_string(),
+            "Invalid NCCL_NTHREADS 256 (a block of the software device has one thread): using 1".to_string(),
         ] {
             assert!(text.contains(&line), "rank {rank} did not print: {line}\n{text}");
         }

@@ -78,9 +78,11 @@ fn shared_host_memory_of_one_process() {
     if launch::child().is_some() {
         return in_threads("shm of one process");
     }
-    let outcome = logged("transports::shared_host_memory_of_one_process", 1).env("NCCL_P2P_DISABLE", "1").run();
-    outcome.assert_ok();
-    assert_eq!(routes(&outcome, 0, "via SHM/direct").len(), 3);
+    for off in ["NCCL_P2P_DISABLE", "NCCL_P2P_DIRECT_DISABLE"] {
+        let outcome = logged("transports::shared_host_memory_of_one_process", 1).env(off, "1").run();
+        outcome.assert_ok();
+        assert_eq!(routes(&outcome, 0, "via SHM/direct").len(), 3, "{off}");
+    }
 }
 
 /// The smallest slots there are, and some larger than any call here.

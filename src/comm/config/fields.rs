@@ -86,7 +86,7 @@ macro_rules! fields {
 fields! {
     /// Calls return final results; otherwise the result is polled for.
     blocking: i32 => bool = true, "blocking" since 21400, switch;
-    /// Thread-block cluster size, 0 to 8.
+    /// Thread-block cluster size, 0 to 8. No effect: kernels use no clusters.
     cga_cluster_size: i32 => i32 = 4, "cgaClusterSize" since 21700, not_negative;
     /// Fewest channels, 1 to 64, not above `max_ctas`.
     min_ctas: i32 => i32 = 1, "minCTAs" since 21700, positive;
@@ -119,7 +119,7 @@ fields! {
     num_rma_ctx: i32 => i32 = 1, "numRmaCtx" since 22900, not_negative;
     /// Peers that are sent to or received from; None = all.
     max_p2p_peers: i32 => Option<i32> = None, "maxP2pPeers" since 23000, positive;
-    /// Captured kernels run on a side stream.
+    /// Captured kernels run on a side stream. No effect: they lie on the captured stream.
     graph_stream_ordering: i32 => bool = true, "graphStreamOrdering" since 23005, switch;
     /// Launches of communicators of a context follow one another, in the program's order.
     launch_order_implicit: i32 => bool = false, "launchOrderImplicit" since 23100, switch;

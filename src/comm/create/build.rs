@@ -176,7 +176,7 @@ impl Comm {
         let parts = Parts {
             kernels,
             tuning,
-            launch: LaunchParameters::choose(context.driver(), local),
+            launch: LaunchParameters::choose(context.driver(), local, settings.block_threads),
             schedules,
             items: ItemStore::new(&self.device.context, &self.device.ledger),
             recorder,
