@@ -426,3 +426,20 @@ fn the_log_tells_the_life() {
         assert_eq!(text.contains("Channel 00/01 : 0 1"), rank == 0, "rank 0 prints the ring\n{text}");
     }
 }
+
+/// Devices have the numbers that NVML gives them, whatever this process sees of them.
+#[test]
+fn the_log_has_nvmls_numbers() {
+    if let Some(me) = launch::child() {
+        let member = Member::of_process(&Api::load(), &me);
+        member.run(&[one(123)]);
+        return member.end();
+    }
+    let job = Job::this_test("lifecycle::the_log_has_nvmls_numbers", 2).env("NCCL_DEBUG", "INFO");
+    let outcome = job.env("CUDA_VISIBLE_DEVICES", "5,2").run();
+    outcome.assert_ok();
+    for (rank, number) in [(0, 5), (1, 2)] {
+        let line = format!(" cudaDev {rank} nvmlDev {number} busId ");
+        assert!(outcome.ranks[rank].stdout.contains(&line), "{line}\n{outcome}");
+    }
+}
