@@ -5,6 +5,7 @@ mod fork;
 mod holders;
 mod host;
 mod mailbox;
+mod numa;
 mod pci;
 mod poller;
 mod random;

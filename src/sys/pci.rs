@@ -39,6 +39,11 @@ impl PciPlace {
         let path = parts[root + 1..].iter().map(|part| (*part).to_string()).collect();
         PciPlace { root: parts[..=root].join("/"), path, node }
     }
+
+    /// The NUMA node that the device is near, where that is known.
+    pub fn numa_node(&self) -> Option<u32> {
+        u32::try_from(self.node).ok().filter(|_| !self.path.is_empty())
+    }
 }
 
 /// `pci0000:3a`
@@ -62,6 +67,8 @@ mod tests {
         std::os::unix::fs::symlink(&device, root.join("bus/pci/devices/0000:3b:00.0")).expect("a link");
         let place = PciPlace::read(&root, 0x3_b000);
         assert!(place.root.ends_with("devices/pci0000:3a"), "{place:?}");
+        assert_eq!((place.numa_node(), PciPlace::default().numa_node()), (Some(1), None));
+        assert_eq!(PciPlace { node: -1, ..place.clone() }.numa_node(), None);
         assert_eq!((place.path, place.node), (vec!["0000:3a:00.0".to_string(), "0000:3b:00.0".to_string()], 1));
         assert_eq!(PciPlace::read(&root, 0x3_b001), PciPlace::default());
         fs::remove_dir_all(&root).expect("our folder");

@@ -75,6 +75,8 @@ pub(super) struct Maker<'a> {
     pub blocks: &'a BlockAllocator,
     /// All peers can be passed descriptors.
     pub descriptors: bool,
+    /// The NUMA node of the device, where that is known.
+    pub node: Option<u32>,
 }
 
 /// How much memory is to be made.
@@ -152,7 +154,7 @@ impl<S: Sharing> Transport for ByMemory<S> {
         descriptors: bool,
         bytes: usize,
     ) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
-        let maker = Maker { context, blocks: &PROBES, descriptors };
+        let maker = Maker { context, blocks: &PROBES, descriptors, node: None };
         let mut made = self.0.make(maker, Need { bytes, zeroed: bytes })?;
         made.segment.register(context)?;
         let fd = made.fd.filter(|_| S::DEVICE_MEMORY).map(Arc::new);
@@ -236,7 +238,8 @@ impl<S: Sharing> Endpoint for SharedEnd<S> {
     fn prepare(&self) -> Result<usize, Error> {
         let need = Need { bytes: self.area.bytes, zeroed: self.area.zeroed };
         let (context, blocks) = (&self.site.context, &*self.site.blocks);
-        let maker = Maker { context, blocks, descriptors: self.descriptors() };
+        let place = &self.site.connectivity.facts[self.site.rank as usize].reach.place;
+        let maker = Maker { context, blocks, descriptors: self.descriptors(), node: place.numa_node() };
         let Made { segment, offer, fd, bytes } = self.sharing.make(maker, need)?;
         *self.own.lock() = Some(OwnMemory { segment, offer, fd: fd.map(Arc::new) });
         Ok(bytes)

@@ -62,11 +62,14 @@ impl Sharing for Shm {
         a.host.can_pass_descriptors(&b.host)
     }
 
-    fn make(&self, _maker: Maker<'_>, need: Need) -> Result<Made, Error> {
+    fn make(&self, maker: Maker<'_>, need: Need) -> Result<Made, Error> {
         let file = SharedFile::create("oxccl-link", need.bytes)?;
+        let memory = file.map()?;
+        // The device polls them, and not every processor that this thread may run on is near it.
+        maker.node.map(|node| memory.prefer_node(node));
         // Pages belong where their owner is: whoever else touched one first, or registered it, would have it.
         file.reserve(0, need.bytes)?;
-        let segment = Box::new(HostSegment::new(file.map()?));
+        let segment = Box::new(HostSegment::new(memory));
         Ok(Made { segment, offer: Offer::Shared, fd: Some(file.into_descriptor()), bytes: need.bytes })
     }
 
