@@ -49,7 +49,7 @@ fn hops(func: Func, algorithm: Algo, n: u32) -> (f64, f64) {
     let log = n.log2().ceil();
     match (func, algorithm) {
         (Func::AllReduce, Algo::Ring) => (2.0 * (n - 1.0), 0.0),
-        (Func::AllReduce, Algo::Tree) => (2.0 * log, 0.0),
+        (Func::AllReduce, Algo::Tree) => (2.0 * log + 2.0, 0.0),
         (Func::AllReduce, Algo::TwoStep) => (2.0, 0.0),
         (Func::Broadcast | Func::Reduce, Algo::Ring) => (0.0, n - 1.0),
         (Func::Broadcast | Func::Reduce, Algo::Tree) => (0.0, log),
