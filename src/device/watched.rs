@@ -32,7 +32,10 @@ pub struct WatchedStream {
 }
 
 /// The end of copies.
-pub struct WatchedEnd(Event);
+pub struct WatchedEnd {
+    context: Arc<Context>,
+    event: Event,
+}
 
 impl WatchedStream {
     /// A stream that waits for no other.
@@ -57,7 +60,7 @@ impl WatchedStream {
         let stream = Stream(self.raw.addr());
         copies.iter().try_for_each(|copy| self.context.copy(copy.to, copy.from, copy.bytes, stream))?;
         event.record(stream)?;
-        Ok(WatchedEnd(event))
+        Ok(WatchedEnd { context: self.context.clone(), event })
     }
 }
 
@@ -68,7 +71,7 @@ impl WatchedEnd {
     /// [`Error::Cuda`] where a copy has failed, and its context with it.
     pub fn wait(&self, limit: Duration) -> Result<bool, Error> {
         let (until, mut nap) = (Instant::now() + limit, NAPS.0);
-        while !self.0.is_done()? {
+        while !self.is_done()? {
             if Instant::now() >= until {
                 return Ok(false);
             }
@@ -76,6 +79,12 @@ impl WatchedEnd {
             nap = NAPS.1.min(2 * nap);
         }
         Ok(true)
+    }
+
+    /// Asked within the context: elsewhere the question would spoil a capture of another thread.
+    fn is_done(&self) -> Result<bool, Error> {
+        let _entered = self.context.enter()?;
+        self.event.is_done()
     }
 }
 
