@@ -274,7 +274,7 @@ fn nothing_is_left_behind() {
         let many = Stream10k::new(member, 1);
         let mut call = Case::of(Func::AllReduce, 100).prepare(member);
         let mut before = None;
-        for round in 0..40 {
+        for round in 0..120 {
             let graph = graphs.capture(member.streams[0], mode(), || {
                 member.must_issue(&mut call);
                 if round % 4 == 0 {
@@ -295,7 +295,7 @@ fn nothing_is_left_behind() {
             assert_ne!(graphs.end_code(side), 0);
             member.must_issue(&mut call);
             member.wait();
-            if round == 19 {
+            if round == 59 {
                 before = Some(Resources::now());
             }
         }
