@@ -41,7 +41,7 @@ fn a_broken_stderr_ends_nobody() {
         let stdout = program.folder().join("stdout");
         let mut command = Command::new(need::tool("timeout").expect("timeout"));
         // The driver of one rank fails, so that softcuda has something to say, too.
-        command.arg("60").arg(program.path()).args(["fault", "3", "cuMemAlloc:2"]);
+        command.arg("60").arg(program.path()).args(["fault", "3", "cuMemCreate:1"]);
         command.env("LD_LIBRARY_PATH", common::library_path()).env("NCCL_DEBUG", level);
         command.env("NCCL_DEBUG_FILE", if level.is_empty() { "" } else { "/dev/stderr" });
         command.stdin(Stdio::null()).stdout(File::create(&stdout).expect("a file")).stderr(writer);
