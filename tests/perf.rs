@@ -185,3 +185,33 @@ fn a_job_launcher_gets_a_hint() {
     outcome.assert_ok();
     assert!(outcome.ranks[0].stderr.contains("4 separate jobs of 1 rank"), "{outcome}");
 }
+
+/// What a described machine would take; what cannot be understood is named.
+#[test]
+fn a_machine_is_predicted_for() {
+    let Some(known) = run("predict all_gather --machine 4xA100-pcie -b 1K -e 16M -f 16") else { return };
+    known.assert_ok();
+    let text = &known.ranks[0].stdout;
+    let lines = text.lines().filter(|line| !line.starts_with('#')).count();
+    assert!(lines == 4 && text.contains("AllGather of 4 ranks") && text.contains("ring/Simple"), "{text}");
+    let file = std::env::temp_dir().join(format!("oxccl-machine-{}", std::process::id()));
+    let machine = |text: &str| std::fs::write(&file, text).expect("a file");
+    machine("base = 8xH100\nname = slow\nranks = 4\nbandwidth = 1\n");
+    let ways = run(&format!("predict all_reduce --machine {} -b 1M -e 1M --ways", file.display())).expect("perf");
+    ways.assert_ok();
+    let text = &ways.ranks[0].stdout;
+    assert!(text.contains("on slow") && text.contains("direct2/LL128"), "{text}");
+    machine("bandwith = 1\n");
+    for (arguments, word) in [
+        ("predict all_reduce --machine nowhere".to_string(), "nowhere"),
+        (format!("predict all_reduce --machine {}", file.display()), "bandwith"),
+        ("predict sendrecv".to_string(), "sendrecv"),
+        ("predict all_reduce --kernel best".to_string(), "best"),
+    ] {
+        let refused = run(&arguments).expect("perf");
+        assert_eq!(refused.ranks[0].status.code(), Some(USAGE), "{refused}");
+        let text = &refused.ranks[0].stderr;
+        assert!(text.contains(word) && text.contains("predict -h"), "{arguments}: {text}");
+    }
+    let _ = std::fs::remove_file(&file);
+}
