@@ -87,6 +87,11 @@ impl Resources {
         }
     }
 
+    /// Whether resident memory has grown by no more than `kib` KiB since `self` was taken.
+    pub fn is_within(&self, kib: u64) -> bool {
+        rss_kib() <= self.rss_kib + kib
+    }
+
     /// Fails if resident memory has grown by more than `kib` KiB since `self` was taken.
     ///
     /// # Panics

@@ -264,6 +264,10 @@ fn abort_does_not_wait_for_graphs() {
 /// Captures and graphs, and captures that come to nothing, leave nothing behind; direct calls go on after each.
 #[test]
 fn nothing_is_left_behind() {
+    /// Rounds between two looks, and how many looks there are.
+    const ROUNDS: usize = 40;
+    const WINDOWS: usize = 4;
+    const MAY_GROW_KIB: u64 = 4096;
     let Some(me) = launch::child() else {
         let job =
             |setup: &Setup| setup.job("graph_lifetimes::nothing_is_left_behind").allow_any_warning().run().assert_ok();
@@ -273,35 +277,41 @@ fn nothing_is_left_behind() {
         let graphs = member.api.graphs;
         let many = Stream10k::new(member, 1);
         let mut call = Case::of(Func::AllReduce, 100).prepare(member);
-        let mut before = None;
-        for round in 0..120 {
-            let graph = graphs.capture(member.streams[0], mode(), || {
+        let mut rounds = |member: &mut Member| {
+            for round in 0..ROUNDS {
+                let graph = graphs.capture(member.streams[0], mode(), || {
+                    member.must_issue(&mut call);
+                    if round % 4 == 0 {
+                        many.issue(member, 0);
+                    }
+                });
+                let exec = graphs.instantiate(graph);
+                graphs.destroy(graph);
+                graphs.launch(exec, member.streams[0]);
+                graphs.destroy_exec(exec);
+                // Invalidated in the middle.
+                let side = member.streams[1];
+                graphs.begin(side, CaptureMode::Relaxed);
+                member.issue_on(&mut call, side);
+                assert_ne!(graphs.query(side), 0, "not while it is captured");
+                let failure = member.try_issue_on(&mut call, side).expect_err("the capture is invalid");
+                assert!(failure.text.contains("captur"), "{failure}");
+                assert_ne!(graphs.end_code(side), 0);
                 member.must_issue(&mut call);
-                if round % 4 == 0 {
-                    many.issue(member, 0);
-                }
-            });
-            let exec = graphs.instantiate(graph);
-            graphs.destroy(graph);
-            graphs.launch(exec, member.streams[0]);
-            graphs.destroy_exec(exec);
-            // Invalidated in the middle.
-            let side = member.streams[1];
-            graphs.begin(side, CaptureMode::Relaxed);
-            member.issue_on(&mut call, side);
-            assert_ne!(graphs.query(side), 0, "not while it is captured");
-            let failure = member.try_issue_on(&mut call, side).expect_err("the capture is invalid");
-            assert!(failure.text.contains("captur"), "{failure}");
-            assert_ne!(graphs.end_code(side), 0);
-            member.must_issue(&mut call);
-            member.wait();
-            if round == 59 {
-                before = Some(Resources::now());
+                member.wait();
             }
-        }
-        let before = before.expect("there were rounds");
-        before.assert_same();
-        before.assert_memory_within(4096);
+        };
+        rounds(member);
+        // Pieces for work items are kept for the next call. How many there are at most depends on how soon the driver
+        // gives up graphs: a machine that is busy may need more of them than before. What is lost grows every time.
+        // All ranks take the same number of rounds.
+        let still = (0..WINDOWS).filter(|_| {
+            let before = Resources::now();
+            rounds(member);
+            before.assert_same();
+            before.is_within(MAY_GROW_KIB)
+        });
+        assert!(still.count() > 0, "resident memory grows with every {ROUNDS} rounds");
         member.release(vec![call]);
     });
 }
