@@ -34,7 +34,7 @@ impl Api {
         self.cuda.memory().expect("the numbers").0 as i64
     }
 
-    fn id(&self, me: &Place, name: &str) -> UniqueId {
+    pub fn id(&self, me: &Place, name: &str) -> UniqueId {
         if me.rank == 0 {
             me.publish(name, &self.nccl.unique_id().expect("an id").0);
         }

@@ -2,6 +2,7 @@
 
 use crate::common::abi::MemStat;
 use crate::common::launch::{self, Job, Place};
+use crate::common::nccl::Comm;
 use crate::member::{Api, Member};
 
 /// Blocks are multiples of this, in bytes.
@@ -30,14 +31,23 @@ fn nothing_of_others_is_shared() {
     }
 }
 
-/// The bytes of the device that are free when nothing of ended communicators is left, which the next call that makes
-/// or ends one sees to.
+/// The bytes of the device that are free when nothing of ended communicators is left. Calls that make or end one see to
+/// that, each for what peers have let go until then: so communicators of this rank alone come and go for a while.
 fn settled_bytes(api: Api, me: &Place, name: &str) -> i64 {
     Member::of_process(api, me, name).end();
     me.barrier(name);
-    Member::of_process(api, me, &format!("{name} again")).end();
-    me.barrier(&format!("{name} ended"));
-    api.free_bytes()
+    let alone = Place { rank: 0, nranks: 1, ..me.clone() };
+    let free = (0..10).map(|round| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let (id, mut comm) = (api.id(&alone, &format!("{name} {} {round}", me.rank)), Comm::NULL);
+        // SAFETY: the handle lives until the call is over.
+        unsafe { api.nccl.init_rank(&mut comm, 1, id, 0) }.expect("a communicator");
+        Member::new(api, comm, 0, 1).end();
+        api.free_bytes()
+    });
+    let free = free.max().expect("ten rounds");
+    me.barrier(&format!("{name} settled"));
+    free
 }
 
 /// Ranks end their communicators at different times, in every order, and in both ways. Who is first must not free what
