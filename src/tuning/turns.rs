@@ -49,6 +49,8 @@ fn hops(func: Func, algorithm: Algo, n: u32) -> (f64, f64) {
     let log = n.log2().ceil();
     match (func, algorithm) {
         (Func::AllReduce, Algo::Ring) => (2.0 * (n - 1.0), 0.0),
+        // Of two ranks each is the root of one tree and the leaf of the other, and turns wait for both.
+        (Func::AllReduce, Algo::Tree) if n == 2.0 => (6.0, 0.0),
         (Func::AllReduce, Algo::Tree) => (2.0 * log + 2.0, 0.0),
         (Func::AllReduce, Algo::TwoStep) => (2.0, 0.0),
         (Func::Broadcast | Func::Reduce, Algo::Ring) => (0.0, n - 1.0),
