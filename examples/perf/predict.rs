@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lexopt::prelude::*;
@@ -39,10 +40,12 @@ perf predict: what calls would take on a machine that is described, not measured
 const CHANNELS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// The most ranks.
 const MAX_RANKS: u64 = 4096;
-/// Bytes that are copied to see how fast memory is here.
+/// Bytes that are copied to see how fast memory is here, and how often.
 const COPIED: usize = 256 << 10;
+const ROUNDS: usize = 101;
 
 struct Predict {
+    subject: Subject,
     func: Func,
     machine: MachineModel,
     kernel: KernelModel,
@@ -75,6 +78,7 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
     let mut parser = lexopt::Parser::from_args(arguments);
     let text = |error: lexopt::Error| error.to_string();
     let mut predict = Predict {
+        subject: Subject::AllReduce,
         func: Func::AllReduce,
         machine: MachineModel::eight_h100(),
         kernel: KernelModel::CURRENT,
@@ -90,7 +94,7 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
                 continue;
             }
             Value(word) => {
-                predict.func = func_of(&word.string().map_err(text)?)?;
+                (predict.subject, predict.func) = called_by(&word.string().map_err(text)?)?;
                 continue;
             }
             Short(letter) => letter.to_string(),
@@ -117,11 +121,11 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
     Ok(Some(predict))
 }
 
-fn func_of(word: &str) -> Result<Func, String> {
+fn called_by(word: &str) -> Result<(Subject, Func), String> {
     let subject = Subject::of(word).ok_or_else(|| format!("`{word}` is no collective"))?;
     let func =
         Func::COLLECTIVES.into_iter().find(|func| Subject::of(&func.name().to_ascii_lowercase()) == Some(subject));
-    func.ok_or_else(|| format!("`{word}` is no collective"))
+    func.map(|func| (subject, func)).ok_or_else(|| format!("`{word}` is no collective"))
 }
 
 fn kernel_of(word: &str) -> Result<KernelModel, String> {
@@ -152,16 +156,31 @@ fn here(ranks: u32) -> Result<MachineModel, String> {
     Ok(MachineModel::software(ranks, processors, flag / 1e3, copy_rate()))
 }
 
-/// Bytes that one processor reads and writes in a microsecond when it copies what lies in its caches.
+/// Bytes that a processor reads and writes in a microsecond where another one has just written what it reads, and read
+/// what it writes, as slots go to and fro between two ranks: two threads copy a buffer to another one and back.
 fn copy_rate() -> f64 {
-    let (from, mut to) = (vec![1u8; COPIED], vec![0u8; COPIED]);
-    let once = |to: &mut Vec<u8>| {
-        let start = Instant::now();
-        to.copy_from_slice(std::hint::black_box(&from));
-        std::hint::black_box(to);
-        start.elapsed().as_secs_f64() * 1e6
+    let buffers = [vec![1u8; COPIED], vec![0u8; COPIED]].map(std::sync::Mutex::new);
+    let turn = AtomicUsize::new(0);
+    let side = |me: usize| {
+        let copy = |round: usize| {
+            while turn.load(Ordering::Acquire) != 2 * round + me {
+                std::hint::spin_loop();
+            }
+            let (from, mut to) = (buffers[me].lock().expect("no panic"), buffers[1 - me].lock().expect("no panic"));
+            let start = Instant::now();
+            to.copy_from_slice(&from);
+            let time = start.elapsed().as_secs_f64() * 1e6;
+            drop((from, to));
+            turn.store(2 * round + me + 1, Ordering::Release);
+            time
+        };
+        (0..ROUNDS).map(copy).collect::<Vec<f64>>()
     };
-    let mut times: Vec<f64> = (0..101).map(|_| once(&mut to)).collect();
+    let mut times = std::thread::scope(|scope| {
+        let other = scope.spawn(|| side(1));
+        let own = side(0);
+        [own, other.join().unwrap_or_default()].concat()
+    });
     times.sort_by(f64::total_cmp);
     2.0 * COPIED as f64 / times[times.len() / 2]
 }
@@ -195,11 +214,8 @@ impl Predict {
     /// How calls are carried out on the machine if nobody asks for anything.
     fn tuning(&self) -> Tuning {
         let software = self.machine.block.threads == 0;
-        let (mut filters, _) = Filters::ALL.usable(false, 90, software);
-        if !self.machine.whole_lines {
-            filters = Filters::parse("", "^LL128").map(|others| filters.both(&others)).unwrap_or(filters);
-        }
-        let agreed = Agreed {
+        let (filters, _) = Filters::ALL.usable(false, 90, software);
+        let mut agreed = Agreed {
             channels: if software { 1 } else { self.machine.channels },
             slot_bytes: preferred_slot_bytes(0),
             message_channels: preferred_message_channels(software, self.machine.ranks),
@@ -208,6 +224,10 @@ impl Predict {
             oversubscription: self.machine.ranks.div_ceil(self.machine.processors.max(1)),
             maps_buffers: false,
         };
+        if !self.machine.whole_lines {
+            // Nobody has asked for LL128 alone.
+            let _ = agreed.without_whole_lines();
+        }
         let machine = match software {
             true => MachineConstants::software(agreed.oversubscription),
             false => MachineConstants::Gpus(self.machine.clone(), self.kernel),
@@ -223,16 +243,16 @@ impl Predict {
         protocol: Proto,
         channels: u32,
     ) -> Result<f64, String> {
-        let slot_bytes = tuning.slot_bytes(self.func, algorithm, protocol);
+        let slot_bytes = tuning.slot_bytes(algorithm, protocol);
         let call = TimedCall { func: self.func, algorithm, protocol, bytes, channels, slot_bytes };
         timing::predict(&self.machine, &self.kernel, &call).map_err(|error| error.to_string())
     }
 
     fn line(&self, tuning: &Tuning, bytes: u64, algorithm: Algo, protocol: Proto, channels: u32) -> Result<(), String> {
         let us = self.time(tuning, bytes, algorithm, protocol, channels)?;
-        let slot = tuning.slot_bytes(self.func, algorithm, protocol);
+        let slot = tuning.slot_bytes(algorithm, protocol);
         let way = format!("{}/{}", algorithm.name(), protocol.name());
-        let busbw = bytes as f64 / us / 1e3 * timing::bus_factor(self.func, self.machine.ranks);
+        let busbw = bytes as f64 / us / 1e3 * self.subject.bus_factor(self.machine.ranks as usize);
         let nccl = timing::nccl_ring(&self.machine, self.func, bytes).filter(|_| self.machine.block.threads > 0);
         let beside = nccl.map_or_else(String::new, |nccl| format!("{nccl:>9.1} {:>6.2}", nccl / us));
         println!("  {bytes:>10}  {way:>16} {channels:>8} {slot:>8} {us:>10.1} {busbw:>8.2}  {beside}");

@@ -406,23 +406,21 @@ impl Context {
     /// The uuids of the devices of this process whose memory this device cannot reach. Of those that the process does
     /// not see (`CUDA_VISIBLE_DEVICES`) nothing is known.
     pub fn unreachable(&self) -> Result<Vec<[u8; 16]>, Error> {
-        self.others(|other| {
-            let mut yes = 0;
-            // SAFETY: the pointer is to a live integer; both ordinals are in range.
-            let code = unsafe { (self.driver.table.can_access_peer)(&mut yes, self.device, other) };
-            self.driver.check("cuDeviceCanAccessPeer", code).map(|()| yes == 0)
-        })
+        self.others(|other| self.can_reach(self.device, other).map(|reaches| !reaches))
     }
 
     /// The other devices of this process that reach this device's memory.
     pub(super) fn devices_that_reach(&self) -> Result<Vec<i32>, Error> {
-        let reaches = |other: &i32| {
-            let mut yes = 0;
-            // SAFETY: the pointer is to a live integer; both ordinals are in range.
-            let code = unsafe { (self.driver.table.can_access_peer)(&mut yes, *other, self.device) };
-            *other != self.device && code == SUCCESS && yes != 0
-        };
+        let reaches = |other: &i32| *other != self.device && self.can_reach(*other, self.device).unwrap_or(false);
         Ok((0..device_count()?).filter(reaches).collect())
+    }
+
+    /// Whether a device of this process can reach the memory of another one.
+    fn can_reach(&self, device: c_int, memory_of: c_int) -> Result<bool, Error> {
+        let mut yes = 0;
+        // SAFETY: the pointer is to a live integer; both ordinals are in range.
+        let code = unsafe { (self.driver.table.can_access_peer)(&mut yes, device, memory_of) };
+        self.driver.check("cuDeviceCanAccessPeer", code).map(|()| yes != 0)
     }
 
     /// The uuids of the devices that this device reaches over NVLink, its own included. What tells is that atomics of

@@ -32,11 +32,11 @@ struct CutCall<'c, 'a> {
 impl<'a> CutCall<'_, 'a> {
     /// The ways to carry it out that its work items name, and what each offers. Of two a block runs one: they are
     /// neighbours.
-    fn ways<T: LaunchTarget>(&self, target: &T) -> Vec<(Cut<'a>, [u64; 2])> {
+    fn ways<T: LaunchTarget>(&self, target: &T) -> [Option<(Cut<'a>, [u64; 2])>; 2] {
         match self.zero_copy {
-            None => vec![(self.cut, [0; 2])],
+            None => [Some((self.cut, [0; 2])), None],
             Some(ZeroCopyCuts { direct, slots }) => {
-                vec![(direct, offers::words(target, self.call)), (slots, [0; 2])]
+                [Some((direct, offers::words(target, self.call))), Some((slots, [0; 2]))]
             }
         }
     }
@@ -55,7 +55,7 @@ impl<'a> CutCall<'_, 'a> {
 /// A collective whose first part is on channel `first`.
 struct PlacedCall<'c, 'a> {
     call: &'c CutCall<'c, 'a>,
-    ways: Vec<(Cut<'a>, [u64; 2])>,
+    ways: [Option<(Cut<'a>, [u64; 2])>; 2],
     first: u32,
 }
 
@@ -63,7 +63,10 @@ impl PlacedCall<'_, '_> {
     /// A work item for each way, for all channels.
     fn rows(&self) -> impl Iterator<Item = Work> {
         let (datatype, operator) = (self.call.datatype, &self.call.operator);
-        self.ways.iter().map(move |(cut, offers)| self.call.complete(cut.row(self.first, datatype, operator), *offers))
+        self.ways
+            .iter()
+            .flatten()
+            .map(move |(cut, offers)| self.call.complete(cut.row(self.first, datatype, operator), *offers))
     }
 
     /// Work items for each channel by itself.
@@ -73,7 +76,7 @@ impl PlacedCall<'_, '_> {
             let block = (self.first + part) % blocks;
             let (datatype, operator) = (self.call.datatype, &self.call.operator);
             let work = |cut: &Cut<'_>, offers| self.call.complete(cut.work(part, block, datatype, operator), offers);
-            columns[block as usize].extend(self.ways.iter().map(|(cut, offers)| work(cut, *offers)));
+            columns[block as usize].extend(self.ways.iter().flatten().map(|(cut, offers)| work(cut, *offers)));
         }
     }
 }
@@ -163,11 +166,11 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
         let mut placed: Vec<PlacedCall<'_, 'a>> = Vec::with_capacity(calls.len());
         for &call in calls {
             let ways = call.ways(self.target);
-            ways.iter().for_each(|(cut, _)| self.need(self.target.schedules().missing(cut, first, blocks)));
+            ways.iter().flatten().for_each(|(cut, _)| self.need(self.target.schedules().missing(cut, first, blocks)));
             placed.push(PlacedCall { call, ways, first });
             first = (first + call.channels()) % blocks;
         }
-        if placed.iter().flat_map(|placed| &placed.ways).all(|(cut, _)| cut.is_uniform()) {
+        if placed.iter().flat_map(|placed| placed.ways.iter().flatten()).all(|(cut, _)| cut.is_uniform()) {
             let rows = placed.iter().flat_map(PlacedCall::rows).collect();
             return KernelWork::Rows { blocks, rows };
         }

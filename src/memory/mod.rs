@@ -6,5 +6,5 @@ mod pieces;
 mod registration;
 
 pub use items::{ItemStore, Lent};
-pub use pieces::PieceLetter;
+pub use pieces::PieceReply;
 pub use registration::Registrations;

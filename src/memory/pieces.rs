@@ -28,7 +28,7 @@ enum PieceMessage {
 }
 
 /// A message to another rank, and what goes with it.
-pub type PieceLetter = (Vec<u8>, Option<Arc<OwnedFd>>);
+pub type PieceReply = (Vec<u8>, Option<Arc<OwnedFd>>);
 
 /// Pieces of a peer's registration.
 struct Coming {
@@ -105,7 +105,7 @@ impl Pieces {
     }
 
     /// A message of another rank; the answers. In the event loop.
-    pub fn receive(&self, from: u32, bytes: &[u8], fd: Option<OwnedFd>) -> Vec<PieceLetter> {
+    pub fn receive(&self, from: u32, bytes: &[u8], fd: Option<OwnedFd>) -> Vec<PieceReply> {
         match postcard::from_bytes(bytes) {
             Ok(PieceMessage::Want { tag, from }) => self.send(tag, from),
             Ok(PieceMessage::Piece { tag, number, bytes }) => {
@@ -123,16 +123,16 @@ impl Pieces {
         }
     }
 
-    fn send(&self, tag: u32, from: u32) -> Vec<PieceLetter> {
+    fn send(&self, tag: u32, from: u32) -> Vec<PieceReply> {
         let own = self.own.lock().get(&tag).cloned();
         let Some(own) = own else { return vec![(encode(PieceMessage::Gone { tag }), None)] };
-        let letter = |(number, piece): (u32, &Allocation)| {
+        let reply = |(number, piece): (u32, &Allocation)| {
             let fd = piece.descriptor(&self.context)?;
             Ok((encode(PieceMessage::Piece { tag, number, bytes: piece.bytes }), Some(Arc::new(fd))))
         };
         let some = (0..).zip(own.iter()).skip(from as usize).take(WINDOW as usize);
-        let letters: Result<Vec<PieceLetter>, Error> = some.map(letter).collect();
-        letters.unwrap_or_else(|error| {
+        let replies: Result<Vec<PieceReply>, Error> = some.map(reply).collect();
+        replies.unwrap_or_else(|error| {
             log::info!(target: "REG", "registered memory cannot be passed on: {error}");
             vec![(encode(PieceMessage::Gone { tag }), None)]
         })

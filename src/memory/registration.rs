@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::pieces::{Arrival, PieceLetter, Pieces};
+use super::pieces::{Arrival, PieceReply, Pieces};
 use crate::device::{self, Allocation, Context, HostMemory, IpcMemHandle};
 use crate::error::Error;
 use crate::health::{FlightRecorder, Registered};
@@ -265,7 +265,7 @@ impl Registrations {
     }
 
     /// A message of another rank about memory that is registered; the answers. In the event loop.
-    pub fn receive(&self, from: u32, bytes: &[u8], fd: Option<OwnedFd>) -> Vec<PieceLetter> {
+    pub fn receive(&self, from: u32, bytes: &[u8], fd: Option<OwnedFd>) -> Vec<PieceReply> {
         self.pieces.receive(from, bytes, fd)
     }
 

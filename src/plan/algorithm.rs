@@ -41,7 +41,7 @@
 //! different orders, the result also depends on which channel an element is on.
 
 use super::call::Func;
-use super::schedule::Schedule;
+use super::schedule::{LinkClass, Schedule};
 use super::{direct, pat, ring, tree};
 use crate::error::Error;
 use crate::topology::{Channel, Graph, Order};
@@ -73,6 +73,16 @@ impl Algo {
             Algo::Direct => "direct",
             Algo::TwoStep => "direct2",
             Algo::Pat => "pat",
+        }
+    }
+
+    /// The class of the links that its schedules use.
+    pub fn class(self) -> LinkClass {
+        match self {
+            Algo::Ring => LinkClass::Ring,
+            Algo::Tree => LinkClass::Tree,
+            Algo::Direct | Algo::TwoStep => LinkClass::Direct,
+            Algo::Pat => LinkClass::Pat,
         }
     }
 

@@ -12,10 +12,7 @@ use crate::plan::operator::Operator;
 use crate::plan::shape::{Shape, shape};
 use crate::plan::work::{Geometry, Request};
 use crate::plan::zero_copy;
-use crate::tuning::Choice;
-
-/// Bytes of a message for which another channel is worth its while: both ranks must come to the same number.
-const CHANNEL_BYTES: u64 = 64 << 10;
+use crate::tuning::{self, Choice};
 
 /// A collective, as schedules are asked for it.
 #[derive(Clone, Copy, Debug)]
@@ -144,8 +141,9 @@ impl CutSource {
     pub(super) fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
         let call = Collective { func: Func::Send, count, datatype, root: 0 };
         let table = self.tables.half(half);
-        let channels = (count.saturating_mul(datatype.size() as u64) / CHANNEL_BYTES).clamp(1, table.channels.into());
-        let choice = Choice { algorithm: Algo::Direct, protocol: Proto::Simple, channels: channels as u32 };
+        // Both ranks come to the same number.
+        let channels = tuning::channels(call.bytes(1), table.channels);
+        let choice = Choice { algorithm: Algo::Direct, protocol: Proto::Simple, channels };
         let cut = self.cut_as(choice, std::slice::from_ref(self.schedules.half(half)), &call)?;
         Ok(Cut { table, ..cut })
     }

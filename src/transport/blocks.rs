@@ -220,9 +220,9 @@ impl BlockAllocator {
         all: usize,
     ) -> Result<(BlockPiece, usize), Error> {
         let least = bytes.next_multiple_of(UNIT);
-        let wished = least.max(all.min(GROWTH_MAX));
-        let made = MemoryBlock::make(context, physical, wished).or_else(|error| match error {
-            Error::Cuda { code: OUT_OF_MEMORY, .. } if wished > least => MemoryBlock::make(context, physical, least),
+        let wanted = least.max(all.min(GROWTH_MAX));
+        let made = MemoryBlock::make(context, physical, wanted).or_else(|error| match error {
+            Error::Cuda { code: OUT_OF_MEMORY, .. } if wanted > least => MemoryBlock::make(context, physical, least),
             Error::Cuda { code, .. } if physical && code != OUT_OF_MEMORY => {
                 log::info!(target: "INIT,P2P", "memory for peers is allocated in the common way: {error}");
                 MemoryBlock::make(context, false, least)

@@ -77,6 +77,22 @@ impl Agreed {
 }
 
 #[cfg(test)]
+impl Agreed {
+    /// Two channels with small slots, and what filters leave: for tests.
+    pub(crate) fn with_filters(filters: Filters) -> Agreed {
+        Agreed {
+            channels: 2,
+            slot_bytes: 4096,
+            message_channels: 1,
+            halvings: 0,
+            filters,
+            oversubscription: 1,
+            maps_buffers: false,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::super::candidates::FUNCTIONS;
     use super::*;

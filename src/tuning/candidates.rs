@@ -98,12 +98,6 @@ impl Filters {
         }
     }
 
-    /// What both leave.
-    pub fn both(mut self, other: &Filters) -> Filters {
-        self.and(&other.as_bits());
-        self
-    }
-
     /// Simple, for functions that no protocol is left to.
     pub(super) fn or_simple(&mut self) {
         self.0.iter_mut().filter(|left| left.protocols == 0).for_each(|left| left.protocols = SIMPLE);

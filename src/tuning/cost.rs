@@ -12,11 +12,10 @@ use super::slots::SlotSizes;
 use super::tuner;
 use super::turns::{self, CallTurns};
 use super::{ByFunction, by_function};
-use crate::plan::LinkClass;
 use crate::plan::algorithm::{Algo, available};
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
-use crate::plan::timing::{KernelModel, MachineModel};
+use crate::plan::timing::TimedCall;
 use crate::topology::Graph;
 
 /// Tells what calls will take over the ranks of a graph. Every rank computes with the same numbers.
@@ -84,40 +83,18 @@ impl CostModel {
                 constants.estimate(load(func, algorithm, self.graph.nranks()), protocol, bytes, channels)
             }
             MachineConstants::Gpus(machine, kernel) => {
-                self.in_turns((machine, kernel), func, algorithm, protocol, bytes, channels)
+                let turns = self.turns[func as usize].as_ref().and_then(|turns| turns[algorithm as usize].as_ref());
+                let slot_bytes = self.slot_bytes(algorithm, protocol);
+                let call = TimedCall { func, algorithm, protocol, bytes, channels, slot_bytes };
+                // What there is no schedule of is not chosen.
+                turns.map_or(f64::INFINITY, |turns| turns.estimate(machine, kernel, &call))
             }
         }
     }
 
-    fn in_turns(
-        &self,
-        (machine, kernel): (&MachineModel, &KernelModel),
-        func: Func,
-        algorithm: Algo,
-        protocol: Proto,
-        bytes: u64,
-        channels: u32,
-    ) -> f64 {
-        let turns = self.turns[func as usize].as_ref().and_then(|algorithms| algorithms[algorithm as usize].as_ref());
-        // What there is no schedule of is not chosen.
-        let Some(turns) = turns else { return f64::INFINITY };
-        turns.estimate(machine, kernel, protocol, bytes, channels.max(1), self.slots.of(turns.class(), protocol))
-    }
-
-    /// Bytes of a slot of the links that a function's calls use.
-    pub(super) fn slot_bytes(&self, func: Func, algorithm: Algo, protocol: Proto) -> u32 {
-        let class = match algorithm {
-            Algo::Ring => LinkClass::Ring,
-            Algo::Tree => LinkClass::Tree,
-            Algo::Direct | Algo::TwoStep => LinkClass::Direct,
-            Algo::Pat => LinkClass::Pat,
-        };
-        debug_assert!(self.available_class(func, algorithm).is_none_or(|known| known == class));
-        self.slots.of(class, protocol)
-    }
-
-    fn available_class(&self, func: Func, algorithm: Algo) -> Option<LinkClass> {
-        Some(self.turns[func as usize].as_ref()?[algorithm as usize].as_ref()?.class())
+    /// Bytes of a slot of the links that calls use by an algorithm and protocol.
+    pub(super) fn slot_bytes(&self, algorithm: Algo, protocol: Proto) -> u32 {
+        self.slots.of(algorithm.class(), protocol)
     }
 
     /// The channels that a call is worth if it is carried out so, of at most `most`. On a GPU, so many as make it

@@ -40,7 +40,7 @@ pub use slots::{
     CHANNELS_MAX, SlotSizes, halvings, preferred_channels, preferred_message_channels, preferred_slot_bytes,
     valid_slot_bytes,
 };
-pub use tuner::{CallShape, Choice, Tuner};
+pub use tuner::{CallShape, Choice, Tuner, channels};
 
 /// Bytes of a call for which ranks ask each other whether they can do without slots: less is not worth the question.
 const OFFER_BYTES: u64 = 128 << 10;
@@ -104,9 +104,9 @@ impl Tuning {
         Tuning { tuner: Some(tuner), ..self }
     }
 
-    /// Bytes of a slot of the links that a function's calls use by an algorithm and protocol.
-    pub fn slot_bytes(&self, func: Func, algorithm: Algo, protocol: Proto) -> u32 {
-        self.model.slot_bytes(func, algorithm, protocol)
+    /// Bytes of a slot of the links that calls use by an algorithm and protocol.
+    pub fn slot_bytes(&self, algorithm: Algo, protocol: Proto) -> u32 {
+        self.model.slot_bytes(algorithm, protocol)
     }
 
     /// The most channels of a call.

@@ -129,15 +129,7 @@ mod tests {
 
     fn agreed(protocols: &str) -> Agreed {
         let filters = Filters::parse("", protocols).expect("protocols");
-        Agreed {
-            channels: 2,
-            slot_bytes: 32 << 10,
-            message_channels: 1,
-            halvings: 1,
-            filters,
-            oversubscription: 1,
-            maps_buffers: false,
-        }
+        Agreed { slot_bytes: 32 << 10, halvings: 1, ..Agreed::with_filters(filters) }
     }
 
     #[test]

@@ -23,15 +23,7 @@ impl Tuner for Slowest {
 /// Four ranks with two channels.
 fn tuning(algorithms: &str, protocols: &str) -> Tuning {
     let filters = Filters::parse(algorithms, protocols).expect("filters");
-    let agreed = Agreed {
-        channels: 2,
-        slot_bytes: 4096,
-        message_channels: 1,
-        halvings: 0,
-        filters,
-        oversubscription: 1,
-        maps_buffers: true,
-    };
+    let agreed = Agreed { maps_buffers: true, ..Agreed::with_filters(filters) };
     Tuning::new(MachineConstants::software(2), Arc::new(Graph::of_host(4)), agreed)
 }
 
@@ -160,10 +152,7 @@ fn agreed_on_gpus(links: LinkKind) -> Agreed {
         channels: 32,
         slot_bytes: preferred_slot_bytes(0),
         message_channels: preferred_message_channels(false, 8),
-        halvings: 0,
-        filters,
-        oversubscription: 1,
-        maps_buffers: false,
+        ..Agreed::with_filters(filters)
     };
     if links != LinkKind::NvLink {
         assert_eq!(agreed.without_whole_lines(), None);
@@ -185,7 +174,7 @@ fn timed(tuning: &Tuning, links: LinkKind, func: Func, bytes: u64) -> Timed {
     let shape = tuning.shape(func, bytes, None).expect("a way");
     let choice = tuning.choose(&shape).expect("a choice");
     let time = |algorithm: Algo, protocol, channels| {
-        let slot_bytes = tuning.slot_bytes(func, algorithm, protocol);
+        let slot_bytes = tuning.slot_bytes(algorithm, protocol);
         let call = TimedCall { func, algorithm, protocol, bytes, channels, slot_bytes };
         timing::predict(&machine, &kernel, &call).expect("a time")
     };

@@ -70,7 +70,7 @@ pub struct Choice {
     pub channels: u32,
 }
 
-/// The channels that a call of some bytes is worth.
-pub(super) fn channels(bytes: u64, max: u32) -> u32 {
+/// The channels that a call or message of some bytes is worth, of at most `max`.
+pub fn channels(bytes: u64, max: u32) -> u32 {
     (bytes / CHANNEL_BYTES).clamp(1, u64::from(max.max(1))) as u32
 }

@@ -5,14 +5,11 @@
 //! hop's time wherever the next turn waits for what a peer makes of the last one (the *chain*). All channels do so at
 //! the same time; what they send shares the rank's links.
 
-use crate::plan::LinkClass;
 use crate::plan::algorithm::{Algo, ScheduleKind, available, compile};
 use crate::plan::call::{DataType, Func};
 use crate::plan::layout::{Proto, Step, step_flag};
 use crate::plan::schedule::Schedule;
-use crate::plan::shape::{Shape, shape};
-use crate::plan::timing::{KernelModel, MachineModel};
-use crate::plan::work::{Geometry, Request};
+use crate::plan::timing::{KernelModel, MachineModel, TimedCall};
 use crate::topology::Graph;
 
 /// Turns that are alike.
@@ -31,8 +28,6 @@ struct LikeTurns {
 /// What the busiest rank of a call does.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CallTurns {
-    func: Func,
-    class: LinkClass,
     nchunks: u32,
     turns: Vec<LikeTurns>,
     /// Pieces that the rank sends or receives for each piece, whichever are more.
@@ -76,8 +71,7 @@ pub(super) fn of(func: Func, algorithm: Algo, graph: &Graph) -> Option<CallTurns
     let (chain, depth) = hops(func, algorithm, n);
     let two_trees = algorithm == Algo::Tree && func != Func::AllReduce;
     let carried = f64::from(carried(&busiest)) * if two_trees { HELD_UP } else { 1.0 };
-    let (class, nchunks) = (busiest.class, busiest.nchunks);
-    Some(CallTurns { func, class, nchunks, turns: like(&busiest), carried, chain, depth })
+    Some(CallTurns { nchunks: busiest.nchunks, turns: like(&busiest), carried, chain, depth })
 }
 
 /// The part of a link's time that is lost to one channel's other work is one in this many.
@@ -118,24 +112,12 @@ fn like(schedule: &Schedule) -> Vec<LikeTurns> {
 }
 
 impl CallTurns {
-    /// The class of the links that it uses.
-    pub(super) fn class(&self) -> LinkClass {
-        self.class
-    }
-
-    /// Microseconds of a call of `bytes` bytes in its larger buffer.
-    pub(super) fn estimate(
-        &self,
-        machine: &MachineModel,
-        kernel: &KernelModel,
-        protocol: Proto,
-        bytes: u64,
-        channels: u32,
-        slot_bytes: u32,
-    ) -> f64 {
-        let Some((channels, part, piece)) = self.split(protocol, bytes, channels, slot_bytes) else {
-            return f64::INFINITY;
-        };
+    /// Microseconds of a call of this function and algorithm.
+    pub(super) fn estimate(&self, machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -> f64 {
+        let Ok(geometry) = call.geometry(self.nchunks) else { return f64::INFINITY };
+        let size = DataType::Float32.size() as u64;
+        let (protocol, channels) = (call.protocol, geometry.nchannels);
+        let (part, piece) = (geometry.part * size, geometry.piece * size);
         let pieces = (part as f64 / piece.max(1) as f64).max(1.0);
         let of_piece = |bytes: u64| self.piece_time(machine, kernel, protocol, bytes);
         let sent = |bytes: f64| self.carried * bytes * protocol.expansion() * f64::from(channels);
@@ -144,25 +126,6 @@ impl CallTurns {
         // A link is idle now and then where few channels share it.
         let idle = busy.min(wire) / (IDLE * f64::from(channels));
         machine.launch + through + busy.max(wire) + idle
-    }
-
-    /// Channels that have something to do, bytes of one's part of a chunk, and bytes of a piece.
-    fn split(&self, protocol: Proto, bytes: u64, channels: u32, slot_bytes: u32) -> Option<(u32, u64, u64)> {
-        let blocks = shape(self.func, 1) != Shape::Divided;
-        let size = DataType::Float32.size() as u64;
-        let elements = bytes.div_ceil(size);
-        let geometry = Geometry::new(&Request {
-            count: if blocks { elements.div_ceil(u64::from(self.nchunks)) } else { elements },
-            datatype: DataType::Float32,
-            nchunks: self.nchunks,
-            blocks,
-            max_channels: channels,
-            slot_bytes: u64::from(slot_bytes),
-            proto: protocol,
-            min_channel_bytes: 1,
-        });
-        let geometry = geometry.ok()?;
-        Some((geometry.nchannels, geometry.part * size, geometry.piece * size))
     }
 
     /// Microseconds of one piece in one rank's block, waits included.

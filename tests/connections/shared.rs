@@ -14,6 +14,15 @@ fn both_ways(name: &str, nranks: usize) -> [Job; 2] {
     [job(), job().env("NCCL_CUMEM_ENABLE", "0")]
 }
 
+/// Runs it, and fails where the software device tells of a trap in these words.
+fn without_traps(name: &str, nranks: usize, words: &str) {
+    for job in both_ways(name, nranks) {
+        let outcome = job.run();
+        outcome.assert_ok();
+        assert!(outcome.ranks.iter().all(|rank| !rank.stderr.contains(words)), "{outcome}");
+    }
+}
+
 /// What `cuMemAlloc` gives below 2 MiB lies in a block of the driver's with other allocations, which nobody wants to
 /// share: the user's, and this library's.
 #[test]
@@ -24,11 +33,7 @@ fn nothing_of_others_is_shared() {
         me.barrier("done");
         return;
     }
-    for job in both_ways("shared::nothing_of_others_is_shared", 3) {
-        let outcome = job.run();
-        outcome.assert_ok();
-        assert!(outcome.ranks.iter().all(|rank| !rank.stderr.contains("shares the block")), "{outcome}");
-    }
+    without_traps("shared::nothing_of_others_is_shared", 3, "shares the block");
 }
 
 /// The bytes of the device that are free when nothing of ended communicators is left. Calls that make or end one see to
@@ -84,11 +89,7 @@ fn the_maker_frees_when_all_have_unmapped() {
         assert_eq!(settled_bytes(api, &me, "after"), free, "nothing is left");
         return;
     }
-    for job in both_ways("shared::the_maker_frees_when_all_have_unmapped", 2) {
-        let outcome = job.run();
-        outcome.assert_ok();
-        assert!(outcome.ranks.iter().all(|rank| !rank.stderr.contains("another process has open")), "{outcome}");
-    }
+    without_traps("shared::the_maker_frees_when_all_have_unmapped", 2, "another process has open");
 }
 
 /// Communicators come and go without a pause: what is mapped from the last one is no reason to do without peer memory.
@@ -105,11 +106,7 @@ fn the_next_communicator_uses_peer_memory_again() {
         }
         return;
     }
-    for job in both_ways("shared::the_next_communicator_uses_peer_memory_again", 3) {
-        let outcome = job.run();
-        outcome.assert_ok();
-        assert!(outcome.ranks.iter().all(|rank| !rank.stderr.contains("another process has open")), "{outcome}");
-    }
+    without_traps("shared::the_next_communicator_uses_peer_memory_again", 3, "another process has open");
 }
 
 /// A peer that dies has unmapped everything: what it had mapped is freed, at once.

@@ -80,18 +80,6 @@ pub enum FakeFault {
     Refused,
 }
 
-fn agreed(filters: Filters, maps_buffers: bool) -> Agreed {
-    Agreed {
-        channels: 2,
-        slot_bytes: 4096,
-        message_channels: 1,
-        halvings: 0,
-        filters,
-        oversubscription: 1,
-        maps_buffers,
-    }
-}
-
 impl FakeComm {
     /// Rank 1 of some ranks, with two channels, and Simple alone.
     pub fn of(nranks: u32, events: &Events) -> FakeComm {
@@ -103,7 +91,7 @@ impl FakeComm {
         let rank = u32::from(nranks > 1);
         let wiring = (nranks > 1).then(|| Wiring::of_host(nranks, Proto::Simple, 2, 4096).expect("a wiring"));
         let filters = Filters::parse(algorithms, "Simple").expect("filters");
-        let agreed = agreed(filters, false);
+        let agreed = Agreed::with_filters(filters);
         FakeComm {
             name: "a",
             hash: 1,
@@ -127,7 +115,7 @@ impl FakeComm {
     /// The same, where ranks can map each other's buffers; those from an address on are registered.
     pub fn with_zero_copy(self, registered_from: u64) -> FakeComm {
         let filters = Filters::parse("", "Simple").expect("filters");
-        let agreed = agreed(filters, true);
+        let agreed = Agreed { maps_buffers: true, ..Agreed::with_filters(filters) };
         let graph = Arc::new(Graph::of_host(self.nranks as u32));
         FakeComm { tuning: Tuning::new(MachineConstants::software(2), graph, agreed), registered_from, ..self }
     }

@@ -298,6 +298,16 @@ fn digest(mut sum: u64, schedule: &Schedule) -> u64 {
     sum
 }
 
+#[test]
+fn schedules_use_links_of_their_algorithms_class() {
+    for algo in Algo::ALL {
+        for func in FUNCS.into_iter().filter(|func| exists(*func, algo, 5)) {
+            let schedules = compile_all(ScheduleKind { func, algo, root: 0 }, 5);
+            assert!(schedules.iter().all(|schedule| schedule.class == algo.class()), "{func:?} {algo:?}");
+        }
+    }
+}
+
 /// All ranks of one host in the order of their numbers: the steps that were there before graphs were. Whoever changes a
 /// number here changes the bits of results.
 #[test]

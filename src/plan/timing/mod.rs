@@ -18,6 +18,7 @@ use super::algorithm::{self, Algo, ScheduleKind};
 use super::call::{DataType, Func};
 use super::layout::Proto;
 use super::schedule::Schedule;
+use super::shape::{Shape, shape};
 use super::work::{Geometry, Request};
 use crate::error::Error;
 use crate::topology::Graph;
@@ -29,6 +30,8 @@ pub use nccl::nccl_ring;
 
 /// PieceRun that are run; of more, the time is continued in a straight line.
 const MAX_PIECES: u64 = 16;
+/// The type of the elements: times hardly depend on it.
+const ELEMENT: DataType = DataType::Float32;
 
 /// How a call is carried out, as far as its time goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +50,25 @@ pub struct TimedCall {
     pub slot_bytes: u32,
 }
 
-/// The schedules of all ranks of one channel.
-///
-/// # Errors
-/// As [`algorithm::compile`].
-pub fn schedules(func: Func, algorithm: Algo, graph: &Graph) -> Result<Vec<Schedule>, Error> {
-    let kind = ScheduleKind { func, algo: algorithm, root: 0 };
-    (0..graph.nranks()).map(|rank| algorithm::compile(kind, graph, 0, rank)).collect()
+impl TimedCall {
+    /// How the call is split, by schedules with so many chunks; its elements count as 4 bytes.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] where slots are of an impossible size.
+    pub fn geometry(&self, nchunks: u32) -> Result<Geometry, Error> {
+        let blocks = shape(self.func, 1) != Shape::Divided;
+        let elements = self.bytes.div_ceil(ELEMENT.size() as u64);
+        Geometry::new(&Request {
+            count: if blocks { elements.div_ceil(u64::from(nchunks)) } else { elements },
+            datatype: ELEMENT,
+            nchunks,
+            blocks,
+            max_channels: self.channels.max(1),
+            slot_bytes: u64::from(self.slot_bytes),
+            proto: self.protocol,
+            min_channel_bytes: 1,
+        })
+    }
 }
 
 /// Microseconds that a call takes on a machine.
@@ -62,39 +77,18 @@ pub fn schedules(func: Func, algorithm: Algo, graph: &Graph) -> Result<Vec<Sched
 /// [`Error::Internal`] where there is no such algorithm, or slots are of an impossible size.
 pub fn predict(machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -> Result<f64, Error> {
     let graph = Graph::of_host(machine.ranks);
-    predict_schedules(machine, kernel, call, &schedules(call.func, call.algorithm, &graph)?)
-}
-
-/// The same with schedules that are there already.
-///
-/// # Errors
-/// As [`predict`].
-pub fn predict_schedules(
-    machine: &MachineModel,
-    kernel: &KernelModel,
-    call: &TimedCall,
-    schedules: &[Schedule],
-) -> Result<f64, Error> {
-    let blocks = super::shape::shape(call.func, 1) != super::shape::Shape::Divided;
+    let kind = ScheduleKind { func: call.func, algo: call.algorithm, root: 0 };
+    let schedules: Result<Vec<Schedule>, Error> =
+        (0..machine.ranks).map(|rank| algorithm::compile(kind, &graph, 0, rank)).collect();
+    let schedules = schedules?;
     let nchunks = schedules.first().map_or(1, |schedule| schedule.nchunks);
-    let datatype = DataType::Float32;
-    let elements = call.bytes.div_ceil(datatype.size() as u64);
-    let geometry = Geometry::new(&Request {
-        count: if blocks { elements.div_ceil(u64::from(nchunks)) } else { elements },
-        datatype,
-        nchunks,
-        blocks,
-        max_channels: call.channels.clamp(1, machine.channels),
-        slot_bytes: u64::from(call.slot_bytes),
-        proto: call.protocol,
-        min_channel_bytes: 1,
-    })?;
-    let size = datatype.size() as u64;
+    let geometry = TimedCall { channels: call.channels.min(machine.channels), ..*call }.geometry(nchunks)?;
+    let size = ELEMENT.size() as u64;
     let (part, piece) = (geometry.part * size, geometry.piece * size);
     let count = part.div_ceil(piece).max(1);
     let run = |count: u64, part: u64| {
         let pieces = PieceRun { part, piece, count };
-        Clock::new(machine, kernel, call.protocol, geometry.nchannels, pieces, schedules).complete()
+        Clock::new(machine, kernel, call.protocol, geometry.nchannels, pieces, &schedules).complete()
     };
     if count <= MAX_PIECES {
         return Ok(machine.launch + run(count, part)?);
@@ -102,14 +96,4 @@ pub fn predict_schedules(
     let (some, more) = (run(MAX_PIECES / 2, piece * MAX_PIECES / 2)?, run(MAX_PIECES, piece * MAX_PIECES)?);
     let each = (more - some) / (MAX_PIECES - MAX_PIECES / 2) as f64;
     Ok(machine.launch + more + each * (part as f64 / piece as f64 - MAX_PIECES as f64))
-}
-
-/// The factor from a call's bytes in a time to the bandwidth of a bus, as nccl-tests counts it.
-pub fn bus_factor(func: Func, nranks: u32) -> f64 {
-    let n = f64::from(nranks);
-    match func {
-        Func::AllReduce => 2.0 * (n - 1.0) / n,
-        Func::AllGather | Func::ReduceScatter | Func::AlltoAll | Func::Gather | Func::Scatter => (n - 1.0) / n,
-        _ => 1.0,
-    }
 }

@@ -29,8 +29,9 @@ fn nccls_ring_takes_what_it_takes() {
         }
     }
     // Measured: 370 GB/s of bus bandwidth on eight H100 with NCCL_ALGO=Ring; 25.9 on four boards with PCIe 4.0.
-    let busbw =
-        |machine: &MachineModel, us: f64| (1u64 << 30) as f64 / us / 1e3 * bus_factor(Func::AllReduce, machine.ranks);
+    let busbw = |machine: &MachineModel, us: f64| {
+        (1u64 << 30) as f64 / us / 1e3 * 2.0 * f64::from(machine.ranks - 1) / f64::from(machine.ranks)
+    };
     for (machine, channels, measured) in
         [(MachineModel::eight_h100(), 24, 370.0), (MachineModel::four_a100_pcie(), 2, 25.9)]
     {
