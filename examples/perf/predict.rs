@@ -219,6 +219,7 @@ impl Predict {
             channels: if software { 1 } else { self.machine.channels },
             slot_bytes: preferred_slot_bytes(0),
             message_channels: preferred_message_channels(software, self.machine.ranks),
+            message_line_bytes: 0,
             halvings: 0,
             filters,
             oversubscription: self.machine.ranks.div_ceil(self.machine.processors.max(1)),

@@ -187,6 +187,17 @@ impl Tuning {
         worth && open
     }
 
+    /// The protocol of a message of some bytes between two ranks.
+    pub fn message_protocol(&self, bytes: u64) -> Proto {
+        self.agreed.message_protocol(bytes)
+    }
+
+    /// Whether a message of some bytes is read from the sender's buffer, where that is registered. Both ranks come to
+    /// the same answer.
+    pub fn pulls_message(&self, bytes: u64) -> bool {
+        self.agreed.maps_buffers && bytes >= OFFER_BYTES && self.message_protocol(bytes) == Proto::Simple
+    }
+
     /// "AllReduce 65536 B: direct/Simple, 1 channels, est. 9.0 us; ring/Simple 14.0 us".
     fn log_choice(&self, shape: &CallShape<'_>, choice: &Choice) {
         let CallShape { func, bytes, .. } = *shape;
