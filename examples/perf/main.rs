@@ -28,6 +28,7 @@ mod predict;
 mod processes;
 mod subject;
 mod table;
+mod ways;
 mod worker;
 
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! `perf predict`: what calls would take on a machine that is described, not measured (`nccl::plan::timing`).
 //!
 //! For each size: what the cost model chooses there, what the simulation says that takes, and beside it what NCCL's own
-//! model expects of NCCL's ring on the same machine. With `--ways`, every way that there is; with `--measured`, what the
-//! library does on the machine at hand.
+//! model expects of NCCL's ring on the same machine. With `--ways`, every way that there is; with `--measured`, what
+//! the library does on the machine at hand.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,8 +21,9 @@ use nccl::tuning::{self, Agreed, Filters, MachineConstants, Tuning};
 use crate::args::{self, Args};
 use crate::flags;
 use crate::machine::Device;
-use crate::measured::{self, Measured, Way};
+use crate::measured::{self, Measured};
 use crate::subject::Subject;
+use crate::ways::Way;
 
 /// Text of `perf predict -h`.
 const HELP: &str = "\

@@ -27,7 +27,7 @@ use crate::machine::Device;
 use crate::subject::Subject;
 pub use calls::{Calls, Timed};
 use description::Description;
-use probes::{Probed, ProbedLink};
+use probes::{Found, Probed};
 
 /// Text of `perf constants -h`.
 const HELP: &str = "\
@@ -49,7 +49,7 @@ Nothing else should run on the machine meanwhile. What cannot be measured is lef
 const SLOT_BYTES: [u32; 3] = [16 << 10, 64 << 10, 256 << 10];
 /// Bytes of a large call, and of a larger one: by one block, and by all channels.
 const BLOCK_BYTES: [usize; 2] = [8 << 20, 24 << 20];
-const LINK_BYTES: [usize; 2] = [64 << 20, 192 << 20];
+const LINK_BYTES: [usize; 2] = [32 << 20, 96 << 20];
 /// Bytes of a call that is all launch and wait.
 const SMALL: usize = 8;
 /// How often a block's rate and turn are fitted in turn, where each follows from the other.
@@ -135,7 +135,10 @@ impl Constants {
         let mut d = Description::default();
         d.note("The constants of the timing model, as `perf constants` measured them on the machine at hand.");
         d.note(&device.line);
-        d.note(&format!("{} ranks, as threads of one process; times in microseconds, rates in GB/s.", self.args.nranks));
+        d.note(&format!(
+            "{} ranks, as threads of one process; times in microseconds, rates in GB/s.",
+            self.args.nranks
+        ));
         match software {
             true => self.software(&mut d)?,
             false => self.gpu(&mut d, &measuring)?,
@@ -179,9 +182,15 @@ impl Constants {
         d.set("name", cuda.device_name(0).map_err(named)?.replace('#', ""), "");
         d.set("ranks", self.args.nranks, "");
         if devices < self.args.nranks {
-            d.note(&format!("The ranks share {devices} device: latency, fence and bandwidth below are those of ways"));
-            d.note("within a device. Links between devices (NVLink, PCIe) are NOT measured here: to predict for them,");
-            d.note("delete these three lines, and those of `base` count.");
+            let plural = if devices == 1 { "device" } else { "devices" };
+            d.note(&format!(
+                "{} ranks share {devices} {plural}: latency, fence and bandwidth are those",
+                self.args.nranks
+            ));
+            d.note(
+                "within one. Links between devices (NVLink, PCIe) are NOT measured here: to predict for these, take",
+            );
+            d.note("these three lines out, and the numbers of `base` count.");
         }
         match probed(self.args.timeout) {
             Ok(found) => probe_lines(d, &found),
@@ -195,25 +204,36 @@ impl Constants {
 /// Runs the probes, for so long at most.
 fn probed(timeout: Duration) -> Result<Probed, String> {
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || sender.send(probes::run()));
+    std::thread::spawn(move || drop(sender.send(probes::run())));
     receiver.recv_timeout(timeout).map_err(|_| format!("a kernel did not end within {timeout:?}"))?
 }
 
-fn probe_lines(d: &mut Description, found: &Probed) {
-    let (queued, waited) = found.launch;
-    d.note(&format!("a kernel that does nothing: {queued:.2} us of many that are queued, {waited:.2} one that is waited for"));
-    d.number("load", found.loads.0, "512 threads copy 256 MiB, one load in flight each: a sweep");
-    d.number("receive_load", found.loads.1, "the same within 2 MiB, which the L2 cache answers");
-    d.number("poll", found.look, "one thread looks at a counter in a loop");
-    match &found.link {
-        Ok(ProbedLink { exchange, fenced: [none, one, two] }) => {
-            let latency = (exchange - found.look / 2.0).max(0.0);
-            d.note(&format!("two kernels exchange a counter: {exchange:.3} us"));
-            d.number("latency", latency, "that, less half a look");
-            d.note(&format!("stores of 512 threads and a counter, behind 0, 1, 2 fences: {none:.3}, {one:.3}, {two:.3} us"));
-            d.number("fence", (one - none).max(0.0), "the first of these fences");
-        }
-        Err(why) => d.note(&format!("latency and fence are not measured here: {why}")),
+fn probe_lines(d: &mut Description, probed: &Probed) {
+    match &probed.launch {
+        Ok((queued, waited)) => d.note(&format!(
+            "a kernel that does nothing: {queued:.2} us of many that are queued, {waited:.2} one that is waited for"
+        )),
+        Err(why) => d.note(&format!("a kernel that does nothing is not measured here: {why}")),
+    }
+    found(d, "load", &probed.load, "512 threads copy 256 MiB, one load in flight each: a sweep");
+    found(d, "receive_load", &probed.near_load, "the same within 2 MiB, which the L2 cache answers");
+    found(d, "poll", &probed.look, "one thread looks at a counter in a loop");
+    let of_exchange = |exchange: f64| probed.look.clone().map(|look| (exchange - look / 2.0).max(0.0));
+    let latency = probed.exchange.clone().and_then(of_exchange);
+    let how = probed.exchange.as_ref().map(|us| format!("two kernels exchange a counter in {us:.4}; less half a look"));
+    found(d, "latency", &latency, &how.unwrap_or_default());
+    let fence = probed.fenced.clone().map(|[none, one, _]| (one - none).max(0.0));
+    let how = probed.fenced.as_ref().map(|[none, one, two]| {
+        format!("512 threads store, then one behind 0, 1, 2 fences: {none:.4}, {one:.4}, {two:.4}; the first of these")
+    });
+    found(d, "fence", &fence, &how.unwrap_or_default());
+}
+
+/// A line with what a probe found, or a comment that says why it found nothing.
+fn found(d: &mut Description, key: &str, value: &Found<f64>, how: &str) {
+    match value {
+        Ok(value) => d.number(key, *value, how),
+        Err(why) => d.note(&format!("{key} is not measured here: {why}")),
     }
 }
 
@@ -224,7 +244,7 @@ struct Measuring<'a> {
 }
 
 /// A variable's value.
-fn var<'a>(name: &'a str, value: impl ToString) -> (&'a str, String) {
+fn var(name: &str, value: impl ToString) -> (&str, String) {
     (name, value.to_string())
 }
 
@@ -268,7 +288,9 @@ impl Measuring<'_> {
     fn bandwidth(&self, d: &mut Description) -> Result<(), String> {
         let variables = [var("NCCL_ALGO", "ring"), var("NCCL_PROTO", "Simple")];
         match byte(&self.all, &variables, queued(Subject::Broadcast, LINK_BYTES))? {
-            Some(us) => d.number("bandwidth", 1e-3 / us, "Broadcast by the ring, 64 and 192 MiB, all channels: at least"),
+            Some(us) => {
+                d.number("bandwidth", 1e-3 / us, "Broadcast by the ring, 32 and 96 MiB, all channels: at least")
+            }
             None => d.note(&format!("bandwidth is not measured: {BUSY}")),
         }
         Ok(())
@@ -335,7 +357,8 @@ impl Measuring<'_> {
             var("NCCL_MAX_NCHANNELS", 1),
             var("NCCL_BUFFSIZE", SLOTS as u64 * u64::from(slot_bytes)),
         ];
-        Ok(byte(&self.all, &variables, queued(Subject::Broadcast, BLOCK_BYTES))?.map(|byte| byte * f64::from(slot_bytes)))
+        Ok(byte(&self.all, &variables, queued(Subject::Broadcast, BLOCK_BYTES))?
+            .map(|byte| byte * f64::from(slot_bytes)))
     }
 
     /// What is left of a small call when the clock has had its part.
@@ -344,7 +367,10 @@ impl Measuring<'_> {
         let alone = self.alone.times(&[], &of)?;
         let all = self.all.times(&[var("NCCL_ALGO", "direct"), var("NCCL_PROTO", "LL")], &of)?;
         let n = self.all.args.nranks;
-        d.note(&format!("a call on 8 bytes, of many that are queued: {:.2} us alone, {:.2} of {n} ranks", alone[0], all[0]));
+        d.note(&format!(
+            "a call on 8 bytes, of many that are queued: {:.2} us alone, {:.2} of {n} ranks",
+            alone[0], all[0]
+        ));
         d.note(&format!("the same, each waited for: {:.2} us alone, {:.2} of {n} ranks", alone[1], all[1]));
         let machine = MachineModel { launch: 0.0, ..d.machine()? };
         let (bytes, slot_bytes) = (SMALL as u64, LINE_SLOT_BYTES);

@@ -32,26 +32,24 @@ const COUNTER: usize = 256;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
 const ALREADY: c_int = 704;
 
+/// What a probe found, in microseconds, or why it found nothing.
+pub type Found<T> = Result<T, String>;
+
 /// What was found, in microseconds.
 #[derive(Clone, Debug)]
 pub struct Probed {
     /// A launch of nothing, of many that are waited for together, and of one that is waited for.
-    pub launch: (f64, f64),
-    /// A load of memory, and one that the L2 cache answers, with 512 threads that have one in flight each.
-    pub loads: (f64, f64),
+    pub launch: Found<(f64, f64)>,
+    /// A load of memory, with 512 threads that have one in flight each.
+    pub load: Found<f64>,
+    /// The same where the L2 cache answers.
+    pub near_load: Found<f64>,
     /// Between two looks at a counter in the device's memory.
-    pub look: f64,
-    /// What lies between two ranks, or why it was not measured.
-    pub link: Result<ProbedLink, String>,
-}
-
-/// What the way from one rank's device to the other's takes, in microseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct ProbedLink {
-    /// From a counter's store until the other side's answer can be stored.
-    pub exchange: f64,
-    /// A block's stores and a counter's behind 0, 1 and 2 fences.
-    pub fenced: [f64; 3],
+    pub look: Found<f64>,
+    /// From a rank's store of a counter until the other side's answer can be stored.
+    pub exchange: Found<f64>,
+    /// A block's stores to the other rank's device, and a counter's behind 0, 1 and 2 fences.
+    pub fenced: Found<[f64; 3]>,
 }
 
 type Module = *mut c_void;
@@ -148,13 +146,13 @@ impl Side {
         // SAFETY: the module lives, the name is a C string, and the pointer is to a live handle.
         let code = unsafe { (self.driver.function)(&mut function, self.module, name.as_ptr()) };
         check("cuModuleGetFunction", code)?;
-        let mut pointers: Vec<*mut c_void> = arguments.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+        let mut pointers: Vec<*mut c_void> =
+            arguments.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
         let pointers = pointers.as_mut_ptr();
         // SAFETY: there are as many arguments as the kernel takes, none is larger than what a pointer is to, and the
         // driver copies them before it returns.
-        let code = unsafe {
-            (self.driver.launch)(function, 1, 1, 1, threads, 1, 1, 0, self.stream, pointers, null_mut())
-        };
+        let code =
+            unsafe { (self.driver.launch)(function, 1, 1, 1, threads, 1, 1, 0, self.stream, pointers, null_mut()) };
         check("cuLaunchKernel", code)
     }
 
@@ -220,11 +218,14 @@ pub fn run() -> Result<Probed, String> {
     let devices = told(driver.cuda.device_count())?;
     let near = Side::new(driver, 0)?;
     let far = Side::new(driver, usize::from(devices > 1))?;
+    let reach = if devices > 1 { near.reach(&far).and_then(|()| far.reach(&near)) } else { Ok(()) };
     Ok(Probed {
-        launch: launches(&near)?,
-        loads: (loads(&near, FAR)?, loads(&near, NEAR)?),
-        look: looks(&near)?,
-        link: link(&near, &far),
+        launch: launches(&near),
+        load: loads(&near, FAR),
+        near_load: loads(&near, NEAR),
+        look: looks(&near),
+        exchange: reach.clone().and_then(|()| exchange(&near, &far)),
+        fenced: reach.and_then(|()| Ok([fenced(&near, &far, 0)?, fenced(&near, &far, 1)?, fenced(&near, &far, 2)?])),
     })
 }
 
@@ -268,17 +269,6 @@ fn loads(side: &Side, bytes: usize) -> Result<f64, String> {
 fn looks(side: &Side) -> Result<f64, String> {
     let counter = side.zeros(COUNTER)?;
     round(ROUNDS, |rounds| once(side, c"looks", 1, vec![counter.at, rounds]))
-}
-
-/// What lies between the two sides, which may be on one device.
-fn link(near: &Side, far: &Side) -> Result<ProbedLink, String> {
-    if near.device != far.device {
-        near.reach(far)?;
-        far.reach(near)?;
-    }
-    let fenced = [0, 1, 2].map(|fences| fenced(near, far, fences));
-    let [none, one, two] = fenced;
-    Ok(ProbedLink { exchange: exchange(near, far)?, fenced: [none?, one?, two?] })
 }
 
 fn fenced(near: &Side, far: &Side, fences: u64) -> Result<f64, String> {
