@@ -172,7 +172,15 @@ fn a_death_is_told_at_once() {
 
 #[test]
 fn bad_usage_is_told() {
-    for (arguments, part) in [("", "all or init"), ("all_reduce -n 0", "-n 0"), ("all_reduce -e", "-e")] {
+    for (arguments, part) in [
+        ("", "all or init"),
+        ("all_reduce -n 0", "-n 0"),
+        ("all_reduce -e", "-e"),
+        ("constants -n 1", "-n 1"),
+        ("constants --base nowhere", "no such machine"),
+        ("constants all_reduce", "all_reduce is not understood"),
+        ("predict all_reduce --device none", "auto, soft or gpu"),
+    ] {
         let Some(outcome) = run(arguments) else { return };
         assert_eq!(outcome.ranks[0].status.code(), Some(USAGE), "{outcome}");
         assert!(outcome.ranks[0].stderr.contains(part), "{outcome}");
