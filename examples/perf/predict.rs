@@ -1,7 +1,8 @@
 //! `perf predict`: what calls would take on a machine that is described, not measured (`nccl::plan::timing`).
 //!
 //! For each size: what the cost model chooses there, what the simulation says that takes, and beside it what NCCL's own
-//! model expects of NCCL's ring on the same machine. With `--ways`, every way that there is.
+//! model expects of NCCL's ring on the same machine. With `--ways`, every way that there is; with `--measured`, what
+//! the library does on the machine at hand.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,22 +10,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lexopt::prelude::*;
+use nccl::plan::LinkClass;
 use nccl::plan::algorithm::Algo;
 use nccl::plan::call::Func;
 use nccl::plan::layout::Proto;
 use nccl::plan::timing::{self, KernelModel, MachineModel, TimedCall};
 use nccl::topology::Graph;
-use nccl::tuning::{Agreed, Filters, MachineConstants, Tuning, preferred_message_channels, preferred_slot_bytes};
+use nccl::tuning::{self, Agreed, Filters, MachineConstants, Tuning};
 
-use crate::args;
+use crate::args::{self, Args};
 use crate::flags;
+use crate::machine::Device;
+use crate::measured::{self, Measured};
 use crate::subject::Subject;
+use crate::ways::Way;
 
 /// Text of `perf predict -h`.
 const HELP: &str = "\
 perf predict: what calls would take on a machine that is described, not measured
 
   perf predict all_reduce [options]
+                  other collectives, and sendrecv: each rank sends to the next
 
   --machine NAME  8xH100 (default), 4xA100-pcie, 2xRTX-nop2p, a file with `key = value` lines, or
                   `here`: the software device on this host, whose flags and memory are measured first
@@ -34,8 +40,13 @@ perf predict: what calls would take on a machine that is described, not measured
   -b, -e BYTES    smallest and largest size (default 64 to 1G)
   -f FACTOR       from size to size (default 4)
   --ways          every algorithm and protocol instead of what is chosen
+  --measured      beside it, what the calls take on the machine at hand, with ranks that are threads of
+                  one process; predicted for the ways that the library takes there. Sizes to 64M
+  --device KIND   of --measured. auto: a GPU where there is a driver, else the software device; soft; gpu
 ";
 
+/// Bytes of the largest message by LL: `NCCL_P2P_LL_THRESHOLD` by default.
+const MESSAGE_LINE_BYTES: u64 = 16 << 10;
 /// Channels that are compared for each way.
 const CHANNELS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// The most ranks.
@@ -52,6 +63,8 @@ struct Predict {
     /// From the smallest to the largest.
     sizes: Vec<u64>,
     ways: bool,
+    /// What to measure with; the number of ranks is the machine's.
+    measured: Option<Args>,
 }
 
 /// Runs `perf predict` with the arguments behind the word.
@@ -63,6 +76,10 @@ pub fn main(arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         }
         Ok(Some(predict)) => match predict.print() {
             Ok(()) => ExitCode::SUCCESS,
+            Err(why) if predict.measured.is_some() => {
+                eprintln!("perf predict: {why}");
+                ExitCode::from(crate::FAILED)
+            }
             Err(why) => fail(&why),
         },
         Err(why) => fail(&why),
@@ -84,13 +101,19 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
         kernel: KernelModel::CURRENT,
         sizes: Vec::new(),
         ways: false,
+        measured: None,
     };
-    let (mut least, mut most, mut factor, mut ranks, mut machine) = (64, 1 << 30, 4, None, None);
+    let (mut least, mut most, mut factor, mut ranks, mut machine) = (64, None, 4, None, None);
+    let mut device = args::DeviceKind::Auto;
     while let Some(arg) = parser.next().map_err(text)? {
         let name = match arg {
             Short('h') | Long("help") => return Ok(None),
             Long("ways") => {
                 predict.ways = true;
+                continue;
+            }
+            Long("measured") => {
+                predict.measured = Some(Args::default());
                 continue;
             }
             Value(word) => {
@@ -104,10 +127,11 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
         let count = |least: u64| value.parse::<u64>().ok().filter(|n| *n >= least).ok_or(format!("-{name} {value}"));
         match name.as_str() {
             "b" => least = args::bytes(&value)?.max(1),
-            "e" => most = args::bytes(&value)?,
+            "e" => most = Some(args::bytes(&value)?),
             "f" => factor = count(2)?,
             "n" => ranks = Some(count(2)?.min(MAX_RANKS) as u32),
             "machine" => machine = Some(value),
+            "device" => device = args::device(&value)?,
             "kernel" => predict.kernel = kernel_of(&value)?,
             _ => return Err(format!("there is no option {name}")),
         }
@@ -116,6 +140,8 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
         predict.machine = machine_of(&name, ranks.unwrap_or(2))?;
     }
     predict.machine.ranks = ranks.unwrap_or(predict.machine.ranks);
+    let most = most.unwrap_or(if predict.measured.is_some() { 64 << 20 } else { 1 << 30 });
+    predict.measured = predict.measured.map(|args| Args { nranks: predict.machine.ranks as usize, device, ..args });
     predict.sizes =
         std::iter::successors(Some(least), |size| size.checked_mul(factor)).take_while(|n| *n <= most).collect();
     Ok(Some(predict))
@@ -123,8 +149,8 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
 
 fn called_by(word: &str) -> Result<(Subject, Func), String> {
     let subject = Subject::of(word).ok_or_else(|| format!("`{word}` is no collective"))?;
-    let func =
-        Func::COLLECTIVES.into_iter().find(|func| Subject::of(&func.name().to_ascii_lowercase()) == Some(subject));
+    let same = |func: &Func| Subject::of(&func.name().to_ascii_lowercase()) == Some(subject);
+    let func = if subject == Subject::SendRecv { Some(Func::Send) } else { Func::COLLECTIVES.into_iter().find(same) };
     func.map(|func| (subject, func)).ok_or_else(|| format!("`{word}` is no collective"))
 }
 
@@ -187,39 +213,67 @@ fn copy_rate() -> f64 {
 
 impl Predict {
     fn print(&self) -> Result<(), String> {
+        if let Some(args) = &self.measured {
+            return self.print_measured(args);
+        }
         let MachineModel { name, ranks, .. } = &self.machine;
-        println!("# {} of {ranks} ranks on {name}, predicted; no machine has confirmed it", self.func.name());
+        let called = if self.func == Func::Send { self.subject.word() } else { self.func.name() };
+        println!("# {called} of {ranks} ranks on {name}, predicted; no machine has confirmed it");
         println!(
             "# {:>10}  {:>16} {:>8} {:>8} {:>10} {:>8}  {:>9} {:>6}",
             "bytes", "way", "channels", "slot", "us", "busbw", "NCCL ring", "ratio"
         );
         let tuning = self.tuning();
         for &bytes in &self.sizes {
+            if self.func == Func::Send {
+                self.line(&tuning, bytes, self.message(bytes))?;
+                continue;
+            }
             let shape = tuning.shape(self.func, bytes, None).map_err(|error| error.to_string())?;
             let choice = tuning.choose(&shape).map_err(|error| error.to_string())?;
             if !self.ways {
-                self.line(&tuning, bytes, choice.algorithm, choice.protocol, choice.channels)?;
+                self.line(&tuning, bytes, (choice.algorithm, choice.protocol, choice.channels))?;
                 continue;
             }
             for (algorithm, protocol, _) in shape.costs().entries() {
                 let time =
-                    |channels: &u32| self.time(&tuning, bytes, algorithm, protocol, *channels).unwrap_or(f64::MAX);
+                    |channels: &u32| self.time(&tuning, bytes, (algorithm, protocol, *channels)).unwrap_or(f64::MAX);
                 let best = CHANNELS.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
-                self.line(&tuning, bytes, algorithm, protocol, best)?;
+                self.line(&tuning, bytes, (algorithm, protocol, best))?;
             }
         }
         Ok(())
     }
 
-    /// How calls are carried out on the machine if nobody asks for anything.
-    fn tuning(&self) -> Tuning {
-        let software = self.machine.block.threads == 0;
+    /// What was predicted beside what is measured.
+    fn print_measured(&self, args: &Args) -> Result<(), String> {
+        let device = Device::find(args)?;
+        let MachineModel { name, ranks, .. } = &self.machine;
+        println!("# {}", device.line);
+        println!("# {} of {ranks} ranks, predicted for {name}, and measured here", self.subject.word());
+        println!(
+            "# {:>10}  {:>16} {:>8} {:>8} {:>12} {:>12} {:>6}",
+            "bytes", "way", "channels", "slot", "predicted us", "measured us", "ratio"
+        );
+        let tuning = self.tuning();
+        for Measured { bytes, way, us } in measured::run((self.subject, self.func), &self.sizes, args, &device)? {
+            let way = way.unwrap_or_else(|| self.message(bytes));
+            let predicted = self.time(&tuning, bytes, way)?;
+            let ratio = predicted / us;
+            println!("  {} {predicted:>12.1} {us:>12.1} {ratio:>6.2}", self.described(&tuning, bytes, way));
+        }
+        Ok(())
+    }
+
+    /// What all ranks do alike if nobody asks for anything.
+    fn agreed(&self) -> Agreed {
+        let software = self.software();
         let (filters, _) = Filters::ALL.usable(false, 90, software);
         let mut agreed = Agreed {
             channels: if software { 1 } else { self.machine.channels },
-            slot_bytes: preferred_slot_bytes(0),
-            message_channels: preferred_message_channels(software, self.machine.ranks),
-            message_line_bytes: 0,
+            slot_bytes: tuning::preferred_slot_bytes(0),
+            message_channels: tuning::preferred_message_channels(software, self.machine.ranks),
+            message_line_bytes: MESSAGE_LINE_BYTES,
             halvings: 0,
             filters,
             oversubscription: self.machine.ranks.div_ceil(self.machine.processors.max(1)),
@@ -229,34 +283,57 @@ impl Predict {
             // Nobody has asked for LL128 alone.
             let _ = agreed.without_whole_lines();
         }
-        let machine = match software {
+        agreed
+    }
+
+    fn software(&self) -> bool {
+        self.machine.block.threads == 0
+    }
+
+    /// How calls are carried out on the machine.
+    fn tuning(&self) -> Tuning {
+        let agreed = self.agreed();
+        let machine = match self.software() {
             true => MachineConstants::software(agreed.oversubscription),
             false => MachineConstants::Gpus(self.machine.clone(), self.kernel),
         };
         Tuning::new(machine, Arc::new(Graph::of_host(self.machine.ranks)), agreed)
     }
 
-    fn time(
-        &self,
-        tuning: &Tuning,
-        bytes: u64,
-        algorithm: Algo,
-        protocol: Proto,
-        channels: u32,
-    ) -> Result<f64, String> {
-        let slot_bytes = tuning.slot_bytes(algorithm, protocol);
+    /// How a message goes.
+    fn message(&self, bytes: u64) -> Way {
+        match self.agreed().message_protocol(bytes) {
+            Proto::Simple => (Algo::Direct, Proto::Simple, tuning::channels(bytes, self.agreed().message_channels)),
+            lines => (Algo::Direct, lines, 1),
+        }
+    }
+
+    fn slot_bytes(&self, tuning: &Tuning, (algorithm, protocol, _): Way) -> u32 {
+        match self.func {
+            Func::Send => self.agreed().slot_sizes(self.machine.ranks, self.software()).of(LinkClass::Peer, protocol),
+            _ => tuning.slot_bytes(algorithm, protocol),
+        }
+    }
+
+    fn time(&self, tuning: &Tuning, bytes: u64, way: Way) -> Result<f64, String> {
+        let (slot_bytes, (algorithm, protocol, channels)) = (self.slot_bytes(tuning, way), way);
         let call = TimedCall { func: self.func, algorithm, protocol, bytes, channels, slot_bytes };
         timing::predict(&self.machine, &self.kernel, &call).map_err(|error| error.to_string())
     }
 
-    fn line(&self, tuning: &Tuning, bytes: u64, algorithm: Algo, protocol: Proto, channels: u32) -> Result<(), String> {
-        let us = self.time(tuning, bytes, algorithm, protocol, channels)?;
-        let slot = tuning.slot_bytes(algorithm, protocol);
+    /// The columns that say what is called, and how.
+    fn described(&self, tuning: &Tuning, bytes: u64, way: Way) -> String {
+        let (slot, (algorithm, protocol, channels)) = (self.slot_bytes(tuning, way), way);
         let way = format!("{}/{}", algorithm.name(), protocol.name());
+        format!("{bytes:>10}  {way:>16} {channels:>8} {slot:>8}")
+    }
+
+    fn line(&self, tuning: &Tuning, bytes: u64, way: Way) -> Result<(), String> {
+        let us = self.time(tuning, bytes, way)?;
         let busbw = bytes as f64 / us / 1e3 * self.subject.bus_factor(self.machine.ranks as usize);
-        let nccl = timing::nccl_ring(&self.machine, self.func, bytes).filter(|_| self.machine.block.threads > 0);
+        let nccl = timing::nccl_ring(&self.machine, self.func, bytes).filter(|_| !self.software());
         let beside = nccl.map_or_else(String::new, |nccl| format!("{nccl:>9.1} {:>6.2}", nccl / us));
-        println!("  {bytes:>10}  {way:>16} {channels:>8} {slot:>8} {us:>10.1} {busbw:>8.2}  {beside}");
+        println!("  {} {us:>10.1} {busbw:>8.2}  {beside}", self.described(tuning, bytes, way));
         Ok(())
     }
 }

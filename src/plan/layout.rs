@@ -141,8 +141,6 @@ pub mod step_flag {
     pub const VERDICT: u8 = 64;
     /// Of a message: it is received straight from the sender's buffer; where it is sent, the wait for that.
     pub const PULL: u8 = 128;
-    /// All flags that there are.
-    pub const ALL: u8 = 255;
 }
 
 /// Flags of a [`Work`].

@@ -17,6 +17,7 @@ mod tests;
 use super::algorithm::{self, Algo, ScheduleKind};
 use super::call::{DataType, Func};
 use super::layout::Proto;
+use super::point_to_point;
 use super::schedule::Schedule;
 use super::shape::{Shape, shape};
 use super::work::{Geometry, Request};
@@ -36,9 +37,9 @@ const ELEMENT: DataType = DataType::Float32;
 /// How a call is carried out, as far as its time goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedCall {
-    /// The function; its root is 0.
+    /// The function; its root is 0. [`Func::Send`]: each rank sends to the next and receives from the one before.
     pub func: Func,
-    /// The algorithm.
+    /// The algorithm; messages have but one way.
     pub algorithm: Algo,
     /// The protocol.
     pub protocol: Proto,
@@ -76,11 +77,7 @@ impl TimedCall {
 /// # Errors
 /// [`Error::Internal`] where there is no such algorithm, or slots are of an impossible size.
 pub fn predict(machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -> Result<f64, Error> {
-    let graph = Graph::of_host(machine.ranks);
-    let kind = ScheduleKind { func: call.func, algo: call.algorithm, root: 0 };
-    let schedules: Result<Vec<Schedule>, Error> =
-        (0..machine.ranks).map(|rank| algorithm::compile(kind, &graph, 0, rank)).collect();
-    let schedules = schedules?;
+    let schedules = schedules(machine.ranks, call)?;
     let nchunks = schedules.first().map_or(1, |schedule| schedule.nchunks);
     let geometry = TimedCall { channels: call.channels.min(machine.channels), ..*call }.geometry(nchunks)?;
     let size = ELEMENT.size() as u64;
@@ -96,4 +93,18 @@ pub fn predict(machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -
     let (some, more) = (run(MAX_PIECES / 2, piece * MAX_PIECES / 2)?, run(MAX_PIECES, piece * MAX_PIECES)?);
     let each = (more - some) / (MAX_PIECES - MAX_PIECES / 2) as f64;
     Ok(machine.launch + more + each * (part as f64 / piece as f64 - MAX_PIECES as f64))
+}
+
+/// What the blocks of a channel do, of all ranks.
+fn schedules(ranks: u32, call: &TimedCall) -> Result<Vec<Schedule>, Error> {
+    if call.func == Func::Send {
+        let halves = |rank| {
+            let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+            [point_to_point::send(rank, next), point_to_point::receive(rank, before)]
+        };
+        return (0..ranks).flat_map(halves).collect();
+    }
+    let graph = Graph::of_host(ranks);
+    let kind = ScheduleKind { func: call.func, algo: call.algorithm, root: 0 };
+    (0..ranks).map(|rank| algorithm::compile(kind, &graph, 0, rank)).collect()
 }

@@ -123,7 +123,7 @@ impl<'a> Clock<'a> {
         pieces: PieceRun,
         schedules: &'a [Schedule],
     ) -> Clock<'a> {
-        let n = schedules.len();
+        let n = machine.ranks as usize;
         let run = channels.clamp(1, CHANNELS_RUN);
         let mut clock = Clock {
             machine,
@@ -139,24 +139,28 @@ impl<'a> Clock<'a> {
             processors: vec![Server::default(); machine.processors as usize],
             due: BinaryHeap::new(),
         };
-        (0..run as usize).for_each(|channel| clock.add(channel * n, schedules));
+        (0..run).for_each(|_| clock.add(schedules));
         clock
     }
 
-    /// Adds the blocks of a channel; the first one has the number `first`.
-    fn add(&mut self, first: usize, schedules: &'a [Schedule]) {
+    /// Adds the blocks of a channel, one for each schedule. Halves of messages are two to a rank.
+    fn add(&mut self, schedules: &'a [Schedule]) {
         let mut numbers: HashMap<LinkId, usize> = HashMap::new();
-        for (rank, schedule) in schedules.iter().enumerate() {
-            let links = schedule.links.iter().map(|id| {
-                *numbers.entry(*id).or_insert_with(|| {
+        for schedule in schedules {
+            let block = self.blocks.len();
+            let mut links = Vec::new();
+            for id in &schedule.links {
+                let number = *numbers.entry(*id).or_insert_with(|| {
                     let slots = vec![TimedSlot::default(); self.kernel.slots.max(schedule.slots) as usize];
-                    let (from, to) = (first + id.from as usize, first + id.to as usize);
-                    self.links.push(TimedLink { slots, posted: 0, consumed: 0, from, to });
+                    self.links.push(TimedLink { slots, posted: 0, consumed: 0, from: block, to: block });
                     self.links.len() - 1
-                })
-            });
-            let links = links.collect();
+                });
+                let link = &mut self.links[number];
+                *(if id.from == schedule.rank { &mut link.from } else { &mut link.to }) = block;
+                links.push(number);
+            }
             let (step, round, piece, free, landed, queued) = (0, 0, 0, 0, 0, false);
+            let rank = schedule.rank as usize;
             self.blocks.push(RankBlock { schedule, rank, links, step, round, piece, free, landed, queued });
         }
     }
