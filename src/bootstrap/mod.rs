@@ -11,6 +11,7 @@
 //! `complete`, every failure of a rank (an error that it reports by [`Bootstrap::fail`], or its death)
 //! ends the waits of all others with an error that names it.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -123,6 +124,21 @@ pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
         return Ok(IdParts { magic, root, fixed: true, token: 0, grow: None }.encode());
     }
     joining::start_root(config, None, None)
+}
+
+/// The address of this host by which a rank that joins by an id is found by the others, with port 0.
+///
+/// # Errors
+/// As [`Bootstrap::join`], of the id and of interfaces.
+pub fn own_address(config: &NetConfig, id: &UniqueId) -> Result<SocketAddr, Error> {
+    Ok(choose_interface(config, &IdParts::decode(id)?)?.at(0))
+}
+
+fn choose_interface(config: &NetConfig, parts: &IdParts) -> Result<Interface, Error> {
+    let route = interface::route_to(parts.root);
+    let subnet = parts.fixed.then_some(parts.root.ip());
+    let request = AddressRequest { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
+    interface::choose(&interface::list()?, request)
 }
 
 fn log_interface(interface: &Interface) {
@@ -427,10 +443,7 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Res
     let listen = errand == Errand::Join;
     check(&join, listen)?;
     let parts = IdParts::decode(id)?;
-    let route = interface::route_to(parts.root);
-    let subnet = parts.fixed.then_some(parts.root.ip());
-    let request = AddressRequest { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
-    let interface = interface::choose(&interface::list()?, request)?;
+    let interface = choose_interface(config, &parts)?;
     log_interface(&interface);
     if parts.fixed && join.rank == 0 && errand != Errand::ReportAgain {
         let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;

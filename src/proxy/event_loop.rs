@@ -393,7 +393,15 @@ impl EventLoop {
             }
             None => outbox.connection_ready(token, ready, &self.poller),
         };
+        let streams = outbox.tcp.take_streams();
         messages.into_iter().for_each(|message| self.dispatch(message, turns));
+        for tcp::Stream { to, token, fd } in streams {
+            // Without such a source it is closed.
+            let id = self.shared.lock().ids.get(&to).copied();
+            if let Some(id) = id {
+                self.with_source(id, |_, source| source.connected(token, fd));
+            }
+        }
     }
 
     /// Gives a turn to each source that is to have one; whether somebody has moved something and wants another one.

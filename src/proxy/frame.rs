@@ -2,18 +2,43 @@
 
 use std::collections::VecDeque;
 
+use super::message::Address;
 use crate::sys::MESSAGE_MAX;
 
-/// What a connection begins with, before the key.
+/// What a connection begins with, before the key: one for messages, and a stream that a source takes over.
 const MAGIC: u32 = 0x6f78_7463;
+const STREAM_MAGIC: u32 = 0x6f78_7473;
 /// Bytes of magic and key.
 const HELLO: usize = 4 + 16;
+/// The same of a stream: behind them the source's key and rank, and the stream's token.
+const STREAM_HELLO: usize = HELLO + 8 + 4 + 8;
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
 
 /// What a connection begins with.
 pub fn hello(key: u128) -> Vec<u8> {
     [&MAGIC.to_le_bytes()[..], &key.to_le_bytes()].concat()
+}
+
+/// What a stream for a source begins with.
+pub fn stream_hello(key: u128, to: Address, token: u64) -> Vec<u8> {
+    let parts: [&[u8]; 5] = [
+        &STREAM_MAGIC.to_le_bytes(),
+        &key.to_le_bytes(),
+        &to.key.to_le_bytes(),
+        &to.rank.to_le_bytes(),
+        &token.to_le_bytes(),
+    ];
+    parts.concat()
+}
+
+/// What a connection is for, with the key that it has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hello {
+    /// Messages.
+    Messages(u128),
+    /// A stream for a source, with its token.
+    Stream(u128, Address, u64),
 }
 
 /// A part of a connection.
@@ -52,16 +77,38 @@ impl TcpDecoder {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The key that the connection begins with, once it is there.
-    pub fn hello(&mut self) -> Result<Option<u128>, Garbage> {
-        let magic = MAGIC.to_le_bytes();
-        let seen = self.bytes.len().min(magic.len());
-        if self.bytes[..seen] != magic[..seen] {
+    /// Bytes that are still missing of what the connection begins with. Of a stream nothing more may be read.
+    pub fn missing(&self) -> usize {
+        let whole = if self.bytes.starts_with(&STREAM_MAGIC.to_le_bytes()) { STREAM_HELLO } else { HELLO };
+        whole.saturating_sub(self.bytes.len())
+    }
+
+    /// What the connection begins with, once it is there.
+    pub fn hello(&mut self) -> Result<Option<Hello>, Garbage> {
+        let begins = |magic: u32| {
+            let magic = magic.to_le_bytes();
+            let seen = self.bytes.len().min(magic.len());
+            self.bytes[..seen] == magic[..seen]
+        };
+        if !begins(MAGIC) && !begins(STREAM_MAGIC) {
             return Err(Garbage);
         }
-        let key = self.bytes.get(magic.len()..HELLO).and_then(|key| key.try_into().ok());
-        self.read = key.map_or(0, |_: [u8; 16]| HELLO);
-        Ok(key.map(u128::from_le_bytes))
+        if self.bytes.len() < HELLO || self.missing() > 0 {
+            return Ok(None);
+        }
+        let key = u128::from_le_bytes(self.field(4));
+        if begins(MAGIC) {
+            self.read = HELLO;
+            return Ok(Some(Hello::Messages(key)));
+        }
+        self.read = STREAM_HELLO;
+        let to = Address { key: u64::from_le_bytes(self.field(20)), rank: u32::from_le_bytes(self.field(28)) };
+        Ok(Some(Hello::Stream(key, to, u64::from_le_bytes(self.field(32)))))
+    }
+
+    /// Bytes from a place on that are there.
+    fn field<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.bytes.get(at..at + N).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
     }
 
     /// The next frame, once it is there.
@@ -110,12 +157,28 @@ mod tests {
                     break;
                 }
             }
-            prop_assert_eq!(found, Some(key));
+            prop_assert_eq!(found, Some(Hello::Messages(key)));
             let expected = messages.iter().map(|bytes| match bytes.is_empty() {
                 true => TcpFrame::Taken,
                 false => TcpFrame::Message(bytes.clone()),
             });
             prop_assert!(frames.into_iter().eq(expected));
+        }
+
+        #[test]
+        fn of_a_stream_nothing_is_read_but_its_begin(key: u128, to: (u64, u32), token: u64, read in 1usize..50) {
+            let to = Address { key: to.0, rank: to.1 };
+            let bytes = [stream_hello(key, to, token), vec![7; 20]].concat();
+            let (mut decoder, mut at) = (TcpDecoder::default(), 0);
+            let found = loop {
+                let some = read.min(decoder.missing());
+                decoder.push(&bytes[at..at + some]);
+                at += some;
+                if let Some(hello) = decoder.hello().expect("a hello") {
+                    break hello;
+                }
+            };
+            prop_assert_eq!((found, at), (Hello::Stream(key, to, token), STREAM_HELLO));
         }
 
         #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::frame;
 use crate::error::Error;
 use crate::sys::MailboxName;
 
@@ -61,6 +62,11 @@ impl TcpAddress {
     pub(super) fn serves(&self, at: SocketAddr) -> bool {
         let own = self.socket();
         own.ip() == at.ip() && self.scope == scope(at) && (at.port() == 0 || at.port() == own.port())
+    }
+
+    /// What a stream must begin with that is for a source of this process, with a token that the source knows.
+    pub fn stream_hello(&self, to: Address, token: u64) -> Vec<u8> {
+        frame::stream_hello(self.key, to, token)
     }
 
     /// The address of the listener.

@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::frame::{TcpDecoder, TcpFrame, hello};
+use super::frame::{Hello, TcpDecoder, TcpFrame, hello};
 use super::message::{Address, Message, TcpAddress, Undeliverable};
 use super::outbox::Lost;
 use crate::error::Error;
@@ -82,6 +82,8 @@ enum TcpStage {
     Greeting(Instant),
     /// Somebody has connected, and is to show this key.
     Stranger(Instant, u128),
+    /// A stream for a source, which takes it over.
+    Stream(Address, u64),
     Open,
 }
 
@@ -109,7 +111,16 @@ pub(super) struct Tcp {
     /// Listeners that accept nobody until then.
     paused: Vec<(Arc<KeyedListener>, Instant)>,
     strangers: u64,
+    /// Streams that sources are to take over.
+    streams: Vec<Stream>,
     buffer: Vec<u8>,
+}
+
+/// A stream that somebody has connected, with the token that it has shown, for a source.
+pub(super) struct Stream {
+    pub to: Address,
+    pub token: u64,
+    pub fd: OwnedFd,
 }
 
 /// Why a connection ends.
@@ -211,6 +222,7 @@ impl TcpConnection {
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
             TcpStage::Connecting(until) | TcpStage::Greeting(until) | TcpStage::Stranger(until, _) => Some(until),
+            TcpStage::Stream(..) => None,
             TcpStage::Open => self.to.and_then(|_| self.queue.untaken.is_empty().then(|| self.used + IDLE)),
         }
     }
@@ -231,7 +243,12 @@ impl TcpConnection {
     fn read(&mut self, id: ConnectionId, buffer: &mut [u8], messages: &mut Vec<Message>) -> Result<(), TcpEnd> {
         let mut left = READ_TURN;
         while left > 0 && (self.to.is_some() || self.queue.bytes.len() < ANSWERS_MAX) {
-            let Some(read) = self.stream.receive(buffer)? else { break };
+            let most = match self.stage {
+                TcpStage::Stranger(..) => self.decoder.missing(),
+                TcpStage::Stream(..) => break,
+                _ => buffer.len(),
+            };
+            let Some(read) = self.stream.receive(&mut buffer[..most])? else { break };
             if read == 0 {
                 return Err(TcpEnd::Closed);
             }
@@ -246,9 +263,13 @@ impl TcpConnection {
         if let TcpStage::Stranger(_, expected) = self.stage {
             match self.decoder.hello() {
                 Ok(None) => return Ok(()),
-                Ok(Some(key)) if key == expected => {
+                Ok(Some(Hello::Messages(key))) if key == expected => {
                     self.stage = TcpStage::Open;
                     TcpFrame::write(&[], &mut self.queue.bytes);
+                }
+                Ok(Some(Hello::Stream(key, to, token))) if key == expected => {
+                    self.stage = TcpStage::Stream(to, token);
+                    return Ok(());
                 }
                 _ => return Err(TcpEnd::Garbage),
             }
@@ -369,8 +390,25 @@ impl Tcp {
         deadline.into_iter().for_each(|at| self.wake_at(at));
         if let Err(end) = result {
             self.close(id, end, poller, now, lost);
+        } else if matches!(self.connections.get(&id), Some(one) if matches!(one.stage, TcpStage::Stream(..))) {
+            self.hand_over(id, poller);
         }
         messages
+    }
+
+    /// A connection becomes a source's.
+    fn hand_over(&mut self, id: ConnectionId, poller: &Poller) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        poller.remove(connection.stream.as_fd());
+        self.dirty.remove(&id);
+        if let TcpStage::Stream(to, token) = connection.stage {
+            self.streams.push(Stream { to, token, fd: connection.stream.into_fd() });
+        }
+    }
+
+    /// The streams that have come since this was asked last.
+    pub fn take_streams(&mut self) -> Vec<Stream> {
+        std::mem::take(&mut self.streams)
     }
 
     /// The key was taken: what waits for the process can go.

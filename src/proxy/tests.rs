@@ -1,3 +1,4 @@
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct RecordingSource {
     messages: Mutex<Vec<(Address, Vec<u8>, bool)>>,
     lost: Mutex<Vec<(Address, Undeliverable)>>,
+    streams: Mutex<Vec<(u64, OwnedFd)>>,
     ticks: AtomicUsize,
     every: Option<Duration>,
 }
@@ -34,6 +36,10 @@ impl Source for RecordingSource {
 
     fn undeliverable(&self, to: Address, why: Undeliverable) {
         self.lost.lock().push((to, why));
+    }
+
+    fn connected(&self, token: u64, stream: OwnedFd) {
+        self.streams.lock().push((token, stream));
     }
 
     fn progress(&self, now: Instant, _out: &mut Outbox) -> Progress {

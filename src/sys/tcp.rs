@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -75,6 +75,11 @@ impl TcpStream {
         tune(&socket)?;
         begin_connect(&socket, to)?;
         Ok(TcpStream(TcpSocket::new(socket)))
+    }
+
+    /// The descriptor, for whoever takes the connection over.
+    pub fn into_fd(self) -> OwnedFd {
+        self.0.socket.into()
     }
 
     /// As [`connect_outcome`].

@@ -184,18 +184,12 @@ impl BlockAllocator {
         BlockAllocator { blocks: Mutex::new(Vec::new()) }
     }
 
-    /// Allocates memory of whole pages; and the bytes of the block that was made for it, if one was. `descriptors` says
-    /// that all who are to map it can be passed descriptors.
+    /// Allocates memory of whole pages; and the bytes of the block that was made for it, if one was.
     ///
     /// # Errors
     /// What the driver gives when it has no memory.
-    pub(super) fn allocate(
-        &self,
-        context: &Arc<Context>,
-        need: Need,
-        descriptors: bool,
-    ) -> Result<(BlockPiece, usize), Error> {
-        let physical = is_physical(context, descriptors);
+    pub(super) fn allocate(&self, context: &Arc<Context>, need: Need) -> Result<(BlockPiece, usize), Error> {
+        let physical = PhysicalMemory::is_wanted(context);
         let live: Vec<Arc<MemoryBlock>> = self.blocks.lock().iter().filter_map(Weak::upgrade).collect();
         let alike =
             |block: &&Arc<MemoryBlock>| block.is_physical() == physical && block.context().key() == context.key();
@@ -237,11 +231,6 @@ impl BlockAllocator {
         blocks.push(Arc::downgrade(&block));
         Ok((piece, block.bytes()))
     }
-}
-
-/// Whether memory for peers comes from `cuMemCreate`, which does not wait for what runs on the device.
-pub(super) fn is_physical(context: &Context, descriptors: bool) -> bool {
-    descriptors && PhysicalMemory::is_wanted(context)
 }
 
 impl BlockPiece {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::blocks::{self, BlockAllocator};
+use super::blocks::BlockAllocator;
 use super::layout::{Area, PAGE, lay_out};
 use super::p2p::PROBES;
 use super::{ConnectInfo, Endpoint, LinkAddresses, PeerFacts, Site, Transport, TransportId, wrong_info};
-use crate::device::Context;
+use crate::device::{Context, PhysicalMemory};
 use crate::error::Error;
 use crate::plan::wiring::LinkNeed;
 
@@ -73,8 +73,6 @@ pub(super) struct Made {
 pub(super) struct Maker<'a> {
     pub context: &'a Arc<Context>,
     pub blocks: &'a BlockAllocator,
-    /// All peers can be passed descriptors.
-    pub descriptors: bool,
     /// The NUMA node of the device, where that is known.
     pub node: Option<u32>,
 }
@@ -148,13 +146,8 @@ impl<S: Sharing> Transport for ByMemory<S> {
         Ok(Arc::new(SharedEnd { sharing: self.0, site, area, theirs: Mutex::default(), own: Mutex::default() }))
     }
 
-    fn probe(
-        &self,
-        context: &Arc<Context>,
-        descriptors: bool,
-        bytes: usize,
-    ) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
-        let maker = Maker { context, blocks: &PROBES, descriptors, node: None };
+    fn probe(&self, context: &Arc<Context>, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
+        let maker = Maker { context, blocks: &PROBES, node: None };
         let mut made = self.0.make(maker, Need { bytes, zeroed: bytes })?;
         made.segment.register(context)?;
         let fd = made.fd.filter(|_| S::DEVICE_MEMORY).map(Arc::new);
@@ -193,12 +186,6 @@ struct SharedEnd<S> {
 }
 
 impl<S: Sharing> SharedEnd<S> {
-    /// Whether all ranks that map this one's memory can be passed descriptors.
-    fn descriptors(&self) -> bool {
-        let facts = &self.site.connectivity.facts;
-        S::ID == TransportId::Direct || passes_descriptors(&facts[self.site.rank as usize], facts)
-    }
-
     /// The area that a peer has for this rank.
     fn area_of(&self, peer: u32) -> Area {
         lay_out(peer, &self.site.connectivity.links(peer, self.site.group, S::ID))
@@ -232,14 +219,15 @@ impl<S: Sharing> SharedEnd<S> {
 
 impl<S: Sharing> Endpoint for SharedEnd<S> {
     fn may_wait(&self) -> bool {
-        S::DEVICE_MEMORY && !blocks::is_physical(&self.site.context, self.descriptors())
+        // `cuMemCreate` does not wait for what runs on the device.
+        S::DEVICE_MEMORY && !PhysicalMemory::is_wanted(&self.site.context)
     }
 
     fn prepare(&self) -> Result<usize, Error> {
         let need = Need { bytes: self.area.bytes, zeroed: self.area.zeroed };
         let (context, blocks) = (&self.site.context, &*self.site.blocks);
         let place = &self.site.connectivity.facts[self.site.rank as usize].reach.place;
-        let maker = Maker { context, blocks, descriptors: self.descriptors(), node: place.numa_node() };
+        let maker = Maker { context, blocks, node: place.numa_node() };
         let Made { segment, offer, fd, bytes } = self.sharing.make(maker, need)?;
         *self.own.lock() = Some(OwnMemory { segment, offer, fd: fd.map(Arc::new) });
         Ok(bytes)
@@ -289,11 +277,6 @@ impl<S: Sharing> Endpoint for SharedEnd<S> {
         let theirs = std::mem::take(&mut *self.theirs.lock());
         drop(theirs);
     }
-}
-
-/// Whether a rank can pass descriptors to all ranks of its host that could map its memory.
-pub(super) fn passes_descriptors(me: &PeerFacts, facts: &[PeerFacts]) -> bool {
-    facts.iter().filter(|peer| me.host.can_see_process(&peer.host)).all(|peer| me.host.can_pass_descriptors(&peer.host))
 }
 
 fn other_layout(me: u32, peer: u32, theirs: u64, expected: usize) -> Error {

@@ -78,17 +78,23 @@ pub enum TransportId {
     Ipc = 1,
     /// Memory of the host that both processes map.
     Shm = 2,
-    /// A stream of bytes between the ranks' event loops.
+    /// A stream of bytes between the ranks' event loops, on one host.
     Net = 3,
+    /// The same by TCP.
+    Socket = 4,
 }
 
 /// The names of transports in `OXCCL_TRANSPORTS`, and what they stand for.
-const NAMES: [(&str, &[TransportId]); 3] =
-    [("p2p", &[TransportId::Direct, TransportId::Ipc]), ("shm", &[TransportId::Shm]), ("net", &[TransportId::Net])];
+const NAMES: [(&str, &[TransportId]); 4] = [
+    ("p2p", &[TransportId::Direct, TransportId::Ipc]),
+    ("shm", &[TransportId::Shm]),
+    ("net", &[TransportId::Net]),
+    ("socket", &[TransportId::Socket]),
+];
 
 /// All transports, the preferred ones first.
-static TRANSPORTS: [&dyn Transport; 4] =
-    [&ByMemory(p2p::Direct), &ByMemory(p2p::Ipc), &ByMemory(shm::Shm), &net::Loopback];
+static TRANSPORTS: [&dyn Transport; 5] =
+    [&ByMemory(p2p::Direct), &ByMemory(p2p::Ipc), &ByMemory(shm::Shm), &net::Loopback, &net::Sockets];
 
 /// What a peer must know to connect with an end of this rank's. Only the transport reads it.
 #[derive(Debug, Default)]
@@ -141,16 +147,11 @@ pub trait Transport: Sync {
     /// An end for the links by this transport, which does not hold anything yet.
     fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error>;
     /// Makes a small piece of what links would use, `bytes` bytes, to see whether that works; and what peers must know
-    /// of it. `descriptors` says that they can be passed some.
+    /// of it.
     ///
     /// # Errors
     /// What the driver or the system gives.
-    fn probe(
-        &self,
-        context: &Arc<Context>,
-        descriptors: bool,
-        bytes: usize,
-    ) -> Result<(Box<dyn Segment>, ConnectInfo), Error>;
+    fn probe(&self, context: &Arc<Context>, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error>;
     /// Connects with such a piece of a peer's, as far as that can be tried.
     ///
     /// # Errors
@@ -211,7 +212,7 @@ pub fn allowed() -> Result<Vec<TransportId>, Error> {
         TransportId::Direct => !params.flag(params::P2P_DISABLE) && !params.flag(params::P2P_DIRECT_DISABLE),
         TransportId::Ipc => !params.flag(params::P2P_DISABLE),
         TransportId::Shm => !params.flag(params::SHM_DISABLE),
-        TransportId::Net => true,
+        TransportId::Net | TransportId::Socket => true,
     });
     Ok(ids)
 }
@@ -228,7 +229,7 @@ pub fn peer_level() -> Distance {
 
 /// The transports that ranks may use where nobody asks for others, the preferred ones first.
 fn usual() -> Vec<TransportId> {
-    vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm]
+    vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm, TransportId::Socket]
 }
 
 /// The transports of a list of names, `OXCCL_TRANSPORTS`, in its order.
@@ -239,11 +240,12 @@ fn named(list: &str) -> Result<Vec<TransportId>, String> {
     let mut ids = Vec::new();
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let known = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        let (_, found) = known.ok_or_else(|| format!("'{name}' is no transport: there are p2p, shm and net"))?;
+        let (_, found) =
+            known.ok_or_else(|| format!("'{name}' is no transport: there are p2p, shm, net and socket"))?;
         ids.extend(found.iter().filter(|id| !ids.contains(*id)).copied().collect::<Vec<_>>());
     }
     match ids.is_empty() {
-        true => Err("no transport is named: there are p2p, shm and net".to_string()),
+        true => Err("no transport is named: there are p2p, shm, net and socket".to_string()),
         false => Ok(ids),
     }
 }
@@ -294,11 +296,13 @@ pub fn keeps_lines_whole(a: &PeerFacts, b: &PeerFacts) -> bool {
 }
 
 fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
+    let silent = [a, b].into_iter().find(|peer| peer.location.tcp.is_none());
     let reason = if !a.host.same_host(&b.host) {
-        format!(
-            "they are on different hosts ({} and {}), and this version has no network transport between hosts",
-            a.host.name, b.host.name
-        )
+        let why = match silent {
+            Some(peer) => format!("rank {} does not listen on any network", peer.rank),
+            None => "OXCCL_TRANSPORTS excludes sockets".to_string(),
+        };
+        format!("they are on different hosts ({} and {}), and {why}", a.host.name, b.host.name)
     } else if !a.transports.iter().any(|id| b.transports.contains(id)) {
         "NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and OXCCL_TRANSPORTS leave none that both may use".to_string()
     } else if !distance::is_near(a, b) {
@@ -311,7 +315,8 @@ fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
         "NCCL_SHM_DISABLE or OXCCL_TRANSPORTS excludes shared memory, and peer-to-peer memory cannot be used"
             .to_string()
     } else {
-        "they are in different network namespaces of one host, and this version has no network transport between them"
+        "they are in different network namespaces of one host, and OXCCL_TRANSPORTS excludes sockets, or one of them \
+         does not listen on any network"
             .to_string()
     };
     Error::InvalidUsage(format!("no transport between rank {} and rank {}: {reason}", a.rank, b.rank))

@@ -106,7 +106,7 @@ impl Sharing for Direct {
     }
 
     fn make(&self, maker: Maker<'_>, need: Need) -> Result<Made, Error> {
-        let (piece, bytes) = maker.blocks.allocate(maker.context, need, true)?;
+        let (piece, bytes) = maker.blocks.allocate(maker.context, need)?;
         let piece = Arc::new(piece);
         let number = publish(&piece);
         Ok(Made { segment: Box::new(piece), offer: Offer::SameProcess(number), fd: None, bytes })
@@ -148,11 +148,13 @@ impl Sharing for Ipc {
     const LABEL: &'static str = "P2P/IPC";
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
-        a.process != b.process && a.host.can_see_process(&b.host) && devices_may_reach_each_other(a, b)
+        // Descriptors go with all memory: of `cuMemCreate` itself, else by which its owner knows who has mapped it.
+        let host = a.host.can_see_process(&b.host) && a.host.can_pass_descriptors(&b.host);
+        a.process != b.process && host && devices_may_reach_each_other(a, b)
     }
 
     fn make(&self, maker: Maker<'_>, need: Need) -> Result<Made, Error> {
-        let (piece, bytes) = maker.blocks.allocate(maker.context, need, maker.descriptors)?;
+        let (piece, bytes) = maker.blocks.allocate(maker.context, need)?;
         let (number, block_bytes, offset) = piece.place();
         let (handle, fd) = match piece.export()? {
             BlockHandle::Descriptor(fd) => (None, Some(fd)),

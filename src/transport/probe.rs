@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::layout::PAGE;
-use super::memory::{Segment, passes_descriptors};
+use super::memory::Segment;
 use super::validation::{self, Lines, MappedPeer, PeerFault};
 use super::{Links, PeerFacts, Transport, TransportId, by_id, choose};
 use crate::device::{Charge, Context, Ledger, OUT_OF_MEMORY, Use};
@@ -235,8 +235,7 @@ impl<'a> Probing<'a> {
 
     fn make_one(&mut self, transport: &dyn Transport, salt: u64, ledger: &Arc<Ledger>) -> Result<Piece, Error> {
         let bytes = if transport.is_device_memory() { self.lines.bytes() } else { PAGE };
-        let descriptors = passes_descriptors(&self.facts[self.me as usize], self.facts);
-        let (segment, info) = transport.probe(self.context, descriptors, bytes)?;
+        let (segment, info) = transport.probe(self.context, bytes)?;
         if transport.is_device_memory() {
             self.context.upload(segment.address(), &self.lines.outgoing(self.me, salt))?;
         }

@@ -109,6 +109,8 @@ pub struct Job {
     deadline: Duration,
     allowed_warnings: Vec<String>,
     any_warning: bool,
+    /// By rank: what its program is an argument of.
+    under: Vec<(usize, Vec<OsString>)>,
 }
 
 impl Job {
@@ -133,7 +135,14 @@ impl Job {
             deadline: DEADLINE,
             allowed_warnings: Vec::new(),
             any_warning: false,
+            under: Vec::new(),
         }
+    }
+
+    /// Starts a rank by another program, which becomes it: `words`, then the program and its arguments.
+    pub fn under<A: AsRef<OsStr>>(mut self, rank: usize, words: impl IntoIterator<Item = A>) -> Job {
+        self.under.push((rank, words.into_iter().map(|word| word.as_ref().to_os_string()).collect()));
+        self
     }
 
     /// Adds arguments, the same for all ranks.
@@ -209,7 +218,11 @@ impl Job {
     }
 
     fn command(&self, rank: usize, dir: &Path) -> Command {
-        let mut command = Command::new(&self.program);
+        let under = self.under.iter().find(|(of, _)| *of == rank).and_then(|(_, words)| words.split_first());
+        let mut command = Command::new(under.map_or(self.program.as_os_str(), |(first, _)| first));
+        if let Some((_, rest)) = under {
+            command.args(rest).arg(&self.program);
+        }
         command
             .args(self.args.iter().filter(|(only, _)| only.is_none_or(|r| r == rank)).map(|(_, arg)| arg))
             .env("LD_LIBRARY_PATH", library_path())

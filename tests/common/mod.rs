@@ -37,6 +37,7 @@ pub mod communicators;
 pub mod contract;
 pub mod cuda;
 pub mod graph;
+pub mod hosts;
 pub mod launch;
 pub mod model;
 pub mod mpi;

@@ -21,6 +21,7 @@ mod configs;
 mod graph_lifetimes;
 mod graphs;
 mod groups;
+mod hosts;
 mod huge;
 mod launch_order;
 mod member;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::report::tell;
 use super::timings::InitTimings;
 use super::{flight_recorder, report_failure};
-use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
+use crate::bootstrap::{self, Bootstrap, Join, Joining, NetConfig, UniqueId};
 use crate::comm::config::VERSION;
 use crate::comm::context_order::{ContextOrder, Orders};
 use crate::comm::graphs::MIXED_GRAPHS;
@@ -25,7 +25,7 @@ use crate::plan::wiring::Wiring;
 use crate::schedules::{self, LaunchParameters, Schedules};
 use crate::sys::{self, HostFacts, PciPlace};
 use crate::topology::Graph;
-use crate::transport::{self, Links, PeerFacts, PeerReach};
+use crate::transport::{self, Links, PeerFacts, PeerReach, TransportId};
 use crate::tuning::{self, Agreed, LinkKind, MachineConstants, Preferences, Tuning};
 
 /// Where sysfs is.
@@ -97,7 +97,7 @@ impl Comm {
     /// Everything until the root knows this rank.
     fn check_in(&self, id: &UniqueId, timings: &mut InitTimings) -> Result<CheckedIn, Error> {
         let settings = Settings::read()?;
-        let (kernels, links, join) = self.prepare(&settings)?;
+        let (kernels, links, join) = self.prepare(&settings, id)?;
         timings.kernels = timings.lap();
         let close = |_: &Error| links.iter().for_each(|links| links.close());
         let joining = Joining::begin(&settings.net, id, join).inspect_err(close)?;
@@ -122,11 +122,12 @@ impl Comm {
     }
 
     /// What a rank needs before it can join. One rank alone writes to nobody.
-    fn prepare(&self, settings: &Settings) -> Result<RankParts, Error> {
+    fn prepare(&self, settings: &Settings, id: &UniqueId) -> Result<RankParts, Error> {
         let kernels =
             Kernels::get(&self.device.context, &schedules::kernel_names(self.device.context.driver().is_software()))?;
         let open = || Links::open(&self.device.context, self.identity.rank, &self.cancel, &self.device.ledger);
         let links = (self.identity.nranks > 1).then(open).transpose()?;
+        links.iter().for_each(|links| self.listen(links, &settings.net, id));
         let join = Join {
             rank: self.identity.rank,
             nranks: self.identity.nranks,
@@ -136,6 +137,17 @@ impl Comm {
             cancel: Some(self.cancel.clone()),
         };
         Ok((kernels, links, join))
+    }
+
+    /// Lets ranks of other hosts find this one, where links may go by sockets. Who cannot be found says so if it is
+    /// needed: what is wrong with the id or with interfaces the rendezvous tells.
+    fn listen(&self, links: &Links, net: &NetConfig, id: &UniqueId) {
+        if !transport::allowed().is_ok_and(|ids| ids.contains(&TransportId::Socket)) {
+            return;
+        }
+        if let Err(error) = bootstrap::own_address(net, id).and_then(|at| links.listen(at)) {
+            log::info!(target: "INIT,NET", "rank {} does not listen for other hosts: {error}", self.rank());
+        }
     }
 
     fn build_joined(

@@ -171,6 +171,38 @@ fn who_does_not_listen_can_send_and_is_answered() {
     assert_eq!(*own.lost.lock(), [(nobody, Undeliverable::NoSource)]);
 }
 
+/// A source takes over what somebody has connected for it; what follows the hello is untouched.
+#[test]
+fn streams_go_to_their_source() {
+    let _turn = TURN.lock();
+    let (there, nobody) = (process(1), address(5));
+    let connect = |hello: Vec<u8>| {
+        let mut stream = TcpStream::connect(there.tcp().socket()).expect("a connection");
+        stream.write_all(&[&hello[..], b"data"].concat()).expect("written");
+        stream
+    };
+    let mut stream = connect(there.tcp().stream_hello(there.address, 7));
+    until("the stream", || !there.listener.streams.lock().is_empty());
+    let (token, fd) = there.listener.streams.lock().pop().expect("a stream");
+    let mut theirs = TcpStream::from(fd);
+    theirs.set_nonblocking(false).expect("a mode");
+    theirs.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let mut bytes = [0; 4];
+    theirs.read_exact(&mut bytes).expect("data");
+    assert_eq!((token, &bytes), (7, b"data"));
+    theirs.write_all(b"back").expect("written");
+    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    stream.read_exact(&mut bytes).expect("data");
+    assert_eq!(&bytes, b"back");
+    // Of no source, and with another key.
+    let wrong = TcpAddress::new(there.tcp().socket(), KEY);
+    for hello in [there.tcp().stream_hello(nobody, 7), wrong.stream_hello(there.address, 7)] {
+        let mut stream = connect(hello);
+        until("the end of the stream", || is_closed(&mut stream));
+    }
+    assert!(there.listener.streams.lock().is_empty());
+}
+
 #[test]
 fn a_process_listens_once_at_an_address() {
     let _turn = TURN.lock();

@@ -73,7 +73,8 @@ impl Links {
     pub fn tell_all(&self, bytes: &[u8]) {
         let Some(connectivity) = self.connectivity.get() else { return };
         let me = &connectivity.facts[self.rank as usize];
-        let reached = |peer: &&PeerFacts| peer.rank != self.rank && me.host.can_pass_descriptors(&peer.host);
+        let here = |peer: &PeerFacts| me.host.can_pass_descriptors(&peer.host);
+        let reached = |peer: &&PeerFacts| peer.rank != self.rank && (here(peer) || peer.location.tcp.is_some());
         let notice = LinkMessage::Notice { bytes: bytes.to_vec() };
         let others = connectivity.facts.iter().filter(reached);
         self.send(others.map(|peer| to_peer(me.destination(peer), peer, &notice, None)));
@@ -180,6 +181,10 @@ impl Source for Links {
         };
         self.state.lock().handshake.lose(to.rank, &why);
         self.news.notify_all();
+    }
+
+    fn connected(&self, token: u64, stream: OwnedFd) {
+        self.engine.connected(token, stream);
     }
 
     fn progress(&self, _now: Instant, out: &mut Outbox) -> Progress {

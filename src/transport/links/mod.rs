@@ -13,6 +13,7 @@ mod make;
 mod message;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -128,9 +129,21 @@ impl Links {
         Ok(links)
     }
 
+    /// Lets ranks of other hosts write to this one and connect to it, by an address of this host.
+    ///
+    /// # Errors
+    /// As [`Registration::listen`].
+    pub fn listen(&self, at: SocketAddr) -> Result<(), Error> {
+        if let Some(registration) = &*self.registration.lock() {
+            registration.listen(at)?;
+        }
+        Ok(())
+    }
+
     /// Where peers write to.
     pub fn location(&self) -> Location {
-        self.location.get().copied().unwrap_or_default()
+        let now = self.registration.lock().as_ref().map(Registration::location);
+        now.or(self.location.get().copied()).unwrap_or_default()
     }
 
     /// The number that peers' messages to this rank bear.

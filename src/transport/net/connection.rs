@@ -68,9 +68,9 @@ struct Incoming {
 /// A connection with a peer. It is moved by one thread at a time.
 pub(in crate::transport) struct MovedConnection {
     peer: u32,
-    // Before what it closes.
-    _child_closes: ChildCloses,
-    socket: OwnedFd,
+    stream: Option<MoverStream>,
+    /// The ranks have nothing in common but this: where it ends, so has the peer, as far as links go.
+    remote: bool,
     links: Vec<MovedLink>,
     /// The link that has the next turn to send.
     turn: usize,
@@ -85,6 +85,30 @@ pub(in crate::transport) struct MovedConnection {
     trouble: Option<String>,
     /// What links lie in; it lives as long as this.
     _memory: Arc<Mutex<HostSegment>>,
+}
+
+/// What a connection's bytes go over: a socket that does not wait, perhaps not connected yet.
+pub(in crate::transport) struct MoverStream {
+    // Before what it closes.
+    _child_closes: ChildCloses,
+    socket: OwnedFd,
+    /// What goes before all frames, and how much of it has gone.
+    hello: Vec<u8>,
+    greeted: usize,
+}
+
+impl MoverStream {
+    pub fn new(socket: OwnedFd, hello: Vec<u8>) -> MoverStream {
+        MoverStream { _child_closes: ChildCloses::of(socket.as_fd()), socket, hello, greeted: 0 }
+    }
+
+    /// Sends the rest of the hello; whether all of it has gone.
+    fn greet(&mut self) -> Result<bool, Errno> {
+        if self.greeted < self.hello.len() {
+            self.greeted += rustix::net::send(&self.socket, &self.hello[self.greeted..], SendFlags::NOSIGNAL)?;
+        }
+        Ok(self.greeted == self.hello.len())
+    }
 }
 
 /// Whether something could be done now.
@@ -152,19 +176,19 @@ impl LinkMemory {
 }
 
 impl MovedConnection {
-    /// A connection over a socket that does not wait. Of each link: whether this rank sends on it, and its memory; in
-    /// the same order at both ends.
+    /// A connection over a stream, which may come later ([`MovedConnection::attach`]). Of each link: whether this rank
+    /// sends on it, and its memory; in the same order at both ends.
     pub fn new(
-        peer: u32,
-        socket: OwnedFd,
+        (peer, remote): (u32, bool),
+        stream: Option<MoverStream>,
         links: Vec<(bool, LinkMemory)>,
         memory: Arc<Mutex<HostSegment>>,
     ) -> MovedConnection {
         let link = |(sends, memory)| MovedLink { memory, sends, moved: 0, credit: 0, left: false };
         MovedConnection {
             peer,
-            _child_closes: ChildCloses::of(socket.as_fd()),
-            socket,
+            stream,
+            remote,
             links: links.into_iter().map(link).collect(),
             turn: 0,
             outgoing: None,
@@ -181,8 +205,14 @@ impl MovedConnection {
         self.peer
     }
 
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// What is to be watched, once it is there.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.as_ref().map(|stream| stream.socket.as_fd())
+    }
+
+    /// The peer has connected.
+    pub fn attach(&mut self, socket: OwnedFd) {
+        self.stream = Some(MoverStream::new(socket, Vec::new()));
     }
 
     /// The system takes nothing more for now.
@@ -213,7 +243,7 @@ impl MovedConnection {
 
     /// Moves what can be moved; whether something was.
     pub fn progress(&mut self) -> bool {
-        if self.is_broken() {
+        if self.is_broken() || self.stream.is_none() {
             return false;
         }
         let mut moved = false;
@@ -224,6 +254,7 @@ impl MovedConnection {
                     MoveStep::Later => break,
                     MoveStep::Over(why) => {
                         self.trouble = Some(why);
+                        self.leave_links();
                         return true;
                     }
                 }
@@ -232,17 +263,37 @@ impl MovedConnection {
         moved
     }
 
+    /// Nothing more comes of a peer elsewhere: whoever waits for it leaves.
+    fn leave_links(&self) {
+        for link in self.links.iter().filter(|_| self.remote) {
+            link.memory.leave(if link.sends { link.memory.consumed } else { link.memory.posted });
+        }
+    }
+
     // --- out --------------------------------------------------------------------------------------------
 
     fn write(&mut self) -> MoveStep {
         if self.blocked || self.deaf {
             return MoveStep::Later;
         }
+        match self.stream.as_mut().map(MoverStream::greet) {
+            Some(Ok(true)) => {}
+            Some(Ok(false) | Err(Errno::INTR)) => return MoveStep::Done,
+            Some(Err(Errno::AGAIN)) => {
+                self.blocked = true;
+                return MoveStep::Later;
+            }
+            Some(Err(_)) => {
+                self.deaf = true;
+                return MoveStep::Later;
+            }
+            None => return MoveStep::Later,
+        }
         let outgoing = match self.outgoing.take().or_else(|| self.next()) {
             Some(outgoing) => outgoing,
             None => return MoveStep::Later,
         };
-        match send(&self.socket, &outgoing) {
+        match self.stream.as_ref().map_or(Err(Errno::NOTCONN), |stream| send(&stream.socket, &outgoing)) {
             Ok(bytes) => self.sent(Outgoing { sent: outgoing.sent + bytes, ..outgoing }),
             Err(Errno::AGAIN) => {
                 self.blocked = true;
@@ -311,8 +362,8 @@ impl MovedConnection {
         // SAFETY: the slot is this connection's until it is posted; it is as long as was checked.
         let slot = unsafe { slice_mut(target) };
         let mut parts = [IoSliceMut::new(slot), IoSliceMut::new(&mut head[*headed..])];
-        let got =
-            rustix::net::recvmsg(&self.socket, &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::empty());
+        let Some(MoverStream { socket, .. }) = &self.stream else { return Err(Errno::AGAIN) };
+        let got = rustix::net::recvmsg(socket, &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::empty());
         got.map(|got| got.bytes)
     }
 

@@ -1,6 +1,7 @@
 //! Moves data for the connections of a communicator, in the event loop.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -48,8 +49,20 @@ struct EngineState {
     registration: Option<Registration>,
     connections: BTreeMap<u32, MovedConnection>,
     next: u32,
+    /// Streams that peers are to connect, by their tokens.
+    expected: BTreeMap<u64, Expected>,
     /// Turns in a row in which nothing was moved.
     idle: u32,
+}
+
+/// A stream that a peer is to connect.
+enum Expected {
+    /// It has not come, and nobody waits for it yet.
+    Announced,
+    /// A connection waits for it.
+    By(u32),
+    /// It has come.
+    Here(OwnedFd),
 }
 
 impl Engine {
@@ -79,8 +92,8 @@ impl Engine {
         }
         let number = state.next;
         state.next += 1;
-        if let Some(registration) = &state.registration {
-            registration.watch(connection.socket(), number, Interest::READ)?;
+        if let (Some(registration), Some(socket)) = (&state.registration, connection.socket()) {
+            registration.watch(socket, number, Interest::READ)?;
         }
         state.connections.insert(number, connection);
         self.used.store(true, Ordering::Release);
@@ -89,12 +102,55 @@ impl Engine {
         Ok(number)
     }
 
+    /// A peer will connect a stream and show a token.
+    pub fn announce(&self, token: u64) {
+        self.state.lock().expected.insert(token, Expected::Announced);
+    }
+
+    /// A connection has the stream of a token, now or when it comes.
+    ///
+    /// # Errors
+    /// As [`Registration::watch`].
+    pub fn await_stream(&self, number: u32, token: u64) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        match state.expected.remove(&token) {
+            Some(Expected::Here(stream)) => state.attach(number, stream),
+            _ => {
+                state.expected.insert(token, Expected::By(number));
+                Ok(())
+            }
+        }
+    }
+
+    /// A peer has connected a stream and shown a token. One that nobody knows is closed.
+    pub fn connected(&self, token: u64, stream: OwnedFd) {
+        let mut state = self.state.lock();
+        match state.expected.remove(&token) {
+            Some(Expected::Announced) => drop(state.expected.insert(token, Expected::Here(stream))),
+            Some(Expected::By(number)) => {
+                if let Err(error) = state.attach(number, stream) {
+                    log::warn!("rank {} cannot watch a connection: {error}", self.rank);
+                }
+                state.registration.iter().for_each(Registration::wake);
+            }
+            Some(here @ Expected::Here(_)) => drop(state.expected.insert(token, here)),
+            None => log::info!(target: "NET", "rank {} was connected to by nobody that it knows", self.rank),
+        }
+    }
+
+    /// Streams of these tokens are not wanted any more.
+    pub fn forget(&self, tokens: &[u64]) {
+        let mut state = self.state.lock();
+        tokens.iter().for_each(|token| drop(state.expected.remove(token)));
+    }
+
     /// Closes connections.
     pub fn remove(&self, numbers: &[u32]) {
         let mut state = self.state.lock();
         let gone: Vec<MovedConnection> = numbers.iter().filter_map(|number| state.connections.remove(number)).collect();
         if let Some(registration) = &state.registration {
-            gone.iter().for_each(|connection| registration.unwatch(connection.socket()));
+            let sockets = gone.iter().filter_map(MovedConnection::socket);
+            sockets.for_each(|socket| registration.unwatch(socket));
         }
         let last = state.connections.is_empty();
         self.used.store(!last, Ordering::Release);
@@ -158,6 +214,17 @@ impl Engine {
 }
 
 impl EngineState {
+    /// Gives a connection its stream.
+    fn attach(&mut self, number: u32, stream: OwnedFd) -> Result<(), Error> {
+        // It may be gone meanwhile.
+        let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
+        if let Some(registration) = &self.registration {
+            registration.watch(stream.as_fd(), number, Interest::READ)?;
+        }
+        connection.attach(stream);
+        Ok(())
+    }
+
     /// A peer that has not been sent all that kernels have posted.
     fn undelivered(&self) -> Option<u32> {
         self.connections.values().find(|connection| connection.is_behind()).map(MovedConnection::peer)
@@ -168,13 +235,13 @@ impl EngineState {
         for (number, connection) in &mut self.connections {
             let (was_blocked, was_broken) = (connection.is_blocked(), connection.is_broken());
             moved |= connection.progress();
-            let Some(registration) = &self.registration else { continue };
+            let (Some(registration), Some(socket)) = (&self.registration, connection.socket()) else { continue };
             if connection.is_broken() && !was_broken {
                 log::info!(target: "NET", "rank {rank}: {}", connection.trouble());
-                registration.unwatch(connection.socket());
+                registration.unwatch(socket);
             } else if connection.is_blocked() != was_blocked && !connection.is_broken() {
                 let interest = Interest { readable: true, writable: connection.is_blocked() };
-                let _ = registration.rewatch(connection.socket(), *number, interest);
+                let _ = registration.rewatch(socket, *number, interest);
             }
         }
         moved

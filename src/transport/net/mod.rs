@@ -6,8 +6,9 @@
 //! than there is room for. The mover knows no calls: a connection forwards what is posted. So launches of graphs, which
 //! the host does not see, need nothing of it.
 //!
-//! [`Loopback`] connects ranks of one host by a pair of sockets. It is used where `OXCCL_TRANSPORTS` asks for it: to
-//! see what a network would see, without one.
+//! [`Sockets`] connects ranks by TCP: the lower of the two tells the other a token, and that one connects to the lower
+//! one's event loop and shows it. [`Loopback`] connects ranks of one host by a pair of sockets. It is used where
+//! `OXCCL_TRANSPORTS` asks for it: to see what a network would see, without one.
 
 mod connection;
 mod engine;
@@ -31,20 +32,49 @@ use crate::error::Error;
 use crate::plan::SLOTS;
 use crate::plan::layout::Counter;
 use crate::plan::wiring::LinkNeed;
-use crate::sys::{ChildCloses, SharedMemory, off_standard};
-use connection::{LinkMemory, MovedConnection};
+use crate::proxy::Address;
+use crate::sys::{self, ChildCloses, SharedMemory, TcpStream, off_standard};
+use connection::{LinkMemory, MovedConnection, MoverStream};
 pub(super) use engine::Engine;
 
 /// Ranks of one host, by a pair of sockets.
 pub(super) struct Loopback;
 
-const LABEL: &str = "NET/Loopback";
+/// Ranks anywhere, by TCP.
+pub(super) struct Sockets;
 
-/// What a peer is told; a socket comes with it from the lower rank.
+/// How the two ranks of a connection come to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meeting {
+    /// The lower rank makes a pair of sockets.
+    Pair,
+    /// The higher rank connects to the lower one.
+    Tcp,
+}
+
+impl Meeting {
+    fn id(self) -> TransportId {
+        match self {
+            Meeting::Pair => TransportId::Net,
+            Meeting::Tcp => TransportId::Socket,
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Meeting::Pair => "NET/Loopback",
+            Meeting::Tcp => "NET/Socket",
+        }
+    }
+}
+
+/// What a peer is told; from the lower rank a socket comes with it, or a token.
 #[derive(Serialize, Deserialize)]
 struct NetInfo {
     /// The sizes of the slots of the links between the two, in the order in which both know them.
     slot_bytes: Vec<u32>,
+    /// What the higher rank is to show when it connects.
+    token: u64,
 }
 
 impl Transport for Loopback {
@@ -53,7 +83,7 @@ impl Transport for Loopback {
     }
 
     fn label(&self) -> &'static str {
-        LABEL
+        Meeting::Pair.label()
     }
 
     fn is_device_memory(&self) -> bool {
@@ -70,14 +100,11 @@ impl Transport for Loopback {
     }
 
     fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error> {
-        let links = site.connectivity.links(site.rank, site.group, TransportId::Net);
-        Ok(Arc::new(NetEnd { site, links, state: Mutex::default() }))
+        Ok(NetEnd::new(site, Meeting::Pair))
     }
 
-    fn probe(&self, context: &Arc<Context>, _: bool, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
-        let mut segment = HostSegment::new(SharedMemory::anonymous(bytes)?);
-        segment.register(context)?;
-        Ok((Box::new(segment), ConnectInfo::default()))
+    fn probe(&self, context: &Arc<Context>, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
+        probe_memory(context, bytes)
     }
 
     fn probe_peer(
@@ -91,9 +118,58 @@ impl Transport for Loopback {
     }
 }
 
+impl Transport for Sockets {
+    fn id(&self) -> TransportId {
+        TransportId::Socket
+    }
+
+    fn label(&self) -> &'static str {
+        Meeting::Tcp.label()
+    }
+
+    fn is_device_memory(&self) -> bool {
+        false
+    }
+
+    /// As with all movers.
+    fn carries_lines(&self) -> bool {
+        false
+    }
+
+    fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
+        a.location.tcp.is_some() && b.location.tcp.is_some()
+    }
+
+    fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error> {
+        Ok(NetEnd::new(site, Meeting::Tcp))
+    }
+
+    fn probe(&self, context: &Arc<Context>, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
+        probe_memory(context, bytes)
+    }
+
+    fn probe_peer(
+        &self,
+        _: &Arc<Context>,
+        _: &PeerFacts,
+        _: &[u8],
+        _: Option<OwnedFd>,
+    ) -> Result<Option<Box<dyn Segment>>, Error> {
+        Ok(None)
+    }
+}
+
+/// Host memory that the device takes.
+fn probe_memory(context: &Arc<Context>, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
+    let mut segment = HostSegment::new(SharedMemory::anonymous(bytes)?);
+    segment.register(context)?;
+    Ok((Box::new(segment), ConnectInfo::default()))
+}
+
 /// An end of links without common memory.
 struct NetEnd {
     site: Site,
+    meeting: Meeting,
     links: Vec<LinkNeed>,
     state: Mutex<EndState>,
 }
@@ -101,12 +177,15 @@ struct NetEnd {
 #[derive(Default)]
 struct EndState {
     memory: Option<Arc<Mutex<HostSegment>>>,
-    /// This rank's sockets, by peer.
-    sockets: BTreeMap<u32, (ChildCloses, OwnedFd)>,
-    /// Those for peers, until they have been told.
+    /// This rank's streams, by peer.
+    streams: BTreeMap<u32, MoverStream>,
+    /// What higher ranks are to show when they connect.
+    tokens: BTreeMap<u32, u64>,
+    /// Sockets for peers, until they have been told.
     offered: BTreeMap<u32, (ChildCloses, Arc<OwnedFd>)>,
-    /// The connections, as the engine knows them.
+    /// The connections, as the engine knows them, and the tokens that some of them wait for.
     connections: Vec<u32>,
+    awaited: Vec<u64>,
 }
 
 /// Where a link's parts are in this rank's memory, in bytes from its start: two counters, then the slots.
@@ -137,8 +216,24 @@ impl NetEnd {
         peers
     }
 
+    fn new(site: Site, meeting: Meeting) -> Arc<NetEnd> {
+        let links = site.connectivity.links(site.rank, site.group, meeting.id());
+        Arc::new(NetEnd { site, meeting, links, state: Mutex::default() })
+    }
+
     fn info(&self, peer: u32) -> NetInfo {
-        NetInfo { slot_bytes: self.shared_with(peer).iter().map(|need| need.slot_bytes).collect() }
+        let slot_bytes = self.shared_with(peer).iter().map(|need| need.slot_bytes).collect();
+        NetInfo { slot_bytes, token: self.state.lock().tokens.get(&peer).copied().unwrap_or_default() }
+    }
+
+    /// Begins to connect to a lower rank, which has told a token.
+    fn connect_to(&self, peer: &PeerFacts, token: u64) -> Result<MoverStream, Error> {
+        let none = || Error::Internal(format!("rank {} does not listen", peer.rank));
+        let address = peer.location.tcp.ok_or_else(none)?;
+        let to = Address { key: peer.links, rank: peer.rank };
+        let stream = TcpStream::connect(address.socket())
+            .map_err(|error| Error::system("connect", format!("rank {} at {}", peer.rank, address.socket()), &error))?;
+        Ok(MoverStream::new(stream.into_fd(), address.stream_hello(to, token)))
     }
 
     /// The memory of each link, from an address of the memory's start.
@@ -152,13 +247,13 @@ impl NetEnd {
         self.links.iter().zip(slots).zip(0..).map(part).collect()
     }
 
-    /// The connection with a peer over a socket.
-    fn connection(&self, peer: u32, socket: OwnedFd, memory: &Arc<Mutex<HostSegment>>) -> MovedConnection {
+    /// The connection with a peer over a stream, which may come later.
+    fn connection(&self, peer: u32, stream: Option<MoverStream>, memory: &Arc<Mutex<HostSegment>>) -> MovedConnection {
         let mut parts = self.parts(memory.lock().host_address());
         parts.retain(|(need, _)| need.peer(self.site.rank) == peer);
         parts.sort_by_key(|(need, _)| place_in_connection(need));
         let links = parts.into_iter().map(|(need, memory)| (need.id.from == self.site.rank, memory));
-        MovedConnection::new(peer, socket, links.collect(), memory.clone())
+        MovedConnection::new((peer, self.meeting == Meeting::Tcp), stream, links.collect(), memory.clone())
     }
 }
 
@@ -184,8 +279,14 @@ impl Endpoint for NetEnd {
         let mut state = self.state.lock();
         state.memory = Some(Arc::new(Mutex::new(memory)));
         for peer in self.peers().into_iter().filter(|peer| *peer > self.site.rank) {
+            if self.meeting == Meeting::Tcp {
+                let token = sys::random();
+                self.site.engine.announce(token);
+                state.tokens.insert(peer, token);
+                continue;
+            }
             let (mine, theirs) = socket_pair()?;
-            state.sockets.insert(peer, (ChildCloses::of(mine.as_fd()), mine));
+            state.streams.insert(peer, MoverStream::new(mine, Vec::new()));
             state.offered.insert(peer, (ChildCloses::of(theirs.as_fd()), Arc::new(theirs)));
         }
         Ok(bytes)
@@ -202,15 +303,22 @@ impl Endpoint for NetEnd {
 
     fn accept(&self, peer: u32, info: &[u8], fd: Option<OwnedFd>) -> Result<(), Error> {
         let facts = &self.site.connectivity.facts[peer as usize];
-        let info: NetInfo = postcard::from_bytes(info).map_err(|_| wrong_info(facts, LABEL))?;
-        if info.slot_bytes != self.info(peer).slot_bytes || fd.is_some() != (peer < self.site.rank) {
-            return Err(wrong_info(facts, LABEL));
+        let (label, lower) = (self.meeting.label(), peer < self.site.rank);
+        let info: NetInfo = postcard::from_bytes(info).map_err(|_| wrong_info(facts, label))?;
+        let has_fd = self.meeting == Meeting::Pair && lower;
+        if info.slot_bytes != self.info(peer).slot_bytes || fd.is_some() != has_fd {
+            return Err(wrong_info(facts, label));
         }
-        if let Some(fd) = fd {
-            rustix::io::ioctl_fionbio(&fd, true)
-                .map_err(|errno| Error::system("ioctl(FIONBIO)", "connection of two ranks", &errno.into()))?;
-            self.state.lock().sockets.insert(peer, (ChildCloses::of(fd.as_fd()), fd));
-        }
+        let stream = match fd {
+            Some(fd) => {
+                rustix::io::ioctl_fionbio(&fd, true)
+                    .map_err(|errno| Error::system("ioctl(FIONBIO)", "connection of two ranks", &errno.into()))?;
+                MoverStream::new(fd, Vec::new())
+            }
+            None if lower => self.connect_to(facts, info.token)?,
+            None => return Ok(()),
+        };
+        self.state.lock().streams.insert(peer, stream);
         Ok(())
     }
 
@@ -219,9 +327,15 @@ impl Endpoint for NetEnd {
         let memory = self.state.lock().memory.clone().ok_or_else(none)?;
         memory.lock().register(&self.site.context)?;
         let mut state = self.state.lock();
-        for (peer, (_child_closes, socket)) in std::mem::take(&mut state.sockets) {
-            let connection = self.connection(peer, socket, &memory);
+        for (peer, stream) in std::mem::take(&mut state.streams) {
+            let connection = self.connection(peer, Some(stream), &memory);
             state.connections.push(self.site.engine.add(connection)?);
+        }
+        for (peer, token) in std::mem::take(&mut state.tokens) {
+            let number = self.site.engine.add(self.connection(peer, None, &memory))?;
+            state.connections.push(number);
+            state.awaited.push(token);
+            self.site.engine.await_stream(number, token)?;
         }
         let (parts, rank) = (self.parts(memory.lock().address()), self.site.rank);
         let connected = parts.into_iter().map(|(need, memory)| {
@@ -233,9 +347,14 @@ impl Endpoint for NetEnd {
     }
 
     fn disconnect(&self) {
-        let connections = std::mem::take(&mut self.state.lock().connections);
+        let mut state = self.state.lock();
+        let EndState { connections, tokens, awaited, streams, .. } = &mut *state;
+        awaited.extend(std::mem::take(tokens).into_values());
+        let (connections, tokens) = (std::mem::take(connections), std::mem::take(awaited));
+        streams.clear();
+        drop(state);
+        self.site.engine.forget(&tokens);
         self.site.engine.remove(&connections);
-        self.state.lock().sockets.clear();
     }
 }
 

@@ -76,7 +76,8 @@ fn link(slot_bytes: u32) -> ([LinkPart; 2], [MovedConnection; 2]) {
     let (sender, receiver) = (LinkPart::new(slot_bytes), LinkPart::new(slot_bytes));
     let (one, other) = socket_pair().expect("sockets");
     let connection = |peer, socket: OwnedFd, sends, part: &LinkPart| {
-        MovedConnection::new(peer, socket, vec![(sends, part.memory)], part.segment.clone())
+        let stream = Some(MoverStream::new(socket, Vec::new()));
+        MovedConnection::new((peer, false), stream, vec![(sends, part.memory)], part.segment.clone())
     };
     let connections = [connection(1, one, true, &sender), connection(0, other, false, &receiver)];
     ([sender, receiver], connections)
@@ -153,11 +154,37 @@ fn a_peer_that_is_gone_ends_the_connection_and_what_it_has_sent_arrives() {
     assert!(!other.is_behind());
 }
 
+/// The peer connects when it likes, and says first who it is; where its host is another one, its end is that of its links.
+#[test]
+fn a_stream_may_come_late_and_end_for_good() {
+    let (sender, receiver) = (LinkPart::new(4096), LinkPart::new(4096));
+    let (one, other) = socket_pair().expect("sockets");
+    let hello = MoverStream::new(one, b"hello".to_vec());
+    let mut early = MovedConnection::new((1, true), Some(hello), vec![(true, sender.memory)], sender.segment.clone());
+    let mut late = MovedConnection::new((0, true), None, vec![(false, receiver.memory)], receiver.segment.clone());
+    sender.post(0, 256);
+    while early.progress() {}
+    assert!(!late.progress() && late.socket().is_none());
+    let mut read = [0; 5];
+    rustix::io::read(&other, &mut read).expect("a hello");
+    assert_eq!(&read, b"hello");
+    late.attach(other);
+    while late.progress() {}
+    assert_eq!(receiver.value(receiver.memory.posted), 1);
+    assert!(receiver.holds(0, 256) && !receiver.has_left(receiver.memory.posted));
+    drop(early);
+    late.ready(Ready { token: 0, readable: true, writable: true });
+    while late.progress() {}
+    assert!(late.is_broken() && receiver.has_left(receiver.memory.posted));
+}
+
 /// Bytes of a stranger, or of a peer gone mad.
 fn told(bytes: &[u8]) -> String {
     let ([_sender, receiver], [_one, other]) = link(4096);
     let (mine, theirs) = socket_pair().expect("sockets");
-    let mut connection = MovedConnection::new(3, theirs, vec![(false, receiver.memory)], receiver.segment.clone());
+    let stream = Some(MoverStream::new(theirs, Vec::new()));
+    let links = vec![(false, receiver.memory)];
+    let mut connection = MovedConnection::new((3, false), stream, links, receiver.segment.clone());
     rustix::io::write(&mine, bytes).expect("written");
     while connection.progress() {}
     drop(other);

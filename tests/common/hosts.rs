@@ -1,0 +1,66 @@
+//! Hosts of a test's own: network namespaces on a bridge, where the system permits them.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use super::launch::Job;
+use super::need;
+
+/// Hosts h1, h2, ..., with addresses 10.9.0.1, 10.9.0.2, ... on eth0. They go when this is dropped.
+pub struct Hosts {
+    holder: Child,
+    count: usize,
+}
+
+impl Hosts {
+    /// Some hosts; none where the system does not permit namespaces, which is a failure where everything is required.
+    ///
+    /// # Panics
+    /// If they cannot be made where namespaces are permitted.
+    pub fn new(count: usize) -> Option<Hosts> {
+        let mut probe = Command::new("unshare");
+        probe.args(["-Urnm", "sh", "-c", "ip link set lo up && command -v nsenter"]);
+        let permitted = probe.output().is_ok_and(|output| output.status.success());
+        need::need("network namespaces (unshare -Urnm, nsenter, ip)", permitted.then_some(()))?;
+        let mut script = "mount -t tmpfs none /run; ip link add br0 type bridge; ip link set br0 up; ".to_string();
+        for host in 1..=count {
+            script += &format!(
+                "ip netns add h{host}; ip link add v{host} type veth peer name eth0 netns h{host}; \
+                 ip link set v{host} master br0 up; ip -n h{host} addr add 10.9.0.{host}/24 dev eth0; \
+                 ip -n h{host} link set eth0 up; ip -n h{host} link set lo up; "
+            );
+        }
+        script += "echo ready; exec sleep 3600";
+        let mut command = Command::new("unshare");
+        command.args(["-Urnm", "sh", "-ec", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        let mut holder = command.spawn().expect("unshare starts");
+        let mut line = String::new();
+        let read = BufReader::new(holder.stdout.take().expect("stdout is piped")).read_line(&mut line);
+        assert!(read.is_ok() && line == "ready\n", "{count} hosts cannot be made");
+        Some(Hosts { holder, count })
+    }
+
+    /// Puts a job's ranks on hosts: the host of each rank, from 0. Each host has an identity of its own if `apart`; else
+    /// they are containers of one host.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn place(&self, job: Job, places: &[usize], apart: bool) -> Job {
+        let holder = self.holder.id().to_string();
+        places.iter().enumerate().fold(job, |job, (rank, host)| {
+            assert!(*host < self.count, "there is no host {host}");
+            let name = format!("h{}", host + 1);
+            let enter = ["nsenter", "--preserve-credentials", "-U", "-m", "-n", "-t", &holder, "ip", "netns", "exec"];
+            let job = job.under(rank, enter.iter().copied().chain([name.as_str()]));
+            if apart { job.env_of(rank, "NCCL_HOSTID", &name) } else { job }
+        })
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}

@@ -1,0 +1,61 @@
+//! Ranks on several hosts, and in several containers of one host: what holds on one host holds among them.
+
+use rand::RngExt;
+
+use crate::built;
+use crate::case::{Case, kinds};
+use crate::common::hosts::Hosts;
+use crate::common::launch::{self, STRICT};
+use crate::member::{Item, Member, Submission};
+use crate::messages::Message;
+use crate::setup::{self, Setup, long, seeded_rng};
+
+/// All functions, messages of all sizes and to everybody, alone and in groups.
+fn body(member: &mut Member) {
+    let mut plan = seeded_rng("hosts");
+    let mut own = seeded_rng(&format!("order of rank {}", member.rank));
+    let n = member.nranks;
+    for round in 0..if long() { 20 } else { 2 } {
+        let mut items = Vec::new();
+        for func in built::FUNCS {
+            let of_func: Vec<_> = kinds().into_iter().filter(|kind| kind.0 == *func).collect();
+            let kind = of_func[plan.random_range(0..of_func.len())];
+            items.push(Item::Collective(Case::random(&mut plan, kind, n)));
+        }
+        for part in items.chunks(3) {
+            let all = [Submission::Each, Submission::Queued, Submission::Group];
+            member.run(part, all[(round + plan.random_range(0..3usize)) % 3], &mut own);
+        }
+        let messages = (0..10 * n).map(|_| Item::Message(Message::random(&mut plan, n, 100_000)));
+        member.run(&messages.collect::<Vec<_>>(), Submission::Group, &mut own);
+    }
+}
+
+/// The host of each rank.
+const PLACES: [&[usize]; 6] = [&[0, 1], &[0, 1, 2], &[0, 0, 1, 1], &[0, 1, 0, 1], &[1, 0, 0, 0], &[2, 1, 1, 0, 0]];
+
+#[test]
+fn of_every_shape() {
+    if let Some(me) = launch::child() {
+        return setup::each_rank(&me, body);
+    }
+    let Some(hosts) = Hosts::new(3) else { return };
+    for places in PLACES {
+        println!("ranks on hosts {places:?}");
+        let job = Setup::plain(places.len()).job("hosts::of_every_shape");
+        hosts.place(job, places, true).run().assert_ok();
+    }
+}
+
+#[test]
+fn containers_of_one_host() {
+    if let Some(me) = launch::child() {
+        return setup::each_rank(&me, body);
+    }
+    let Some(hosts) = Hosts::new(2) else { return };
+    for strict in [false, true] {
+        let job = Setup::plain(3).job("hosts::containers_of_one_host");
+        let job = if strict { job.with(&STRICT) } else { job };
+        hosts.place(job, &[0, 1, 1], false).run().assert_ok();
+    }
+}
