@@ -242,6 +242,6 @@ fn transports_are_named() {
     assert_eq!(named(" SHM,p2p, shm"), Ok(vec![Shm, Direct, Ipc]));
     for (list, word) in [("ib", "'ib'"), ("", "no transport"), (",", "no transport"), ("shm;net", "'shm;net'")] {
         let error = named(list).expect_err(list);
-        assert!(error.contains(word) && error.contains("p2p, shm and net"), "{error}");
+        assert!(error.contains(word) && error.contains("p2p, shm, net and socket"), "{error}");
     }
 }
