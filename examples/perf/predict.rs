@@ -14,7 +14,9 @@ use nccl::plan::call::Func;
 use nccl::plan::layout::Proto;
 use nccl::plan::timing::{self, KernelModel, MachineModel, TimedCall};
 use nccl::topology::Graph;
-use nccl::tuning::{Agreed, Filters, MachineConstants, Tuning, preferred_message_channels, preferred_slot_bytes};
+use nccl::tuning::{
+    Agreed, CallShape, Choice, Filters, MachineConstants, Tuning, preferred_message_channels, preferred_slot_bytes,
+};
 
 use crate::args;
 use crate::flags;
@@ -34,6 +36,8 @@ perf predict: what calls would take on a machine that is described, not measured
   -b, -e BYTES    smallest and largest size (default 64 to 1G)
   -f FACTOR       from size to size (default 4)
   --ways          every algorithm and protocol instead of what is chosen
+  --zero-copy     beside each way what the same call takes with the peers' registered buffers in
+                  place of slots, and whether ranks would ask each other for them
 ";
 
 /// Channels that are compared for each way.
@@ -52,6 +56,7 @@ struct Predict {
     /// From the smallest to the largest.
     sizes: Vec<u64>,
     ways: bool,
+    zero_copy: bool,
 }
 
 /// Runs `perf predict` with the arguments behind the word.
@@ -84,6 +89,7 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
         kernel: KernelModel::CURRENT,
         sizes: Vec::new(),
         ways: false,
+        zero_copy: false,
     };
     let (mut least, mut most, mut factor, mut ranks, mut machine) = (64, 1 << 30, 4, None, None);
     while let Some(arg) = parser.next().map_err(text)? {
@@ -91,6 +97,10 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
             Short('h') | Long("help") => return Ok(None),
             Long("ways") => {
                 predict.ways = true;
+                continue;
+            }
+            Long("zero-copy") => {
+                predict.zero_copy = true;
                 continue;
             }
             Value(word) => {
@@ -189,23 +199,24 @@ impl Predict {
     fn print(&self) -> Result<(), String> {
         let MachineModel { name, ranks, .. } = &self.machine;
         println!("# {} of {ranks} ranks on {name}, predicted; no machine has confirmed it", self.func.name());
-        println!(
-            "# {:>10}  {:>16} {:>8} {:>8} {:>10} {:>8}  {:>9} {:>6}",
-            "bytes", "way", "channels", "slot", "us", "busbw", "NCCL ring", "ratio"
-        );
+        print!("# {:>10}  {:>16} {:>8} {:>8} {:>10} {:>8}", "bytes", "way", "channels", "slot", "us", "busbw");
+        if self.zero_copy {
+            print!("  {:>9} {:>6} {:>5}", "zero-copy", "ratio", "asked");
+        }
+        println!("  {:>9} {:>6}", "NCCL ring", "ratio");
         let tuning = self.tuning();
         for &bytes in &self.sizes {
             let shape = tuning.shape(self.func, bytes, None).map_err(|error| error.to_string())?;
             let choice = tuning.choose(&shape).map_err(|error| error.to_string())?;
             if !self.ways {
-                self.line(&tuning, bytes, choice.algorithm, choice.protocol, choice.channels)?;
+                self.line(&tuning, &shape, choice)?;
                 continue;
             }
             for (algorithm, protocol, _) in shape.costs().entries() {
                 let time =
                     |channels: &u32| self.time(&tuning, bytes, algorithm, protocol, *channels).unwrap_or(f64::MAX);
                 let best = CHANNELS.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
-                self.line(&tuning, bytes, algorithm, protocol, best)?;
+                self.line(&tuning, &shape, Choice { algorithm, protocol, channels: best })?;
             }
         }
         Ok(())
@@ -222,7 +233,7 @@ impl Predict {
             halvings: 0,
             filters,
             oversubscription: self.machine.ranks.div_ceil(self.machine.processors.max(1)),
-            maps_buffers: false,
+            maps_buffers: self.zero_copy,
         };
         if !self.machine.whole_lines {
             // Nobody has asked for LL128 alone.
@@ -248,14 +259,23 @@ impl Predict {
         timing::predict(&self.machine, &self.kernel, &call).map_err(|error| error.to_string())
     }
 
-    fn line(&self, tuning: &Tuning, bytes: u64, algorithm: Algo, protocol: Proto, channels: u32) -> Result<(), String> {
+    fn line(&self, tuning: &Tuning, shape: &CallShape<'_>, choice: Choice) -> Result<(), String> {
+        let (bytes, Choice { algorithm, protocol, channels }) = (shape.bytes, choice);
         let us = self.time(tuning, bytes, algorithm, protocol, channels)?;
         let slot = tuning.slot_bytes(algorithm, protocol);
         let way = format!("{}/{}", algorithm.name(), protocol.name());
         let busbw = bytes as f64 / us / 1e3 * self.subject.bus_factor(self.machine.ranks as usize);
+        print!("  {bytes:>10}  {way:>16} {channels:>8} {slot:>8} {us:>10.1} {busbw:>8.2}");
+        if self.zero_copy {
+            let asked = if tuning.offers_buffers_for(shape, &choice) { "yes" } else { "no" };
+            match timing::predict_zero_copy(&self.machine, &self.kernel, self.func, bytes, channels) {
+                Ok(direct) => print!("  {direct:>9.1} {:>6.2} {asked:>5}", us / direct),
+                // There is no such way for so many ranks.
+                Err(_) => print!("  {:>9} {:>6} {:>5}", "-", "-", "no"),
+            }
+        }
         let nccl = timing::nccl_ring(&self.machine, self.func, bytes).filter(|_| self.machine.block.threads > 0);
-        let beside = nccl.map_or_else(String::new, |nccl| format!("{nccl:>9.1} {:>6.2}", nccl / us));
-        println!("  {bytes:>10}  {way:>16} {channels:>8} {slot:>8} {us:>10.1} {busbw:>8.2}  {beside}");
+        println!("{}", nccl.map_or_else(String::new, |nccl| format!("  {nccl:>9.1} {:>6.2}", nccl / us)));
         Ok(())
     }
 }

@@ -20,6 +20,7 @@ use super::layout::Proto;
 use super::schedule::Schedule;
 use super::shape::{Shape, shape};
 use super::work::{Geometry, Request};
+use super::zero_copy;
 use crate::error::Error;
 use crate::topology::Graph;
 use run::{Clock, PieceRun};
@@ -32,6 +33,8 @@ pub use nccl::nccl_ring;
 const MAX_PIECES: u64 = 16;
 /// The type of the elements: times hardly depend on it.
 const ELEMENT: DataType = DataType::Float32;
+/// Bytes of a slot where none is used.
+const WHATEVER: u32 = 1 << 12;
 
 /// How a call is carried out, as far as its time goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +54,12 @@ pub struct TimedCall {
 }
 
 impl TimedCall {
+    /// A call without slots ([`zero_copy`]). All of a channel's part is one piece, whatever [`Self::geometry`] says.
+    pub fn zero_copy(func: Func, bytes: u64, channels: u32) -> TimedCall {
+        let slot_bytes = WHATEVER;
+        TimedCall { func, algorithm: zero_copy::algo(func), protocol: Proto::Simple, bytes, channels, slot_bytes }
+    }
+
     /// How the call is split, by schedules with so many chunks; its elements count as 4 bytes.
     ///
     /// # Errors
@@ -78,11 +87,8 @@ impl TimedCall {
 pub fn predict(machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -> Result<f64, Error> {
     let graph = Graph::of_host(machine.ranks);
     let kind = ScheduleKind { func: call.func, algo: call.algorithm, root: 0 };
-    let schedules: Result<Vec<Schedule>, Error> =
-        (0..machine.ranks).map(|rank| algorithm::compile(kind, &graph, 0, rank)).collect();
-    let schedules = schedules?;
-    let nchunks = schedules.first().map_or(1, |schedule| schedule.nchunks);
-    let geometry = TimedCall { channels: call.channels.min(machine.channels), ..*call }.geometry(nchunks)?;
+    let schedules = of_ranks(machine, |rank| algorithm::compile(kind, &graph, 0, rank))?;
+    let geometry = geometry_on(machine, call, &schedules)?;
     let size = ELEMENT.size() as u64;
     let (part, piece) = (geometry.part * size, geometry.piece * size);
     let count = part.div_ceil(piece).max(1);
@@ -96,4 +102,35 @@ pub fn predict(machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -
     let (some, more) = (run(MAX_PIECES / 2, piece * MAX_PIECES / 2)?, run(MAX_PIECES, piece * MAX_PIECES)?);
     let each = (more - some) / (MAX_PIECES - MAX_PIECES / 2) as f64;
     Ok(machine.launch + more + each * (part as f64 / piece as f64 - MAX_PIECES as f64))
+}
+
+/// Microseconds that a call takes in which ranks agree to use each other's buffers in place of slots, and do.
+///
+/// # Errors
+/// [`Error::Internal`] where they cannot ([`zero_copy::can_agree`]).
+pub fn predict_zero_copy(
+    machine: &MachineModel,
+    kernel: &KernelModel,
+    func: Func,
+    bytes: u64,
+    channels: u32,
+) -> Result<f64, Error> {
+    let graph = Graph::of_host(machine.ranks);
+    let call = TimedCall::zero_copy(func, bytes, channels);
+    let kind = ScheduleKind { func, algo: call.algorithm, root: 0 };
+    let schedules = of_ranks(machine, |rank| zero_copy::agreed(kind, &graph, 0, rank))?;
+    let geometry = geometry_on(machine, &call, &schedules)?;
+    let part = geometry.part * ELEMENT.size() as u64;
+    let pieces = PieceRun { part, piece: part, count: 1 };
+    let clock = Clock::new(machine, kernel, call.protocol, geometry.nchannels, pieces, &schedules).zero_copy();
+    Ok(machine.launch + clock.complete()?)
+}
+
+fn of_ranks(machine: &MachineModel, compile: impl Fn(u32) -> Result<Schedule, Error>) -> Result<Vec<Schedule>, Error> {
+    (0..machine.ranks).map(compile).collect()
+}
+
+fn geometry_on(machine: &MachineModel, call: &TimedCall, schedules: &[Schedule]) -> Result<Geometry, Error> {
+    let nchunks = schedules.first().map_or(1, |schedule| schedule.nchunks);
+    TimedCall { channels: call.channels.min(machine.channels), ..*call }.geometry(nchunks)
 }

@@ -105,6 +105,8 @@ pub(super) struct Clock<'a> {
     /// Channels for each one that is run.
     each: f64,
     pieces: PieceRun,
+    /// Links carry the peers' buffers in place of slots.
+    zero_copy: bool,
     blocks: Vec<RankBlock<'a>>,
     links: Vec<TimedLink>,
     out: Vec<Server>,
@@ -131,6 +133,7 @@ impl<'a> Clock<'a> {
             proto,
             each: f64::from(channels) / f64::from(run),
             pieces,
+            zero_copy: false,
             blocks: Vec::new(),
             links: Vec::new(),
             out: vec![Server::default(); n],
@@ -141,6 +144,11 @@ impl<'a> Clock<'a> {
         };
         (0..run as usize).for_each(|channel| clock.add(channel * n, schedules));
         clock
+    }
+
+    /// The same where links carry the peers' buffers in place of slots ([`super::super::zero_copy`]).
+    pub fn zero_copy(self) -> Clock<'a> {
+        Clock { zero_copy: true, ..self }
     }
 
     /// Adds the blocks of a channel; the first one has the number `first`.
@@ -231,7 +239,8 @@ impl<'a> Clock<'a> {
         let has = |flag| step.flags & flag != 0;
         let bytes = if has(step_flag::NO_DATA) { 0 } else { self.pieces.bytes(self.blocks[rank].piece) };
         let moved = self.move_data(at, bytes, &recv, &send, &step);
-        let landed = send.iter().map(|&l| self.carry(l, at, bytes)).max().unwrap_or(moved).max(moved);
+        let moved = if self.zero_copy { self.carry(&recv, at, bytes).max(moved) } else { moved };
+        let landed = self.carry(&send, at, bytes).max(moved);
         let (fence, latency) = (self.machine.path.fence * f64::from(self.kernel.fences), self.machine.path.latency);
         let lines = self.lines(&step);
         let fenced = if lines { landed } else { landed + instant(fence) };
@@ -259,7 +268,8 @@ impl<'a> Clock<'a> {
     /// When the block has moved a turn's data.
     fn move_data(&mut self, at: Instant, bytes: u64, recv: &[usize], send: &[usize], step: &Step) -> Instant {
         let (block, has) = (&self.machine.block, |flag| u8::from(step.flags & flag != 0));
-        let mut loads = vec![self.machine.path.receive_load; recv.len()];
+        let path = &self.machine.path;
+        let mut loads = vec![if self.zero_copy { path.remote_load } else { path.receive_load }; recv.len()];
         loads.extend(vec![block.load; usize::from(has(step_flag::IN))]);
         let ndst = send.len() + usize::from(has(step_flag::OUT));
         let time = self.kernel.move_time(block, self.proto, bytes, &loads, ndst);
@@ -280,15 +290,18 @@ impl<'a> Clock<'a> {
         moved.max(last)
     }
 
-    /// When what is sent over a link from `at` on has arrived, but for the latency.
-    fn carry(&mut self, l: usize, at: Instant, bytes: u64) -> Instant {
-        let (from, to) = (self.blocks[self.links[l].from].rank, self.blocks[self.links[l].to].rank);
-        let wire = bytes as f64 * self.proto.expansion();
-        let time = |rate: f64| wire * self.each / rate;
+    /// When what goes over some links from `at` on has gone, but for the latency: what is sent, or what is read from
+    /// where a peer has it. 0 where there are none.
+    fn carry(&mut self, links: &[usize], at: Instant, bytes: u64) -> Instant {
         let path = &self.machine.path;
-        let (own, all) = (time(path.bandwidth), time(path.fabric));
-        let out = self.out[from].serve(at, own);
-        let into = self.into[to].serve(at, own);
-        out.max(into).max(self.fabric.serve(at, all))
+        let wire = bytes as f64 * self.proto.expansion() * self.each;
+        let (own, all) = (wire / path.bandwidth, wire / path.fabric);
+        let mut last = 0;
+        for &l in links {
+            let (from, to) = (self.blocks[self.links[l].from].rank, self.blocks[self.links[l].to].rank);
+            let (out, into) = (self.out[from].serve(at, own), self.into[to].serve(at, own));
+            last = last.max(out).max(into).max(self.fabric.serve(at, all));
+        }
+        last
     }
 }

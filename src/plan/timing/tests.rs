@@ -72,6 +72,40 @@ fn large_calls_take_what_the_links_carry() {
     assert!(us > 7.9 * wire && us < 8.2 * wire, "{us} {wire}");
 }
 
+fn zero_copy_time(machine: &MachineModel, func: Func, bytes: u64) -> f64 {
+    predict_zero_copy(machine, &KernelModel::CURRENT, func, bytes, 32).expect("a time")
+}
+
+/// Without slots a small call is signals: offers, verdicts, that all have begun, and that all have finished.
+#[test]
+fn a_small_call_without_slots_is_signals() {
+    let machine = MachineModel::eight_h100();
+    let MachineModel { launch, block, path, .. } = machine.clone();
+    let us = zero_copy_time(&machine, Func::AllReduce, 8);
+    // A turn that sends, its way, and the turn that hears it.
+    let hop = |sends: f64| sends + path.fence + path.latency + block.poll / 2.0 + block.turn / 2.0;
+    let reads = 7.0 * path.remote_load + block.load;
+    let by_hand = launch + 3.0 * hop(block.turn) + hop(reads);
+    assert!((us - by_hand).abs() < 0.01, "{us} {by_hand}");
+}
+
+/// With many bytes reading takes what the links carry, which all channels share; and all who read from one rank.
+#[test]
+fn reads_of_peers_memory_share_the_links() {
+    let machine = MachineModel::eight_h100();
+    let bytes = 1u64 << 30;
+    let wire = bytes as f64 / machine.path.bandwidth;
+    for (func, times) in [(Func::AllReduce, 14.0 / 8.0), (Func::ReduceScatter, 7.0 / 8.0), (Func::Broadcast, 7.0)] {
+        let us = zero_copy_time(&machine, func, bytes);
+        assert!(us > times * wire && us < 1.05 * times * wire, "{func:?} {us} {}", times * wire);
+    }
+    // Loads one after the other are slow where there are few channels.
+    let few = predict_zero_copy(&machine, &KernelModel::CURRENT, Func::AllReduce, bytes, 4).expect("a time");
+    let kernel = KernelModel { together: true, ..KernelModel::CURRENT };
+    let together = predict_zero_copy(&machine, &kernel, Func::AllReduce, bytes, 4).expect("a time");
+    assert!(few > 1.5 * together, "{few} {together}");
+}
+
 #[test]
 fn more_slots_in_flight_channels_and_loads_are_quicker() {
     let machine = MachineModel::eight_h100();
@@ -92,6 +126,10 @@ fn all_schedules_end() {
         let graph = Graph::of_host(ranks);
         let machine = MachineModel { ranks, ..MachineModel::eight_h100() };
         for func in Func::COLLECTIVES {
+            if zero_copy::can_agree(func, zero_copy::algo(func), &graph) {
+                let us = zero_copy_time(&machine, func, 1 << 22);
+                assert!(us > machine.launch && us.is_finite(), "{func:?} without slots: {us}");
+            }
             for algorithm in Algo::ALL.into_iter().filter(|algorithm| algorithm::available(func, *algorithm, &graph)) {
                 for protocol in Proto::ALL {
                     for bytes in [4, 1 << 14, 1 << 22] {
