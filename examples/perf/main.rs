@@ -18,6 +18,7 @@ mod args;
 mod bench;
 mod contents;
 mod flags;
+mod here;
 mod machine;
 mod orders;
 mod predict;

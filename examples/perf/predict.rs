@@ -5,13 +5,10 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use lexopt::prelude::*;
 use nccl::plan::algorithm::Algo;
 use nccl::plan::call::Func;
-use nccl::plan::layout::Proto;
 use nccl::plan::timing::{self, KernelModel, MachineModel, TimedCall};
 use nccl::topology::Graph;
 use nccl::tuning::{
@@ -19,7 +16,7 @@ use nccl::tuning::{
 };
 
 use crate::args;
-use crate::flags;
+use crate::here;
 use crate::subject::Subject;
 
 /// Text of `perf predict -h`.
@@ -44,14 +41,12 @@ perf predict: what calls would take on a machine that is described, not measured
 const CHANNELS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// The most ranks.
 const MAX_RANKS: u64 = 4096;
-/// Bytes that are copied to see how fast memory is here, and how often.
-const COPIED: usize = 256 << 10;
-const ROUNDS: usize = 101;
-
 struct Predict {
     subject: Subject,
     func: Func,
     machine: MachineModel,
+    /// The machine is this host.
+    here: bool,
     kernel: KernelModel,
     /// From the smallest to the largest.
     sizes: Vec<u64>,
@@ -86,6 +81,7 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
         subject: Subject::AllReduce,
         func: Func::AllReduce,
         machine: MachineModel::eight_h100(),
+        here: false,
         kernel: KernelModel::CURRENT,
         sizes: Vec::new(),
         ways: false,
@@ -124,6 +120,7 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
     }
     if let Some(name) = machine {
         predict.machine = machine_of(&name, ranks.unwrap_or(2))?;
+        predict.here = name == "here";
     }
     predict.machine.ranks = ranks.unwrap_or(predict.machine.ranks);
     predict.sizes =
@@ -149,50 +146,13 @@ fn kernel_of(word: &str) -> Result<KernelModel, String> {
 
 fn machine_of(name: &str, ranks: u32) -> Result<MachineModel, String> {
     if name == "here" {
-        return here(ranks);
+        return here::machine(ranks);
     }
     if let Some(machine) = MachineModel::named(name) {
         return Ok(machine);
     }
     let text = std::fs::read_to_string(name).map_err(|error| format!("--machine {name}: {error}"))?;
     MachineModel::parse(&text).map_err(|error| format!("{name}: {error}"))
-}
-
-/// This host's software devices.
-fn here(ranks: u32) -> Result<MachineModel, String> {
-    let flag = flags::exchange_ns().ok_or("--machine here: the machine is too busy to measure")?;
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    println!("# flag exchange between two processes: {}", flags::show(Some(flag)));
-    Ok(MachineModel::software(ranks, processors, flag / 1e3, copy_rate()))
-}
-
-/// Bytes that a processor reads and writes in a microsecond where another one has just written what it reads, and read
-/// what it writes, as slots go to and fro between two ranks: two threads copy a buffer to another one and back.
-fn copy_rate() -> f64 {
-    let buffers = [vec![1u8; COPIED], vec![0u8; COPIED]].map(std::sync::Mutex::new);
-    let turn = AtomicUsize::new(0);
-    let side = |me: usize| {
-        let copy = |round: usize| {
-            while turn.load(Ordering::Acquire) != 2 * round + me {
-                std::hint::spin_loop();
-            }
-            let (from, mut to) = (buffers[me].lock().expect("no panic"), buffers[1 - me].lock().expect("no panic"));
-            let start = Instant::now();
-            to.copy_from_slice(&from);
-            let time = start.elapsed().as_secs_f64() * 1e6;
-            drop((from, to));
-            turn.store(2 * round + me + 1, Ordering::Release);
-            time
-        };
-        (0..ROUNDS).map(copy).collect::<Vec<f64>>()
-    };
-    let mut times = std::thread::scope(|scope| {
-        let other = scope.spawn(|| side(1));
-        let own = side(0);
-        [own, other.join().unwrap_or_default()].concat()
-    });
-    times.sort_by(f64::total_cmp);
-    2.0 * COPIED as f64 / times[times.len() / 2]
 }
 
 impl Predict {
@@ -208,15 +168,18 @@ impl Predict {
         for &bytes in &self.sizes {
             let shape = tuning.shape(self.func, bytes, None).map_err(|error| error.to_string())?;
             let choice = tuning.choose(&shape).map_err(|error| error.to_string())?;
+            let machine = self.machine_for(&tuning, bytes, choice);
             if !self.ways {
-                self.line(&tuning, &shape, choice)?;
+                self.line(&machine, &tuning, &shape, choice)?;
                 continue;
             }
             for (algorithm, protocol, _) in shape.costs().entries() {
-                let time =
-                    |channels: &u32| self.time(&tuning, bytes, algorithm, protocol, *channels).unwrap_or(f64::MAX);
+                let time = |channels: &u32| {
+                    let choice = Choice { algorithm, protocol, channels: *channels };
+                    self.time(&machine, &tuning, bytes, choice).unwrap_or(f64::MAX)
+                };
                 let best = CHANNELS.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
-                self.line(&tuning, &shape, Choice { algorithm, protocol, channels: best })?;
+                self.line(&machine, &tuning, &shape, Choice { algorithm, protocol, channels: best })?;
             }
         }
         Ok(())
@@ -232,7 +195,7 @@ impl Predict {
             message_channels: preferred_message_channels(software, self.machine.ranks),
             halvings: 0,
             filters,
-            oversubscription: self.machine.ranks.div_ceil(self.machine.processors.max(1)),
+            oversubscription: self.machine.ranks.div_ceil(self.machine.sharing.processors.max(1)),
             maps_buffers: self.zero_copy,
         };
         if !self.machine.whole_lines {
@@ -246,29 +209,39 @@ impl Predict {
         Tuning::new(machine, Arc::new(Graph::of_host(self.machine.ranks)), agreed)
     }
 
-    fn time(
-        &self,
-        tuning: &Tuning,
-        bytes: u64,
-        algorithm: Algo,
-        protocol: Proto,
-        channels: u32,
-    ) -> Result<f64, String> {
-        let slot_bytes = tuning.slot_bytes(algorithm, protocol);
-        let call = TimedCall { func: self.func, algorithm, protocol, bytes, channels, slot_bytes };
-        timing::predict(&self.machine, &self.kernel, &call).map_err(|error| error.to_string())
+    /// The machine; if it is this host, with memory as quick as it is for such a call.
+    fn machine_for(&self, tuning: &Tuning, bytes: u64, choice: Choice) -> MachineModel {
+        if !self.here {
+            return self.machine.clone();
+        }
+        let chunks = if choice.algorithm == Algo::Direct { 1 } else { u64::from(self.machine.ranks) };
+        let slot = u64::from(tuning.slot_bytes(choice.algorithm, choice.protocol));
+        here::with_memory(&self.machine, bytes, slot.min(bytes / chunks))
     }
 
-    fn line(&self, tuning: &Tuning, shape: &CallShape<'_>, choice: Choice) -> Result<(), String> {
+    fn time(&self, machine: &MachineModel, tuning: &Tuning, bytes: u64, choice: Choice) -> Result<f64, String> {
+        let Choice { algorithm, protocol, channels } = choice;
+        let slot_bytes = tuning.slot_bytes(algorithm, protocol);
+        let call = TimedCall { func: self.func, algorithm, protocol, bytes, channels, slot_bytes };
+        timing::predict(machine, &self.kernel, &call).map_err(|error| error.to_string())
+    }
+
+    fn line(
+        &self,
+        machine: &MachineModel,
+        tuning: &Tuning,
+        shape: &CallShape<'_>,
+        choice: Choice,
+    ) -> Result<(), String> {
         let (bytes, Choice { algorithm, protocol, channels }) = (shape.bytes, choice);
-        let us = self.time(tuning, bytes, algorithm, protocol, channels)?;
+        let us = self.time(machine, tuning, bytes, choice)?;
         let slot = tuning.slot_bytes(algorithm, protocol);
         let way = format!("{}/{}", algorithm.name(), protocol.name());
         let busbw = bytes as f64 / us / 1e3 * self.subject.bus_factor(self.machine.ranks as usize);
         print!("  {bytes:>10}  {way:>16} {channels:>8} {slot:>8} {us:>10.1} {busbw:>8.2}");
         if self.zero_copy {
             let asked = if tuning.offers_buffers_for(shape, &choice) { "yes" } else { "no" };
-            match timing::predict_zero_copy(&self.machine, &self.kernel, self.func, bytes, channels) {
+            match timing::predict_zero_copy(machine, &self.kernel, self.func, bytes, channels) {
                 Ok(direct) => print!("  {direct:>9.1} {:>6.2} {asked:>5}", us / direct),
                 // There is no such way for so many ranks.
                 Err(_) => print!("  {:>9} {:>6} {:>5}", "-", "-", "no"),

@@ -69,10 +69,10 @@ impl ZeroCopyTurns {
             let loads = turns.loads(machine.path.remote_load, machine.block.load);
             turns.count * kernel.move_time(&machine.block, Proto::Simple, part, &loads[..turns.nsrc()], turns.ndst)
         };
-        let moves: f64 = self.turns.iter().filter(|turns| !turns.is_local()).map(|turns| time(turns)).sum();
+        let moves: f64 = self.turns.iter().filter(|turns| !turns.is_local()).map(&time).sum();
         // A rank's own data: copied before or after what goes over links, but where only other ranks use those.
         let own = self.turns.iter().filter(|turns| turns.is_local() && self.func != Func::Gather);
-        let own: f64 = own.map(|turns| time(turns)).sum();
+        let own: f64 = own.map(time).sum();
         // Who sends to one after the other waits for each, and has a turn and a fence for it.
         let sends: f64 = self.turns.iter().filter(|turns| turns.sent > 0).map(|turns| turns.count).sum();
         let waits = (sends - 1.0).max(0.0) * (2.0 * between + fence);

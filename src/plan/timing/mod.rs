@@ -9,6 +9,7 @@
 mod kernel;
 mod machine;
 mod nccl;
+mod processors;
 mod run;
 
 #[cfg(test)]
@@ -26,11 +27,13 @@ use crate::topology::Graph;
 use run::{Clock, PieceRun};
 
 pub use kernel::KernelModel;
-pub use machine::{BlockModel, MachineModel, PathModel};
+pub use machine::{BlockModel, MachineModel, PathModel, SharingModel};
 pub use nccl::nccl_ring;
 
 /// PieceRun that are run; of more, the time is continued in a straight line.
 const MAX_PIECES: u64 = 16;
+/// Calls that are run one behind the other where ranks share processors; the second half counts.
+const CALLS: u32 = 8;
 /// The type of the elements: times hardly depend on it.
 const ELEMENT: DataType = DataType::Float32;
 /// Bytes of a slot where none is used.
@@ -93,15 +96,28 @@ pub fn predict(machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -
     let (part, piece) = (geometry.part * size, geometry.piece * size);
     let count = part.div_ceil(piece).max(1);
     let run = |count: u64, part: u64| {
-        let pieces = PieceRun { part, piece, count };
-        Clock::new(machine, kernel, call.protocol, geometry.nchannels, pieces, &schedules).complete()
+        let clock = |calls| {
+            let pieces = PieceRun { part, piece, count, calls };
+            Clock::new(machine, kernel, call.protocol, geometry.nchannels, pieces, &schedules)
+        };
+        one_call(machine, clock)
     };
     if count <= MAX_PIECES {
-        return Ok(machine.launch + run(count, part)?);
+        return run(count, part);
     }
     let (some, more) = (run(MAX_PIECES / 2, piece * MAX_PIECES / 2)?, run(MAX_PIECES, piece * MAX_PIECES)?);
     let each = (more - some) / (MAX_PIECES - MAX_PIECES / 2) as f64;
-    Ok(machine.launch + more + each * (part as f64 / piece as f64 - MAX_PIECES as f64))
+    Ok(more + each * (part as f64 / piece as f64 - MAX_PIECES as f64))
+}
+
+/// Microseconds of one call by a clock of so many. Where ranks share processors, it is one of many: then launches take
+/// turns as well.
+fn one_call<'a>(machine: &MachineModel, clock: impl Fn(u32) -> Clock<'a>) -> Result<f64, Error> {
+    if machine.sharing.processors == 0 {
+        return Ok(machine.launch + clock(1).complete()?);
+    }
+    let (some, more) = (clock(CALLS / 2).complete()?, clock(CALLS).complete()?);
+    Ok((more - some) / f64::from(CALLS - CALLS / 2))
 }
 
 /// Microseconds that a call takes in which ranks agree to use each other's buffers in place of slots, and do.
@@ -121,9 +137,10 @@ pub fn predict_zero_copy(
     let schedules = of_ranks(machine, |rank| zero_copy::agreed(kind, &graph, 0, rank))?;
     let geometry = geometry_on(machine, &call, &schedules)?;
     let part = geometry.part * ELEMENT.size() as u64;
-    let pieces = PieceRun { part, piece: part, count: 1 };
-    let clock = Clock::new(machine, kernel, call.protocol, geometry.nchannels, pieces, &schedules).zero_copy();
-    Ok(machine.launch + clock.complete()?)
+    one_call(machine, |calls| {
+        let pieces = PieceRun { part, piece: part, count: 1, calls };
+        Clock::new(machine, kernel, call.protocol, geometry.nchannels, pieces, &schedules).zero_copy()
+    })
 }
 
 fn of_ranks(machine: &MachineModel, compile: impl Fn(u32) -> Result<Schedule, Error>) -> Result<Vec<Schedule>, Error> {

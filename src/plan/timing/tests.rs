@@ -144,14 +144,20 @@ fn all_schedules_end() {
     }
 }
 
-/// Processors that blocks share are a limit as well.
+/// Processors that blocks share are a limit as well, and so are their launches and that blocks give way to each other.
 #[test]
 fn blocks_take_turns_at_processors() {
-    let machine = |processors| MachineModel::software(4, processors, 0.1, 10_000.0);
-    let us = |processors| {
-        time(&machine(processors), &KernelModel::CURRENT, call(Algo::Ring, Proto::Simple, 1 << 22, 1, 256 << 10))
+    let us = |processors, switch, bytes| {
+        let sharing = SharingModel { processors, spin: 0.5, switch };
+        let machine = MachineModel::software(4, sharing, 0.1, 10_000.0);
+        time(&machine, &KernelModel::CURRENT, call(Algo::Ring, Proto::Simple, bytes, 1, 256 << 10))
     };
-    assert!(us(2) > 1.8 * us(4), "{} {}", us(2), us(4));
+    let large = |processors| us(processors, 1.0, 1 << 22);
+    assert!(large(2) > 1.8 * large(4) && large(1) > 1.8 * large(2), "{} {} {}", large(1), large(2), large(4));
+    let launch = MachineModel::software(4, SharingModel::NONE, 0.1, 10_000.0).launch;
+    assert!(us(2, 0.0, 8) > 2.0 * launch && us(1, 0.0, 8) > 4.0 * launch);
+    // Six hops of a ring, and two ranks to a processor.
+    assert!(us(2, 2.0, 8) > us(2, 1.0, 8) + 4.0, "{} {}", us(2, 2.0, 8), us(2, 1.0, 8));
 }
 
 #[test]
