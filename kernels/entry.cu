@@ -1,5 +1,5 @@
-// Entry points, one for each element type and protocol. OXCCL_KERNEL is the target's: a __global__
-// function for a GPU, an entry of the image's table for the host.
+// Entry points, one for each element type and protocol, and one for messages, which are bytes. OXCCL_KERNEL is the
+// target's: a __global__ function for a GPU, an entry of the image's table for the host.
 #include "interp.cuh"
 #if defined(OXCCL_WARPS)   // the target's threads move in step
 #include "ll128.cuh"
@@ -15,6 +15,7 @@
 #define OXCCL_LL(name, type) OXCCL_KERNEL(oxccl_ll_##name, oxccl::type, oxccl::LowLatency)
 OXCCL_TYPES(OXCCL_SIMPLE)
 OXCCL_TYPES(OXCCL_LL)
+OXCCL_KERNEL(oxccl_messages, oxccl::I8, oxccl::Messages)
 #if defined(OXCCL_WARPS)
 #define OXCCL_LL128(name, type) OXCCL_KERNEL(oxccl_ll128_##name, oxccl::type, oxccl::WideLines)
 OXCCL_TYPES(OXCCL_LL128)
@@ -22,5 +23,5 @@ OXCCL_TYPES(OXCCL_LL128)
 
 #if defined(OXCCL_IMAGE)
 #define OXCCL_ENTRY(name, type) OXCCL_FUNCTION(oxccl_simple_##name) OXCCL_FUNCTION(oxccl_ll_##name)
-OXCCL_IMAGE_TABLE(OXCCL_TYPES(OXCCL_ENTRY))
+OXCCL_IMAGE_TABLE(OXCCL_TYPES(OXCCL_ENTRY) OXCCL_FUNCTION(oxccl_messages))
 #endif

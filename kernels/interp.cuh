@@ -29,6 +29,7 @@ struct Shared {
   Step step;
   u32 failed;          // set by any thread that finds that the block must leave
   u32 fresh;           // the item has just been opened
+  u32 other;           // the next item, `at.item`, is of another protocol (interpretMessages)
   u32 stop;            // the exit: written by lane 0 between the second barrier and the first, so that all
                        // threads of the block take it together
   Agreement agreement; // of an item with WORK_OFFER
@@ -136,6 +137,11 @@ template<Type T, class P> FN bool openWork(const LaunchArgs& a, Shared& s, u32 i
     if (item >= a.nwork) return false;
     s.work = itemAt(a, item);
     takePart(a, s.work, block);
+    if (!P::ALONE && s.work.proto != P::ID && s.work.proto <= LL) {
+      s.at.item = item;
+      s.other = 1;
+      return false;
+    }
     if (!P::COUNTED || !(s.work.flags & WORK_OFFER) || asks(s.work)) break;
   }
   bool bad =
@@ -180,7 +186,8 @@ template<Type T, class P> FN bool advance(const LaunchArgs& a, Shared& s, u32 bl
   if (offered) {
     // The item behind does the same by slots.
     takeBack(s.work);
-    remember(s.work, goes_on);
+    // The receiver of a message is not asked before, and has nothing to remember.
+    if (!(s.step.flags & STEP_PULL) || !s.step.nrecv) remember(s.work, goes_on);
     putBack(s);
     return openWork<T, P>(a, s, s.at.item + (goes_on ? 2 : 1) * nextStride(a), block);
   }
@@ -244,6 +251,7 @@ template<Type T> FN char* place(const Shared& s, const LinkEnd& l, bool receive)
 struct Simple {
   static constexpr u8 ID = SIMPLE;
   static constexpr bool COUNTED = true;   // counters say what is there; otherwise the data does, as it moves
+  static constexpr bool ALONE = true;     // all items of a launch are of this protocol
   static MEMBER bool tidies(const Turn&) { return false; }
   template<Type T> static MEMBER bool move(const Block& b, const Turn& t) {
     moveTurn<T>(b, t);
@@ -272,7 +280,8 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
   Waited waited = READY;
   if (loadFlag(&l.left)) waited = PEER_LEFT;
   else if (!receive)
-    waited = wait(b, l.consumed, P::COUNTED && (s.step.flags & STEP_OFFER) ? l.pos : l.pos + 1 - SLOTS, l.seen);
+    waited = wait(b, l.consumed, P::COUNTED && (s.step.flags & (STEP_OFFER | STEP_PULL)) ? l.pos : l.pos + 1 - SLOTS,
+                  l.seen);
   else if (counts) waited = wait(b, l.posted, l.pos + 1, l.seen);
   if (waited == PEER_LEFT) report(b.args(), ERROR_PEER_LEFT, peerOf(l), w.serial);
   if (waited != READY) return false;
@@ -286,8 +295,15 @@ template<class P> FN bool awaitLink(const Block& b, const Shared& s, LinkEnd& l,
 
 // What a signal of an item with WORK_OFFER says. Its first step sends to the peers in the order in which they are
 // heard.
-FN void hear(const Block& b, Shared& s, LinkEnd& l, u32 k) {
+FN void hear(const Block& b, Shared& s, LinkEnd& l, u32 k, bool receive) {
   const Work& w = s.work;
+  if (s.step.flags & STEP_PULL) {
+    if (receive) takeOffer(s.agreement, b.args().peers, l);
+    else hearTaken(s.agreement, l);
+    if (!agreed(s.agreement, w, s.step)) s.turn.bytes = 0;
+    return;
+  }
+  if (!receive) return;
   if (s.step.flags & STEP_OFFER) takeOffers(s.agreement, b.args().peers, l, w.links[w.steps[0].send[k]]);
   if ((s.step.flags & STEP_VERDICT) && !l.posted->signatures[l.pos % SLOTS]) storeFlag(&s.agreement.unable, 1);
 }
@@ -302,7 +318,7 @@ template<Type T, class P> FN void resolve(const Block& b, Shared& s) {
     const bool receive = k < step.nrecv, first = !s.used[link];
     s.used[link] = 1;
     if (!awaitLink<P>(b, s, l, receive, first)) storeFlag(&s.failed, 1);
-    else if (P::COUNTED && receive) hear(b, s, l, k);
+    else if (P::COUNTED) hear(b, s, l, k, receive);
     if (receive) enter<T, P>(s, l, k + (in && k >= step.place), true);
     else enter<T, P>(s, l, k - step.nrecv + out, false);
   }
@@ -343,10 +359,16 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
   const bool counts = counted<P>(step);
   for (u32 k = b.lane(); k < (u32)step.nrecv + step.nsend; k += b.lanes()) {
     LinkEnd& l = s.work.links[linkOf(step, k)];
-    const bool receive = k < step.nrecv;
+    const bool receive = k < step.nrecv, pull = P::COUNTED && (step.flags & STEP_PULL);
+    // A wait for what was posted before, or a look at what is for the next item.
+    if (pull && (!receive || loadFlag(&s.agreement.declined))) continue;
     const u64 at = l.pos++;
+    if (pull) l.consumed->signatures[at % SLOTS] = !loadFlag(&s.agreement.unable);
     if (!receive && counts) {
-      if (P::COUNTED && (step.flags & STEP_OFFER)) giveOffers(s.work, *l.posted);
+      if (P::COUNTED && (step.flags & STEP_OFFER)) {
+        if (s.work.flags & WORK_PULL) giveOffer(s.work, *l.posted, at);
+        else giveOffers(s.work, *l.posted);
+      }
       if (l.peer & LINK_MOVED) tellSize(*l.posted, at, s.turn.bytes);
       l.posted->signatures[at % SLOTS] =
           P::COUNTED && (step.flags & STEP_VERDICT) ? !loadFlag(&s.agreement.unable) : s.work.signature;
@@ -362,10 +384,12 @@ template<Type T, class P> FN void release(const Block& b, Shared& s) {
   else s.stop = !advance<T, P>(b.args(), s, b.index());
 }
 
-template<Type T, class P> FN void interpret(const Block& b, Shared& s) {
+// A block's items from `first` on.
+template<Type T, class P> FN void interpretFrom(const Block& b, Shared& s, u32 first) {
   if (b.tid() == 0) {
     storeFlag(&s.failed, 0);
-    s.stop = !openWork<T, P>(b.args(), s, firstItem(b.args(), b.index()), b.index());
+    s.other = 0;
+    s.stop = !openWork<T, P>(b.args(), s, first, b.index());
   }
   for (;;) {
     if (b.manager()) prepare<T, P>(b, s);
@@ -375,6 +399,43 @@ template<Type T, class P> FN void interpret(const Block& b, Shared& s) {
     b.barrier();
     if (b.manager()) release<T, P>(b, s);
   }
+}
+
+// Messages: items of Simple and of LL in any order, that have one source, one destination, and compute
+// nothing.
+struct Messages {};
+struct SimpleMessages : Simple {
+  static constexpr bool ALONE = false;
+  template<Type T> static MEMBER bool move(const Block& b, const Turn& t) {
+    copy<T, true>(b, t);
+    return true;
+  }
+};
+struct LineMessages : LowLatency {
+  static constexpr bool ALONE = false;
+  // More lines in flight, beside the loops of Simple, would spill registers.
+  template<Type T> static MEMBER bool move(const Block& b, const Turn& t) {
+    return moveLines<T, true, (LINE_FLIGHT > 2 ? 2 : LINE_FLIGHT)>(b, t);
+  }
+};
+template<class P> constexpr bool isMessages = false;
+template<> constexpr bool isMessages<Messages> = true;
+
+template<Type T> FN void interpretMessages(const Block& b, Shared& s) {
+  u32 first = firstItem(b.args(), b.index());
+  for (bool lines = false, more = true; more; lines = !lines) {
+    if (lines) interpretFrom<T, LineMessages>(b, s, first);
+    else interpretFrom<T, SimpleMessages>(b, s, first);
+    first = s.at.item;
+    more = s.other;
+    b.barrier();   // all threads have read that
+  }
+}
+
+// What a kernel does.
+template<Type T, class P> FN void interpret(const Block& b, Shared& s) {
+  if constexpr (isMessages<P>) interpretMessages<T>(b, s);
+  else interpretFrom<T, P>(b, s, firstItem(b.args(), b.index()));
 }
 
 }  // namespace

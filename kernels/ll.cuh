@@ -19,9 +19,17 @@ constexpr u64 CLEANING = 1ull << 30;
 FN u32 flagOf(u64 pos) { return (u32)(pos + 1); }
 FN bool cleans(u64 pos) { return pos % CLEANING >= CLEANING - SLOTS; }
 
-// The line of a user's bytes that begins at p; `left` of them are there, a multiple of the element size.
-template<Type T> FN u64 loadUser(const char* p, u64 left) {
+// The line of a user's bytes that begins at p; `left` of them are there, a multiple of the element size. WORDS: where
+// only alignment is wanting, by whole words (which take registers), else byte by byte.
+template<Type T, bool WORDS> FN u64 loadUser(const char* p, u64 left) {
   if (left >= LINE_DATA && (!NEEDS_ALIGNMENT || (u64)p % LINE_DATA == 0)) return bitsOf<8>(load<8>(p));
+  if constexpr (WORDS && NEEDS_ALIGNMENT) {
+    // One or two whole words that have some of these bytes, which lie in no other page.
+    const u32 before = (u32)((u64)p % LINE_DATA), shift = 8 * before, n = left < LINE_DATA ? (u32)left : LINE_DATA;
+    u64 v = bitsOf<8>(load<8>(p - before)) >> shift;
+    if (before + n > LINE_DATA) v |= bitsOf<8>(load<8>(p - before + LINE_DATA)) << (64 - shift);
+    return v & ~0ull >> (64 - 8 * n);
+  }
   u64 v = 0;
   UNROLL for (u32 i = 0; i < LINE_DATA; i += sizeOf<T>)
     if (i < left) v |= bitsOf<sizeOf<T>>(load<sizeOf<T>>(p + i)) << 8 * i;
@@ -75,7 +83,8 @@ template<Type T, int U> FN bool fetchLines(const Block& b, const Turn& t, u32 s,
   u64 bits[U];
   const bool user = s == t.place && (t.user & STEP_IN);
   if (user) {
-    UNROLL for (int u = 0; u < U; u++) bits[u] = loadUser<T>(t.src[s] + w.at + u * w.hop, t.bytes - w.at - u * w.hop);
+    UNROLL for (int u = 0; u < U; u++)
+      bits[u] = loadUser<T, true>(t.src[s] + w.at + u * w.hop, t.bytes - w.at - u * w.hop);
   } else if (!receive<U>(b, t, s, w, bits)) {
     return false;
   }
@@ -93,16 +102,16 @@ template<Type T, int B, int U> FN void combineLines(u32 op, Pack<B> (&sum)[U], c
 
 // Moves U lines at once, as long as U fit; leaves the walk at the first one not moved. False: the block leaves,
 // and then nothing was sent that did not come.
-template<Type T, int U> FN bool sweepLines(const Block& b, const Turn& t, Walk& w) {
+template<Type T, int U, bool COPY> FN bool sweepLines(const Block& b, const Turn& t, Walk& w) {
   for (; w.at + (U - 1) * w.hop < w.end; w.at += U * w.hop) {
     Pack<8> sum[U];
     if (!fetchLines<T, U>(b, t, 0, w, sum)) return false;
-    for (u32 s = 1; s < t.nsrc; s++) {
+    for (u32 s = 1; !COPY && s < t.nsrc; s++) {
       Pack<8> x[U];
       if (!fetchLines<T, U>(b, t, s, w, x)) return false;
       combineLines<T, 8, U>(t.op, sum, x);
     }
-    if constexpr (isInteger<T>)
+    if constexpr (isInteger<T> && !COPY)
       if (t.scale & WORK_POST) UNROLL for (int u = 0; u < U; u++) sum[u] = divide<T, 8>(sum[u], t.post);
     for (u32 d = 0; d < t.ndst; d++) {
       UNROLL for (int u = 0; u < U; u++) {
@@ -128,7 +137,7 @@ FN void cleanSlots(const Block& b, const Turn& t) {
 // LL as the interpreter sees it.
 struct LowLatency {
   static constexpr u8 ID = LL;
-  static constexpr bool COUNTED = false;
+  static constexpr bool COUNTED = false, ALONE = true;
   // Whether a turn without data has something to do all the same.
   static MEMBER bool tidies(const Turn& t) {
     bool any = false;
@@ -136,10 +145,14 @@ struct LowLatency {
     return any;
   }
   template<Type T> static MEMBER bool move(const Block& b, const Turn& t) {
+    return moveLines<T, false, LINE_FLIGHT>(b, t);
+  }
+  // COPY: there is one source, and nothing to compute. FLIGHT: lines of a thread in flight.
+  template<Type T, bool COPY, int FLIGHT> static MEMBER bool moveLines(const Block& b, const Turn& t) {
     Walk w = walk<LINE_DATA>(b, 0, t.bytes);
-    if (LINE_FLIGHT > 1 && !sweepLines<T, LINE_FLIGHT>(b, t, w)) return false;
-    if (LINE_FLIGHT > 2 && !sweepLines<T, 2>(b, t, w)) return false;
-    if (!sweepLines<T, 1>(b, t, w)) return false;
+    if (FLIGHT > 1 && !sweepLines<T, FLIGHT, COPY>(b, t, w)) return false;
+    if (FLIGHT > 2 && !sweepLines<T, 2, COPY>(b, t, w)) return false;
+    if (!sweepLines<T, 1, COPY>(b, t, w)) return false;
     if (tidies(t)) cleanSlots(b, t);
     return true;
   }

@@ -42,7 +42,7 @@ static_assert(ROW_DATA == 2 * WARP / GROUP * WIDE_DATA && ROW_BYTES == 2 * WARP 
 // The user's pack that begins at p; `left` of its bytes are there, which may be none.
 template<Type T> FN Pack<16> loadShare(const char* p, u64 left) {
   if (left >= 16 && (u64)p % 16 == 0) return load<16>(p);
-  return packOfLine(Line{loadUser<T>(p, left), loadUser<T>(p + 8, left > 8 ? left - 8 : 0)});
+  return packOfLine(Line{loadUser<T, false>(p, left), loadUser<T, false>(p + 8, left > 8 ? left - 8 : 0)});
 }
 template<Type T> FN void storeShare(char* p, u64 left, const Pack<16>& v) {
   if (left >= 16 && (u64)p % 16 == 0) return store<16>(p, v);
@@ -156,7 +156,7 @@ FN bool bulky(const Turn& t) {
 // LL128 as the interpreter sees it. Blocks are whole warps.
 struct WideLines {
   static constexpr u8 ID = LL128;
-  static constexpr bool COUNTED = false;
+  static constexpr bool COUNTED = false, ALONE = true;
   static MEMBER bool tidies(const Turn&) { return false; }
   template<Type T> static MEMBER bool move(const Block& b, const Turn& t) {
     Rows r = {b.tid() / WARP, bulky(t) ? t.bytes / ROW_DATA : 0, b.threads() / WARP, t.bytes, b.tid() % WARP};

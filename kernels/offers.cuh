@@ -9,6 +9,11 @@
 // The words of an offer have no slot of their own: a sender writes them when the receiver has consumed everything
 // before. Verdicts are beside the counters, one for each slot, in place of signatures.
 //
+// Half of a message (WORK_PULL) has only one peer, so two signals do. The sender posts a slot with its offer and waits
+// until that is consumed. The receiver, who cannot know what comes, looks: data in the slot are for its next item; an
+// offer that it reaches it reads from, and what it consumes it says beside its counter, in place of signatures: taken,
+// or not. A sender that has nothing to offer posts none.
+//
 // What a rank reaches its host writes to a table, one word for each registration of each rank: the tag, and the
 // memory's address in units of PLACE_UNIT. One word says both, so that a host may change it while a kernel looks.
 #pragma once
@@ -46,8 +51,25 @@ FN void giveOffers(const Work& w, Counter& posted) {
   storeWord(&posted.offer, w.offers[1]);
 }
 
+// A message's sender: the slot `at` is an offer.
+FN void giveOffer(const Work& w, Counter& posted, u64 at) {
+  storeWord(&posted.call, w.offers[0]);
+  storeWord(&posted.offer, at + 1);
+}
+// Its receiver, of the slot that has come. While it looks, the sender waits.
+FN void takeOffer(Agreement& all, const u64* peers, LinkEnd& from) {
+  if (loadWord(&from.posted->offer) != from.pos + 1) return storeFlag(&all.declined, 1);
+  from.direct = offeredBuffer(peers, from.peer, loadWord(&from.posted->call));
+  if (!from.direct) storeFlag(&all.unable, 1);
+}
+// Its sender, whose offer has been consumed.
+FN void hearTaken(Agreement& all, const LinkEnd& to) {
+  if (!to.consumed->signatures[(to.pos - 1) % SLOTS]) storeFlag(&all.unable, 1);
+}
+
 // Whether an item may go on after a step.
 FN bool agreed(const Agreement& all, const Work& w, const Step& step) {
+  if (step.flags & STEP_PULL) return !loadFlag(&all.declined) && !loadFlag(&all.unable);
   if (!step.nrecv) return true;
   if (step.flags & STEP_OFFER)
     return !loadFlag(&all.declined) && w.offers[0] != OFFER_MISSING && w.offers[1] != OFFER_MISSING;

@@ -76,18 +76,18 @@ template<Type T, int OP, bool SCALE> FN void runShape(const Block& b, const Turn
   else run<Job<T, OP, SCALE, 0, 0>>(b, t);
 }
 
-// One source, nothing to compute.
-template<Type T> FN void copy(const Block& b, const Turn& t) {
+// One source, nothing to compute. ONE: and one destination.
+template<Type T, bool ONE> FN void copy(const Block& b, const Turn& t) {
   if constexpr (NEEDS_ALIGNMENT)
-    if (!aligned<packBytes<T>>(t)) return copyMisaligned<T>(b, t, t.src[0], (1u << t.ndst) - 1);
-  if (t.ndst == 1) return run<Job<T, SUM, false, 1, 1>>(b, t);
+    if (!aligned<packBytes<T>>(t)) return copyMisaligned<T>(b, t, t.src[0], ONE ? 1 : (1u << t.ndst) - 1);
+  if (ONE || t.ndst == 1) return run<Job<T, SUM, false, 1, 1>>(b, t);
   return run<Job<T, SUM, false, 1, 0>>(b, t);
 }
 
 // Runs the loop that fits the turn. Scaling goes with SUM only (average, PreMulSum).
 template<Type T> FN void moveTurn(const Block& b, const Turn& t) {
   if (t.scale) return runShape<T, SUM, true>(b, t);
-  if (t.nsrc == 1) return copy<T>(b, t);
+  if (t.nsrc == 1) return copy<T, false>(b, t);
   if constexpr (RUNTIME_OPERATOR) return runShape<T, -1, false>(b, t);
   switch (t.op) {
     case SUM: return runShape<T, SUM, false>(b, t);

@@ -46,6 +46,7 @@ enum : u8 {
   STEP_NO_DATA = 16,     // a signal only: counters move, no data does
   STEP_OFFER = 32,       // a signal that carries offers, see Work::offers
   STEP_VERDICT = 64,     // a signal that says whether a rank reaches what it was offered
+  STEP_PULL = 128,       // of a message: received straight from the sender's buffer; sending, the wait for that
 };
 
 // Work::flags
@@ -54,6 +55,7 @@ enum : u8 {
   WORK_POST = 2,         // divide a final result by `post`, toward zero (integers only)
   WORK_PRE_AT = 4,       // with WORK_PRE: `pre` is the address of the scalar, which is read when the item begins
   WORK_OFFER = 8,        // SIMPLE: runs if all ranks agree in its first steps, else the block's next item does
+  WORK_PULL = 16,        // with WORK_OFFER: half of a message; the two ranks agree by themselves
 };
 
 // LaunchArgs::flags
@@ -93,9 +95,10 @@ struct alignas(64) Counter {
   u32 waiters;
   u32 left;              // nonzero: who writes this counter has left for good; whoever waits for it leaves too
   u32 signatures[SLOTS]; // `posted`: Work::signature of whoever filled the slot of this number
+                         // `consumed`: whether what the slot offered was taken (WORK_PULL)
   u64 call;              // `posted`, LL: where the sender's last work item began here (low half), and its signature
                          // `posted`, SIMPLE: the sender's offer of its input
-  u64 offer;             // `posted`, SIMPLE: the sender's offer of its output
+  u64 offer;             // `posted`, SIMPLE: the sender's offer of its output; with WORK_PULL: the offer's slot and 1
   // With LINK_MOVED `call` and `offer` are the sizes of the slots.
 };
 

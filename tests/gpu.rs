@@ -29,6 +29,9 @@ fn the_gpu_check_passes_on_the_software_device() {
         "1800 cases, 0 wrong",
         "4 ranks as threads, LL",
         "2 processes, 20 operations",
+        "constants of the timing model      ok",
+        "predicted and measured, all_reduce ok",
+        "predicted and measured, sendrecv   ok",
     ] {
         assert!(table.contains(line), "no \"{line}\" in\n{table}");
     }

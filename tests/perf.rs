@@ -7,6 +7,12 @@ mod common;
 #[path = "../examples/perf/args.rs"]
 mod args;
 #[allow(dead_code)]
+#[path = "../examples/perf/constants/description.rs"]
+mod description;
+#[allow(dead_code)]
+#[path = "../examples/perf/constants/fit.rs"]
+mod fit;
+#[allow(dead_code)]
 #[path = "../examples/perf/machine.rs"]
 mod machine;
 #[allow(dead_code)]
@@ -18,12 +24,15 @@ mod subject;
 #[allow(dead_code)]
 #[path = "../examples/perf/table.rs"]
 mod table;
+#[allow(dead_code)]
+#[path = "../examples/perf/ways.rs"]
+mod ways;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use common::c_program::Compilation;
+use common::c_program::{Compilation, Folder};
 use common::launch::{Job, Outcome};
 use common::need;
 use serde_json::Value;
@@ -163,7 +172,15 @@ fn a_death_is_told_at_once() {
 
 #[test]
 fn bad_usage_is_told() {
-    for (arguments, part) in [("", "all or init"), ("all_reduce -n 0", "-n 0"), ("all_reduce -e", "-e")] {
+    for (arguments, part) in [
+        ("", "all or init"),
+        ("all_reduce -n 0", "-n 0"),
+        ("all_reduce -e", "-e"),
+        ("constants -n 1", "-n 1"),
+        ("constants --base nowhere", "no such machine"),
+        ("constants all_reduce", "all_reduce is not understood"),
+        ("predict all_reduce --device none", "auto, soft or gpu"),
+    ] {
         let Some(outcome) = run(arguments) else { return };
         assert_eq!(outcome.ranks[0].status.code(), Some(USAGE), "{outcome}");
         assert!(outcome.ranks[0].stderr.contains(part), "{outcome}");
@@ -194,6 +211,10 @@ fn a_machine_is_predicted_for() {
     let text = &known.ranks[0].stdout;
     let lines = text.lines().filter(|line| !line.starts_with('#')).count();
     assert!(lines == 4 && text.contains("AllGather of 4 ranks") && text.contains("ring/Simple"), "{text}");
+    let messages = run("predict sendrecv --machine 8xH100 -n 2 -b 64 -e 1M -f 128").expect("perf");
+    messages.assert_ok();
+    let text = &messages.ranks[0].stdout;
+    assert!(text.contains("sendrecv of 2 ranks") && rows(text).len() == 3, "{text}");
     let file = std::env::temp_dir().join(format!("oxccl-machine-{}", std::process::id()));
     let machine = |text: &str| std::fs::write(&file, text).expect("a file");
     machine("base = 8xH100\nname = slow\nranks = 4\nbandwidth = 1\n");
@@ -209,7 +230,7 @@ fn a_machine_is_predicted_for() {
     for (arguments, word) in [
         ("predict all_reduce --machine nowhere".to_string(), "nowhere"),
         (format!("predict all_reduce --machine {}", file.display()), "bandwith"),
-        ("predict sendrecv".to_string(), "sendrecv"),
+        ("predict everything".to_string(), "everything"),
         ("predict all_reduce --kernel best".to_string(), "best"),
     ] {
         let refused = run(&arguments).expect("perf");
@@ -218,4 +239,98 @@ fn a_machine_is_predicted_for() {
         assert!(text.contains(word) && text.contains("predict -h"), "{arguments}: {text}");
     }
     let _ = std::fs::remove_file(&file);
+}
+
+/// The lines that are no comments.
+fn rows(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+/// Which keys a description has.
+fn keys(text: &str) -> Vec<&str> {
+    rows(text).into_iter().filter_map(|line| line.split_once(" = ").map(|(key, _)| key)).collect()
+}
+
+/// What `perf constants` writes is read by `perf predict`, and beside that stands what is measured.
+#[test]
+fn constants_are_measured_and_predicted_with() {
+    let folder = Folder::new("constants");
+    let file = folder.join("here.txt");
+    let Some(constants) = run(&format!("constants --device soft -n 3 --out {}", file.display())) else { return };
+    constants.assert_ok();
+    let text = std::fs::read_to_string(&file).expect("a description");
+    for key in ["ranks", "threads", "processors", "launch", "poll", "bandwidth"] {
+        assert!(keys(&text).contains(&key), "no {key}\n{text}");
+    }
+    for word in ["not measured here: this device has none", "of 3 ranks", "slot of 16 KiB", "slot of 256 KiB"] {
+        assert!(text.contains(word), "no {word}\n{text}");
+    }
+    for (call, way) in [("all_reduce", "/"), ("all_gather", "/"), ("sendrecv", "direct/Simple")] {
+        let machine = format!("--machine {} -e 64K -f 32", file.display());
+        let predicted = run(&format!("predict {call} {machine}")).expect("perf");
+        predicted.assert_ok();
+        let beside = run(&format!("predict {call} {machine} --measured --device soft")).expect("perf");
+        beside.assert_ok();
+        let text = &beside.ranks[0].stdout;
+        assert_eq!(rows(&predicted.ranks[0].stdout).len(), rows(text).len(), "{text}");
+        assert!(text.contains(&format!("{call} of 3 ranks, predicted for software, and measured here")), "{text}");
+        for row in rows(text) {
+            let columns: Vec<&str> = row.split_whitespace().collect();
+            let numbers = columns[4..].iter().map(|column| column.parse::<f64>().expect("a number"));
+            assert!(columns[1].contains(way) && numbers.clone().count() == 3, "{row}");
+            assert!(numbers.clone().all(|number| number >= 0.0 && number.is_finite()), "{row}");
+        }
+    }
+}
+
+/// A driver that runs the probes of `perf constants`, and checks what it is told; the ranks run on softcuda.
+#[test]
+fn probes_of_a_gpu_are_run() {
+    let (Some(perf), Some(cc)) = (perf(), need::tool("cc")) else { return };
+    let folder = Folder::new("fake-gpu");
+    let profile = common::profile_dir();
+    let made = |path: &str| {
+        let path = folder.join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        path
+    };
+    // Where perf is, ranks find their libraries; its own driver is another one.
+    std::fs::copy(perf, made("examples/perf")).expect("a copy");
+    for (name, from) in [
+        ("libnccl.so.2", "libnccl.so.2"),
+        ("libcuda.so.1", "softcuda/libcuda.so.1"),
+        ("softcuda/libcuda.so.1", "softcuda/libcuda.so.1"),
+    ] {
+        std::os::unix::fs::symlink(profile.join(from), made(name)).expect("a link");
+    }
+    Compilation::bare(&cc, "tests/perf/fake_gpu.c", &made("driver/libcuda.so.1")).shared().run();
+    let job = |arguments: &str| {
+        let job = Job::program(folder.join("examples/perf"), 1).args(arguments.split_whitespace());
+        job.env("LD_LIBRARY_PATH", folder.join("driver")).env("SOFTCUDA_DEVICES", "1").run()
+    };
+    let file = folder.join("gpu.txt");
+    let constants = job(&format!("constants --device gpu --base 4xA100-pcie --out {}", file.display()));
+    constants.assert_ok();
+    let text = std::fs::read_to_string(&file).expect("a description");
+    for key in ["base", "load", "receive_load", "poll", "latency", "fence", "bandwidth", "block_bandwidth", "launch"] {
+        assert!(keys(&text).contains(&key), "no {key}\n{text}");
+    }
+    assert!(text.contains("name = Fake 0\n") && text.contains("NVLink, PCIe) are NOT measured here"), "{text}");
+    let beside = job(&format!("predict all_reduce --device gpu --machine {} --measured -e 4K -f 8", file.display()));
+    beside.assert_ok();
+    let text = &beside.ranks[0].stdout;
+    assert!(text.contains("predicted for Fake 0") && rows(text).len() == 3, "{text}");
+}
+
+/// NVIDIA's assembler takes the probes; drivers have the same one.
+#[test]
+fn probes_are_valid_for_gpus() {
+    let Some(home) = need::path_in("CUDA_HOME", "scripts/install-nvcc.sh FOLDER") else { return };
+    let folder = Folder::new("probes");
+    for architecture in ["sm_80", "sm_90", "sm_120"] {
+        let mut ptxas = std::process::Command::new(home.join("bin/ptxas"));
+        ptxas.args(["-arch", architecture, "-o"]).arg(folder.join("probes.cubin"));
+        let output = ptxas.arg(common::root().join("examples/perf/constants/probes.ptx")).output().expect("ptxas");
+        assert!(output.status.success(), "{architecture}: {output:?}");
+    }
 }

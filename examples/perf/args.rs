@@ -18,6 +18,7 @@ perf: checks and times collectives, in the manner of nccl-tests
   perf all_reduce --calls N       N calls of the smallest size, one synchronisation at the end
   perf init [options]             time until a communicator is ready
   perf predict all_reduce ...     what calls would take on a machine that is only described (perf predict -h)
+  perf constants                  what that description is for the machine at hand (perf constants -h)
 
   -n RANKS        how many ranks (default 2); perf starts them itself, mpirun is not needed
   -g DEVICES      ranks of one process or thread, driven by one thread in groups (default 1)
@@ -300,7 +301,11 @@ fn ops(value: &str) -> Result<Vec<RedOp>, String> {
     found.map(|op| vec![op]).ok_or_else(|| "the operators are sum, prod, max, min, avg, all".into())
 }
 
-fn device(value: &str) -> Result<DeviceKind, String> {
+/// The kind of device of a word.
+///
+/// # Errors
+/// What is wrong, for the user.
+pub fn device(value: &str) -> Result<DeviceKind, String> {
     match value {
         "auto" => Ok(DeviceKind::Auto),
         "soft" => Ok(DeviceKind::Soft),

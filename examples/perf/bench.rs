@@ -192,7 +192,8 @@ fn cases(args: &Args, sizes: &[u64]) -> Result<Vec<Case>, String> {
     Ok(list)
 }
 
-fn case(args: &Args, subject: Subject, bytes: usize, (dtype, op): (usize, usize)) -> Case {
+/// A call on so many bytes, out of place.
+pub fn case(args: &Args, subject: Subject, bytes: usize, (dtype, op): (usize, usize)) -> Case {
     let case = Case { subject, count: 0, dtype, op, root: args.root, in_place: false };
     Case { count: subject.count(bytes, case.dtype().size(), args.nranks), ..case }
 }
@@ -210,7 +211,11 @@ fn timed(args: &Args, case: Case, calls: u64) -> Order {
     Order::Run { case, calls, blocking: args.blocking }
 }
 
-fn time(args: &Args, workers: &mut Workers, case: Case, round: usize) -> Result<Timing, String> {
+/// The time of a call, over the ranks as the arguments say.
+///
+/// # Errors
+/// What failed, for the user.
+pub fn time(args: &Args, workers: &mut Workers, case: Case, round: usize) -> Result<Timing, String> {
     let warmup = args.warmup.max(1);
     let warm = workers.times(&timed(args, case, warmup))?;
     let mut slowest = warm.into_iter().fold(1e-9, f64::max) / warmup as f64;

@@ -30,13 +30,17 @@ const LOOKS: u32 = 2000;
 /// If the machine is too busy to measure.
 pub fn machine(ranks: u32) -> Result<MachineModel, String> {
     let busy = "--machine here: the machine is too busy to measure";
-    let (flag, switch) = (flags::exchange_ns().ok_or(busy)?, flags::hand_over_ns().ok_or(busy)?);
+    let (flag, sharing) = (flags::exchange_ns().ok_or(busy)?, sharing(ranks).ok_or(busy)?);
+    let (shown, switch) = (flags::show(Some(flag)), sharing.switch * 1e3);
+    println!("# flag exchange between two processes: {shown}; on one processor, a hand-over: {switch:.0} ns");
+    Ok(MachineModel::software(ranks, sharing, flag / 1e3, 1.0))
+}
+
+/// How so many ranks share this host's processors; None where it is too busy to measure.
+pub fn sharing(ranks: u32) -> Option<SharingModel> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let spin = spin(if ranks * 2 <= processors { SPINS.0 } else { SPINS.1 });
-    let shown = flags::show(Some(flag));
-    println!("# flag exchange between two processes: {shown}; on one processor, a hand-over: {switch:.0} ns");
-    let sharing = SharingModel { processors, spin, switch: switch / 1e3 };
-    Ok(MachineModel::software(ranks, sharing, flag / 1e3, 1.0))
+    Some(SharingModel { processors, spin, switch: flags::hand_over_ns()? / 1e3 })
 }
 
 /// Microseconds of so many looks with a pause between them.

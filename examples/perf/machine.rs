@@ -14,6 +14,8 @@ pub struct Device {
     pub soft: bool,
     /// Folders to put before `LD_LIBRARY_PATH`.
     folders: Vec<PathBuf>,
+    /// Variables that the ranks have besides.
+    variables: Vec<(String, OsString)>,
     /// One line that says what is used, and why.
     pub line: String,
 }
@@ -32,7 +34,7 @@ impl Device {
         match driver {
             Ok(line) => {
                 // The library of this build, unless another is named; the driver is found as it was found here.
-                Ok(Device { soft: false, folders: profile.into_iter().collect(), line })
+                Ok(Device { soft: false, folders: profile.into_iter().collect(), variables: Vec::new(), line })
             }
             Err(why) if args.device == DeviceKind::Gpu => Err(format!("--device gpu: {why}")),
             Err(why) => {
@@ -42,17 +44,24 @@ impl Device {
                     args.nranks,
                     if args.nranks == 1 { "" } else { "s" }
                 );
-                Ok(Device { soft: true, folders: vec![profile.join("softcuda"), profile], line })
+                let folders = vec![profile.join("softcuda"), profile];
+                Ok(Device { soft: true, folders, variables: Vec::new(), line })
             }
         }
     }
 
+    /// The same for ranks that have these variables, too.
+    pub fn with(&self, variables: Vec<(String, OsString)>) -> Device {
+        Device { variables, ..self.clone() }
+    }
+
     /// The environment of the workers.
-    pub fn environment(&self, nranks: usize) -> Vec<(&'static str, OsString)> {
-        let mut vars = vec![("LD_LIBRARY_PATH", common::join_library_path(&self.folders))];
+    pub fn environment(&self, nranks: usize) -> Vec<(String, OsString)> {
+        let mut vars = vec![("LD_LIBRARY_PATH".to_string(), common::join_library_path(&self.folders))];
         if self.soft && env::var_os("SOFTCUDA_DEVICES").is_none() {
-            vars.push(("SOFTCUDA_DEVICES", nranks.to_string().into()));
+            vars.push(("SOFTCUDA_DEVICES".to_string(), nranks.to_string().into()));
         }
+        vars.extend(self.variables.iter().cloned());
         vars
     }
 }

@@ -6,6 +6,8 @@
 //! cargo run --release --example perf -- all -n 4
 //! cargo run --release --example perf -- init -n 64
 //! cargo run --release --example perf -- predict all_reduce --machine 8xH100
+//! cargo run --release --example perf -- constants --out here.txt
+//! cargo run --release --example perf -- predict all_reduce --machine here.txt --measured
 //! ```
 //!
 //! Where there is no GPU driver, the ranks run on softcuda, with as many devices as ranks. Every result is
@@ -16,15 +18,18 @@ mod common;
 
 mod args;
 mod bench;
+mod constants;
 mod contents;
 mod flags;
 mod here;
 mod machine;
+mod measured;
 mod orders;
 mod predict;
 mod processes;
 mod subject;
 mod table;
+mod ways;
 mod worker;
 
 use std::process::ExitCode;
@@ -41,6 +46,9 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).peekable();
     if arguments.next_if(|word| word == "predict").is_some() {
         return predict::main(arguments);
+    }
+    if arguments.next_if(|word| word == "constants").is_some() {
+        return constants::main(arguments);
     }
     let args = match args::parse(arguments) {
         Ok(Some(args)) => args,

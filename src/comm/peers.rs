@@ -118,6 +118,7 @@ pub(super) mod tests {
                 channels: 2 + rank,
                 slot_bytes: 8192 >> rank,
                 message_channels: 1,
+                message_line_bytes: 0,
                 halvings: rank,
                 candidates: vec![(!0, protos); FUNCTIONS.len()],
             },

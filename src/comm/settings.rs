@@ -39,6 +39,8 @@ pub(super) struct Settings {
     channels: Range,
     /// What `NCCL_NCHANNELS_PER_PEER` says.
     message_channels: Option<u32>,
+    /// What `NCCL_P2P_LL_THRESHOLD` says: the largest message that goes by LL, in bytes.
+    pub message_line_bytes: u64,
 }
 
 /// Limits from `NCCL_MIN_NCHANNELS` and `NCCL_MAX_NCHANNELS`, or their old names.
@@ -71,6 +73,7 @@ impl Settings {
             channels: Range::read(&params),
             block_threads: params.int(params::NTHREADS),
             message_channels: params.set_int(params::NCHANNELS_PER_PEER).and_then(|number| u32::try_from(number).ok()),
+            message_line_bytes: u64::try_from(params.int(params::P2P_LL_THRESHOLD)).unwrap_or(0),
         })
     }
 

@@ -14,6 +14,7 @@ use super::target::LaunchTarget;
 use crate::error::Error;
 use crate::plan::SLOTS;
 use crate::plan::call::Func;
+use crate::plan::layout::Proto;
 use crate::plan::point_to_point::{receive_distance, send_distance};
 use crate::plan::shape::{Shape, has_input, has_output, shape};
 use crate::schedules::Half;
@@ -51,7 +52,8 @@ pub(super) fn add<T: LaunchTarget>(plan: &mut Plan<'_, T>, calls: &[(&Call, u32)
     let lanes = if plan.target.is_software() { 1 } else { LANES.min((nranks - 1) * channels) };
     // Where all fits in the slots, sends do not wait for the peers' receives, and one block can do both.
     let apart = !plan.target.is_software() || !receives.is_empty() && !all_fit(plan, &sends);
-    let lane = |distance: u32, channel: u32| ((distance - 1) * channels + channel) % lanes;
+    // Peers first: small messages have but one channel each.
+    let lane = |distance: u32, channel: u32| (distance - 1 + channel * (nranks - 1)) % lanes;
     let directions = if apart { 2 } else { 1 };
     for (distance, call, serial) in &sends {
         plan.add_half(Half::Send(call.peer()), call, *serial, |channel| directions * lane(*distance, channel))?;
@@ -73,13 +75,19 @@ fn visits<'a>(calls: &[(&'a Call, u32)], func: Func, distance: impl Fn(u32) -> u
     visits
 }
 
-/// Whether what is sent to each peer fits in the slots of the link. The slots may still hold earlier messages, but
-/// those are taken out by receives that come before the peer's part of this group.
+/// Whether what is sent to each peer fits in the slots of the links. The slots may still hold earlier messages, but
+/// those are taken out by receives that come before the peer's part of this group. What is read from the sender's
+/// buffer the sender waits for.
 fn all_fit<T: LaunchTarget>(plan: &Plan<'_, T>, sends: &[PeerVisit<'_>]) -> bool {
-    let of_one_peer = |peer: &[PeerVisit<'_>]| {
-        peer.iter().map(|(_, call, _)| plan.target.schedules().slots_of(call.bytes())).sum::<u64>()
+    let (tuning, schedules) = (plan.target.tuning(), plan.target.schedules());
+    let slots = |peer: &[PeerVisit<'_>], proto: Proto| {
+        let bytes = peer.iter().map(|(_, call, _)| call.bytes());
+        let of_proto = bytes.filter(|bytes| tuning.message_protocol(*bytes) == proto);
+        of_proto.map(|bytes| schedules.slots_of(proto, bytes)).sum::<u64>()
     };
-    sends.chunk_by(|(a, ..), (b, ..)| a == b).all(|peer| of_one_peer(peer) <= SLOTS as u64)
+    let fits = |peer: &[PeerVisit<'_>]| Proto::ALL.into_iter().all(|proto| slots(peer, proto) <= SLOTS as u64);
+    let pulled = sends.iter().any(|(_, call, _)| tuning.pulls_message(call.bytes()));
+    !pulled && sends.chunk_by(|(a, ..), (b, ..)| a == b).all(fits)
 }
 
 /// A rank's messages to itself are copies: the k-th send goes to the k-th receive.

@@ -5,8 +5,9 @@ use super::{Call, offers, peers};
 use crate::error::Error;
 use crate::plan::call::DataType;
 use crate::plan::layout::{LaunchArgs, MAX_WORK, Proto, Work, launch_flag, work_flag};
+use crate::plan::offer::MISSING;
 use crate::plan::operator::Operator;
-use crate::schedules::{Collective, Cut, Half, ZeroCopyCuts, kernel_number};
+use crate::schedules::{Collective, Cut, Half, MESSAGES_KERNEL, ZeroCopyCuts, kernel_number};
 use crate::transport::ConnectionGroup;
 use crate::tuning::{CallShape, Tuning, selection};
 
@@ -216,15 +217,43 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
         if call.count == 0 {
             return Ok(());
         }
-        let cut = self.target.schedules().cut_half(half, call.bytes(), DataType::Int8)?;
-        self.need(self.target.schedules().missing_half(half).into_iter());
+        let schedules = self.target.schedules();
+        let protocol =
+            if half == Half::Copy { Proto::Simple } else { self.target.tuning().message_protocol(call.bytes()) };
+        let cut = schedules.cut_half(half, protocol, call.bytes(), DataType::Int8)?;
+        let offer = self.message_offer(half, call);
+        let without_slots = offer.and_then(|word| Some((schedules.half_without_slots(half, &cut)?, word)));
+        self.need(schedules.missing_half(half).into_iter());
         for channel in 0..cut.channels() {
-            let work = cut.work(channel, channel, DataType::Int8, &Operator::COPY);
-            let (work, block) = (Work { input: call.send, output: call.recv, serial, ..work }, block(channel) as usize);
+            let work = |cut: &Cut<'_>, offer| Work {
+                input: call.send,
+                output: call.recv,
+                serial,
+                offers: [offer, 0],
+                ..cut.work(channel, channel, DataType::Int8, &Operator::COPY)
+            };
+            let block = block(channel) as usize;
             self.messages.resize(self.messages.len().max(block + 1), Vec::new());
-            self.messages[block].push(work);
+            let first = without_slots.iter().map(|(cut, offer)| work(cut, *offer));
+            self.messages[block].extend(first.chain([work(&cut, 0)]));
         }
         Ok(())
+    }
+
+    /// What half of a message has to offer where the receiver may read the sender's buffer: the word of a sender whose
+    /// buffer is registered, 0 of a receiver. What the peers have registered meanwhile is mapped.
+    fn message_offer(&self, half: Half, call: &Call) -> Option<u64> {
+        let bytes = call.bytes();
+        if half == Half::Copy || !self.target.tuning().pulls_message(bytes) {
+            return None;
+        }
+        let input = matches!(half, Half::Send(_)).then_some((call.send, bytes));
+        let [word, _] = self.target.offer([input, None]);
+        if input.is_some() && log::log_enabled!(target: "TUNING", log::Level::Info) {
+            let registered = if word == MISSING { "not registered" } else { "registered" };
+            log::info!(target: "TUNING", "Send {bytes} B: zero-copy offered, input {registered}");
+        }
+        (word != MISSING).then_some(word)
     }
 
     /// Takes away the blocks for messages that have nothing to do. The others keep their order.
@@ -235,7 +264,7 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
     /// A reduction of one rank's data with nobody else's: the scalar of a user's operator is applied.
     pub(super) fn alone(target: &'a T, call: &Call, serial: u32) -> Result<Launch<T::Lent>, Error> {
         let operator = Operator::of(call.reduction, call.datatype, 1);
-        let cut = target.schedules().cut_half(Half::Copy, call.count as u64, call.datatype)?;
+        let cut = target.schedules().cut_half(Half::Copy, Proto::Simple, call.count as u64, call.datatype)?;
         let work = Work { input: call.send, output: call.recv, serial, ..cut.work(0, 0, call.datatype, &operator) };
         Plan::empty(target).launch(kernel_number(Proto::Simple, call.datatype), &[vec![work]])
     }
@@ -256,7 +285,7 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
         });
         let mut launches: Vec<Launch<T::Lent>> = collectives.collect::<Result<_, Error>>()?;
         if !self.messages.is_empty() {
-            launches.push(self.launch(kernel_number(Proto::Simple, DataType::Int8), &self.messages)?);
+            launches.push(self.launch(message_kernel(&self.messages), &self.messages)?);
         }
         Ok((launches, self.missing))
     }
@@ -290,6 +319,16 @@ impl<'a, T: LaunchTarget> Plan<'a, T> {
         let (lent, address) = self.target.lend_items(items)?;
         arguments.items = address;
         Ok(Launch { kernel, arguments, lent: Some(lent) })
+    }
+}
+
+/// The kernel for some messages: the one that is for their protocol, or for both.
+fn message_kernel(columns: &[Vec<Work>]) -> usize {
+    let has = |proto: Proto| columns.iter().flatten().any(|work| work.proto == proto as u8);
+    match (has(Proto::Simple), has(Proto::Ll)) {
+        (true, true) => MESSAGES_KERNEL,
+        (false, true) => kernel_number(Proto::Ll, DataType::Int8),
+        _ => kernel_number(Proto::Simple, DataType::Int8),
     }
 }
 

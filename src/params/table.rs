@@ -260,6 +260,13 @@ const USED: &[Param] = &[
     int("NCCL_MIN_NCHANNELS", -2, 1, 64, "fewest channels; -2 = the library decides"),
     int("NCCL_MAX_NCHANNELS", -2, 1, 64, "most channels; -2 = the library decides"),
     int("NCCL_NCHANNELS_PER_PEER", -2, 1, 32, "channels of messages between two ranks; -2 = the library decides"),
+    int(
+        "NCCL_P2P_LL_THRESHOLD",
+        16_384,
+        i64::MIN,
+        INT_MAX,
+        "bytes of the largest message between two ranks that goes by LL, where LL may be used",
+    ),
     int("NCCL_MIN_NRINGS", -2, 1, 64, "old name of NCCL_MIN_NCHANNELS"),
     int("NCCL_MAX_NRINGS", -2, 1, 64, "old name of NCCL_MAX_NCHANNELS"),
     text(
@@ -428,6 +435,8 @@ pub const NTHREADS: Key = key("NCCL_NTHREADS");
 pub const MIN_NCHANNELS: Key = key("NCCL_MIN_NCHANNELS");
 /// `NCCL_NCHANNELS_PER_PEER`.
 pub const NCHANNELS_PER_PEER: Key = key("NCCL_NCHANNELS_PER_PEER");
+/// `NCCL_P2P_LL_THRESHOLD`.
+pub const P2P_LL_THRESHOLD: Key = key("NCCL_P2P_LL_THRESHOLD");
 /// `NCCL_MAX_NCHANNELS`.
 pub const MAX_NCHANNELS: Key = key("NCCL_MAX_NCHANNELS");
 /// `NCCL_MIN_NRINGS`.

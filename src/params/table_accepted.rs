@@ -132,7 +132,6 @@ pub(super) const ACCEPTED: &[Param] = &[
     number("NCCL_P2P_USE_CUDA_MEMCPY", 0, "copy-engine P2P (disables registration)"),
     number("NCCL_P2P_PCI_CHUNKSIZE", 131_072, "chunk over PCIe"),
     number("NCCL_P2P_NVL_CHUNKSIZE", 524_288, "chunk over NVLink"),
-    number("NCCL_P2P_LL_THRESHOLD", 16_384, "LL limit for send/recv"),
     number("NCCL_P2P_SCHEDULE_GROUP_SIZE", 8, "schedule group size"),
     number("NCCL_P2P_EPOCH_ENABLE", 1, "separate send/recv rounds"),
     number("NCCL_P2P_PER_CHANNEL_NET_BW", 14, "GB/s per channel assumption"),

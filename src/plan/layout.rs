@@ -139,8 +139,8 @@ pub mod step_flag {
     pub const OFFER: u8 = 32;
     /// A signal that says whether a rank reaches what it was offered.
     pub const VERDICT: u8 = 64;
-    /// All flags that there are.
-    pub const ALL: u8 = 127;
+    /// Of a message: it is received straight from the sender's buffer; where it is sent, the wait for that.
+    pub const PULL: u8 = 128;
 }
 
 /// Flags of a [`Work`].
@@ -153,6 +153,8 @@ pub mod work_flag {
     pub const PRE_AT: u8 = 4;
     /// Simple: the item runs if all ranks agree in its first steps, else the block's next item does.
     pub const OFFER: u8 = 8;
+    /// With [`OFFER`]: half of a message. The two ranks agree by themselves.
+    pub const PULL: u8 = 16;
 }
 
 /// Bits of [`LaunchArgs::flags`].

@@ -6,8 +6,11 @@
 //! [`receive_distance`]), and messages to one peer in the order of the calls. So every rank visits the pairs in the
 //! same order, and the message that is the first in it of all that are not done can always go on, whatever the number
 //! of slots.
+//!
+//! Where the sender's buffer is registered, the receiver may read it in place of slots ([`offer`], [`pull`]). A sender
+//! then waits for its receiver as with links of one slot, so the order is still enough.
 
-use super::layout::step_flag::{IN, OUT, POST};
+use super::layout::step_flag::{IN, NO_DATA, OFFER, OUT, POST, PULL};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
 
@@ -35,6 +38,24 @@ pub fn send(rank: u32, peer: u32) -> Result<Schedule, Error> {
 /// None in practice: the step fits.
 pub fn receive(rank: u32, peer: u32) -> Result<Schedule, Error> {
     one_step(rank, Draft { flags: OUT, recv: &[peer], ..Draft::ONCE })
+}
+
+/// Offers the input to the peer, and waits until the peer has taken it, or will not.
+///
+/// # Errors
+/// None in practice: the steps fit.
+pub fn offer(rank: u32, peer: u32) -> Result<Schedule, Error> {
+    let mut s = one_step(rank, Draft { flags: NO_DATA | OFFER, send: &[peer], ..Draft::ONCE })?;
+    s.push(Draft { flags: NO_DATA | PULL, send: &[peer], ..Draft::ONCE })?;
+    Ok(s)
+}
+
+/// Receives the output straight from the peer's input, if that is what the peer's next slot offers.
+///
+/// # Errors
+/// None in practice: the step fits.
+pub fn pull(rank: u32, peer: u32) -> Result<Schedule, Error> {
+    one_step(rank, Draft { flags: OUT | PULL, recv: &[peer], ..Draft::ONCE })
 }
 
 /// Copies the input to the output: a message to oneself, or the collective of a rank that is alone. The operator's

@@ -214,7 +214,7 @@ impl Schedule {
         if step.in_chunk >= self.nchunks || step.out_chunk >= self.nchunks || stride >= self.nchunks.max(2) {
             return Some("a chunk that does not exist");
         }
-        if step.flags & !step_flag::ALL != 0 || step.repeat == 0 || step.place > step.nrecv {
+        if step.repeat == 0 || step.place > step.nrecv {
             return Some("malformed");
         }
         if !own(step_flag::NO_DATA) && recv + usize::from(own(step_flag::IN)) == 0 {

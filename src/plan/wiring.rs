@@ -152,13 +152,19 @@ impl Wiring {
 
     /// The links that a rank takes part in: set by set, channel by channel. Of a ring, to the next rank and from the
     /// one before; of others, peer by peer in the order of their numbers from the next one on, to a peer before from
-    /// it. Of [`LinkClass::Peer`], peer by peer, and to a peer all channels before those from it.
+    /// it. Last those of [`LinkClass::Peer`]: peer by peer, set by set, all channels to the peer before those from it.
     pub fn links(&self, rank: u32) -> Vec<LinkNeed> {
-        let of_set = |set: &LinkSet| match set.class {
-            LinkClass::Peer => self.others(rank).flat_map(|peer| pair_links(rank, peer, set)).collect::<Vec<_>>(),
-            _ => (0..set.channels).flat_map(|channel| self.channel_links(rank, set, channel)).collect(),
+        let of_set = |set: &LinkSet| {
+            (0..set.channels).flat_map(|channel| self.channel_links(rank, set, channel)).collect::<Vec<_>>()
         };
-        self.sets.iter().flat_map(of_set).collect()
+        let of_pair = |peer| self.pair_links(rank, peer);
+        self.sets.iter().flat_map(of_set).chain(self.others(rank).flat_map(of_pair)).collect()
+    }
+
+    /// The links between two ranks for messages, set by set.
+    fn pair_links(&self, rank: u32, peer: u32) -> Vec<LinkNeed> {
+        let sets = self.sets.iter().filter(|set| set.class == LinkClass::Peer);
+        sets.flat_map(|set| pair_links(rank, peer, set)).collect()
     }
 
     /// All other ranks, from the next one on.
@@ -218,9 +224,8 @@ impl Wiring {
             }
             ConnectionGroup::Pair { low, high } => {
                 let peer = if rank == low { high } else { low };
-                let set = self.sets.iter().find(|set| set.class == LinkClass::Peer);
                 let among = (rank == low || rank == high) && low != high && high < self.nranks();
-                set.filter(|_| among).map_or_else(Vec::new, |set| pair_links(rank, peer, set))
+                if among { self.pair_links(rank, peer) } else { Vec::new() }
             }
         }
     }
@@ -234,7 +239,7 @@ impl Wiring {
     }
 }
 
-/// The links between two ranks for messages.
+/// The links of a set between two ranks.
 fn pair_links(rank: u32, peer: u32, set: &LinkSet) -> Vec<LinkNeed> {
     let LinkSet { class, proto, channels, slot_bytes } = *set;
     let need = |from, to| {

@@ -138,34 +138,56 @@ impl CutSource {
     }
 
     /// [`super::ScheduleIndex::cut_half`].
-    pub(super) fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
+    pub(super) fn cut_half(
+        &self,
+        half: Half,
+        protocol: Proto,
+        count: u64,
+        datatype: DataType,
+    ) -> Result<Cut<'_>, Error> {
         let call = Collective { func: Func::Send, count, datatype, root: 0 };
-        let table = self.tables.half(half);
+        let table = self.tables.half(half, protocol);
         // Both ranks come to the same number.
         let channels = tuning::channels(call.bytes(1), table.channels);
-        let choice = Choice { algorithm: Algo::Direct, protocol: Proto::Simple, channels };
-        let cut = self.cut_as(choice, std::slice::from_ref(self.schedules.half(half)), &call)?;
-        Ok(Cut { table, ..cut })
+        let choice = Choice { algorithm: Algo::Direct, protocol, channels };
+        cut_with(table, choice, std::slice::from_ref(self.schedules.half(half)), &call)
+    }
+
+    /// [`super::ScheduleIndex::half_without_slots`].
+    pub(super) fn half_without_slots<'a>(&'a self, half: Half, cut: &Cut<'a>) -> Option<Cut<'a>> {
+        let schedule = self.schedules.half_without_slots(half)?;
+        let geometry = Geometry { piece: cut.geometry.part, ..cut.geometry };
+        let flags = work_flag::OFFER | work_flag::PULL;
+        Some(Cut { geometry, schedules: std::slice::from_ref(schedule), flags, ..*cut })
     }
 
     fn cut_as<'a>(&self, choice: Choice, schedules: &'a [DeviceSchedule], call: &Collective) -> Result<Cut<'a>, Error> {
         let Some(schedule) = schedules.first() else {
             return Err(Error::Internal(format!("no channel has a schedule for {call:?}")));
         };
-        let table = self.tables.get_or_alone(schedule.class, choice.protocol);
-        let geometry = Geometry::new(&Request {
-            count: call.count,
-            datatype: call.datatype,
-            nchunks: schedule.nchunks,
-            blocks: call.has_blocks(),
-            max_channels: table.channels.min(choice.channels),
-            slot_bytes: u64::from(table.slot_bytes),
-            proto: choice.protocol,
-            // Whoever chose has weighed that.
-            min_channel_bytes: 1,
-        })?;
-        Ok(Cut { choice, geometry, schedules, table, flags: 0 })
+        cut_with(self.tables.get_or_alone(schedule.class, choice.protocol), choice, schedules, call)
     }
+}
+
+/// Cuts a call for the links of a table. There is a schedule.
+fn cut_with<'a>(
+    table: LinkTable,
+    choice: Choice,
+    schedules: &'a [DeviceSchedule],
+    call: &Collective,
+) -> Result<Cut<'a>, Error> {
+    let geometry = Geometry::new(&Request {
+        count: call.count,
+        datatype: call.datatype,
+        nchunks: schedules[0].nchunks,
+        blocks: call.has_blocks(),
+        max_channels: table.channels.min(choice.channels),
+        slot_bytes: u64::from(table.slot_bytes),
+        proto: choice.protocol,
+        // Whoever chose has weighed that.
+        min_channel_bytes: 1,
+    })?;
+    Ok(Cut { choice, geometry, schedules, table, flags: 0 })
 }
 
 #[cfg(test)]

@@ -51,6 +51,9 @@ pub(super) struct DeviceSchedules {
     send: DeviceSchedule,
     receive: DeviceSchedule,
     copy: DeviceSchedule,
+    /// Halves of a message without slots.
+    offer: DeviceSchedule,
+    pull: DeviceSchedule,
     /// By channel: steps that name every link of a class, for a rank that leaves.
     goodbyes: Vec<Vec<DeviceSchedule>>,
 }
@@ -88,6 +91,8 @@ impl DeviceSchedules {
             send: steps.add(point_to_point::send(rank, peer)?, None)?,
             receive: steps.add(point_to_point::receive(rank, peer)?, None)?,
             copy: steps.add(point_to_point::copy(rank)?, None)?,
+            offer: steps.add(point_to_point::offer(rank, peer)?, None)?,
+            pull: steps.add(point_to_point::pull(rank, peer)?, None)?,
             goodbyes,
         };
         Ok(Image { steps: steps.all, schedules })
@@ -116,6 +121,15 @@ impl DeviceSchedules {
             Half::Copy => &self.copy,
         }
     }
+
+    /// The schedule of half a message that does without slots if both ranks can; none for a copy.
+    pub(super) fn half_without_slots(&self, half: Half) -> Option<&DeviceSchedule> {
+        match half {
+            Half::Send(_) => Some(&self.offer),
+            Half::Receive(_) => Some(&self.pull),
+            Half::Copy => None,
+        }
+    }
 }
 
 /// A function's schedules for a root.
@@ -137,9 +151,9 @@ impl Image {
 
     /// The schedules when the steps are at `address`.
     pub(super) fn at(mut self, address: u64) -> DeviceSchedules {
-        let DeviceSchedules { collectives, agreed, send, receive, copy, goodbyes } = &mut self.schedules;
+        let DeviceSchedules { collectives, agreed, send, receive, copy, offer, pull, goodbyes } = &mut self.schedules;
         let rooted = collectives.iter_mut().chain(agreed).flatten();
-        let all = rooted.chain(goodbyes).flatten().chain([send, receive, copy]);
+        let all = rooted.chain(goodbyes).flatten().chain([send, receive, copy, offer, pull]);
         all.for_each(|schedule| schedule.steps += address);
         self.schedules
     }

@@ -23,13 +23,15 @@ impl ScheduleIndex {
                 of_class.map(|schedule| item(*schedule, table.channel(channel), table.links as u16)).collect()
             }
             ConnectionGroup::Pair { low, high } => {
-                let Some(table) = tables.get(LinkClass::Peer, Proto::Simple) else { return Vec::new() };
                 let peer = low + high - self.rank;
-                let halves = [Half::Send(peer), Half::Receive(peer)].into_iter();
-                let channels = halves.flat_map(|half| (0..table.channels).map(move |channel| (half, channel)));
-                channels
-                    .map(|(half, channel)| item(*schedules.half(half), tables.half(half).channel(channel), 1))
-                    .collect()
+                let protocols = Proto::ALL.into_iter().filter(|proto| tables.get(LinkClass::Peer, *proto).is_some());
+                let halves =
+                    protocols.flat_map(|proto| [Half::Send(peer), Half::Receive(peer)].map(|half| (half, proto)));
+                let channels = halves.flat_map(|(half, proto)| {
+                    let table = tables.half(half, proto);
+                    (0..table.channels).map(move |channel| (half, table.channel(channel)))
+                });
+                channels.map(|(half, links)| item(*schedules.half(half), links, 1)).collect()
             }
         }
     }

@@ -118,12 +118,18 @@ impl ScheduleIndex {
         self.source.zero_copy(call, cut)
     }
 
-    /// Cuts half of a message, or a copy on one rank.
+    /// Cuts half of a message, or a copy on one rank. Copies are by [`Proto::Simple`].
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for more bytes than memory can have.
-    pub fn cut_half(&self, half: Half, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
-        self.source.cut_half(half, count, datatype)
+    pub fn cut_half(&self, half: Half, protocol: Proto, count: u64, datatype: DataType) -> Result<Cut<'_>, Error> {
+        self.source.cut_half(half, protocol, count, datatype)
+    }
+
+    /// The same half of a message without slots, for work items that come before those of `cut`: they are carried out
+    /// in their place if both ranks can. None for a copy.
+    pub fn half_without_slots<'a>(&'a self, half: Half, cut: &Cut<'a>) -> Option<Cut<'a>> {
+        self.source.half_without_slots(half, cut)
     }
 
     /// The connection groups that a cut needs and that are not connected, where its first part is on channel `first` of
@@ -149,7 +155,9 @@ impl ScheduleIndex {
     }
 
     /// Slots that a message of some bytes takes on its way to a peer.
-    pub fn slots_of(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.source.tables.message_slot_bytes().max(1))
+    pub fn slots_of(&self, protocol: Proto, bytes: u64) -> u64 {
+        let slot_bytes = self.source.tables.get(LinkClass::Peer, protocol).map_or(0, |table| table.slot_bytes);
+        let data = (f64::from(slot_bytes) / protocol.expansion()) as u64;
+        bytes.div_ceil(data.max(1))
     }
 }

@@ -97,17 +97,20 @@ fn block_threads(software: bool, asked: i64) -> u32 {
     threads
 }
 
-/// Names of the kernels of all protocols that a device has; see [`kernel_number`] for the order.
+/// The number of the kernel for messages of more than one protocol, for [`crate::device::Kernels::launch`].
+pub const MESSAGES_KERNEL: usize = 0;
+
+/// Names of all kernels that a device has: [`MESSAGES_KERNEL`], then those of collectives; see [`kernel_number`] for
+/// their order.
 pub fn kernel_names(software: bool) -> Vec<String> {
-    Proto::of_device(software)
-        .iter()
-        .flat_map(|proto| DataType::ALL.iter().map(|datatype| proto.kernel_name(*datatype)))
-        .collect()
+    let of_proto = |proto: &Proto| DataType::ALL.map(|datatype| proto.kernel_name(datatype));
+    let collectives = Proto::of_device(software).iter().flat_map(of_proto);
+    std::iter::once("oxccl_messages".to_string()).chain(collectives).collect()
 }
 
 /// The number of a kernel, for [`crate::device::Kernels::launch`]: by protocol, then by type.
 pub fn kernel_number(proto: Proto, datatype: DataType) -> usize {
-    proto as usize * DataType::ALL.len() + datatype as usize
+    1 + proto as usize * DataType::ALL.len() + datatype as usize
 }
 
 #[cfg(test)]
@@ -130,7 +133,8 @@ mod tests {
         assert_eq!(names[kernel_number(Proto::Simple, DataType::Bfloat16)], "oxccl_simple_bf16");
         assert_eq!(names[kernel_number(Proto::Ll, DataType::Float8e5m2)], "oxccl_ll_f8e5m2");
         assert_eq!(names[kernel_number(Proto::Ll128, DataType::Float32)], "oxccl_ll128_f32");
-        assert_eq!(names.len(), 36);
-        assert_eq!(kernel_names(true), names[..24]);
+        assert_eq!(names[MESSAGES_KERNEL], "oxccl_messages");
+        assert_eq!(names.len(), 37);
+        assert_eq!(kernel_names(true), names[..25]);
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct LinkTables {
     nranks: u32,
     /// By class and protocol; none where there is no such set.
     by_set: [[Option<LinkTable>; Proto::ALL.len()]; LinkClass::ALL.len()],
+    /// Ends of the links for messages with one peer, of all protocols: they are neighbours.
+    pair_ends: u32,
     /// Of a rank that has no links.
     alone: LinkTable,
 }
@@ -50,9 +52,10 @@ impl LinkTables {
         slot_bytes: u32,
     ) -> (LinkTables, u64) {
         let alone = LinkTable { at: 0, links: 0, channels: 1, slot_bytes };
-        let mut tables = LinkTables { rank, nranks, by_set: Default::default(), alone };
+        let pair_ends = 2 * peer_sets(sets).map(|set| set.channels).sum::<u32>();
+        let mut tables = LinkTables { rank, nranks, by_set: Default::default(), pair_ends, alone };
         let mut at = 0;
-        for set in sets {
+        for set in sets.iter().filter(|set| set.class != LinkClass::Peer) {
             let of_set = all.iter().filter(|need| (need.id.class, need.id.proto) == (set.class, set.proto));
             let mut counts = vec![0; set.channels as usize];
             of_set.for_each(|need| counts[need.id.channel as usize] += 1);
@@ -62,7 +65,13 @@ impl LinkTables {
                 Some(LinkTable { at, links, channels: set.channels, slot_bytes: set.slot_bytes });
             at += u64::from(set.channels) * u64::from(links) * size_of::<LinkEnd>() as u64;
         }
-        (tables, at)
+        let mut pair = at;
+        for LinkSet { proto, channels, slot_bytes, .. } in peer_sets(sets).copied() {
+            let table = LinkTable { at: pair, links: pair_ends, channels, slot_bytes };
+            tables.by_set[LinkClass::Peer as usize][proto as usize] = Some(table);
+            pair = table.end(2 * channels);
+        }
+        (tables, at + u64::from(nranks.saturating_sub(1)) * u64::from(pair_ends) * size_of::<LinkEnd>() as u64)
     }
 
     /// Moves all tables to where they are in memory.
@@ -81,14 +90,9 @@ impl LinkTables {
     }
 
     /// The links of half a message, one for each channel: to the peer, or from it. A copy has none.
-    pub(super) fn half(&self, half: Half) -> LinkTable {
-        let all = self.get_or_alone(LinkClass::Peer, Proto::Simple);
+    pub(super) fn half(&self, half: Half, proto: Proto) -> LinkTable {
+        let all = self.get_or_alone(LinkClass::Peer, proto);
         LinkTable { at: all.end(self.link_place(half, all.channels)), links: u32::from(half != Half::Copy), ..all }
-    }
-
-    /// Bytes of a slot for messages; 0 where there are none.
-    pub(super) fn message_slot_bytes(&self) -> u64 {
-        self.get(LinkClass::Peer, Proto::Simple).map_or(0, |table| u64::from(table.slot_bytes))
     }
 
     /// The address for `ends` ends of a connection group's links.
@@ -105,7 +109,7 @@ impl LinkTables {
             ConnectionGroup::Pair { low, high } => {
                 let table = self.get(LinkClass::Peer, Proto::Simple).ok_or_else(no_room)?;
                 let first = self.link_place(Half::Send(low + high - self.rank), table.channels);
-                (table.end(first), 2 * table.channels, ends == 2 * table.channels as usize)
+                (table.end(first), self.pair_ends, ends == self.pair_ends as usize)
             }
         };
         match fits {
@@ -114,16 +118,21 @@ impl LinkTables {
         }
     }
 
-    /// The place of a half's first link among this rank's links for messages: to each peer from the next one on, then
-    /// from it (see [`crate::plan::wiring::Wiring::links`]).
+    /// The place of a half's first link among this rank's links for messages: peer by peer from the next one on, those
+    /// to it before those from it (see [`crate::plan::wiring::Wiring::links`]).
     fn link_place(&self, half: Half, channels: u32) -> u32 {
         let after = |peer: u32| send_distance(self.rank, peer, self.nranks) - 1;
         match half {
-            Half::Send(peer) => 2 * after(peer) * channels,
-            Half::Receive(peer) => (2 * after(peer) + 1) * channels,
+            Half::Send(peer) => after(peer) * self.pair_ends,
+            Half::Receive(peer) => after(peer) * self.pair_ends + channels,
             Half::Copy => 0,
         }
     }
+}
+
+/// The sets of links for messages.
+fn peer_sets(sets: &[LinkSet]) -> impl Iterator<Item = &LinkSet> {
+    sets.iter().filter(|set| set.class == LinkClass::Peer)
 }
 
 #[cfg(test)]
@@ -161,7 +170,29 @@ mod tests {
         let wiring = Wiring::of_host(3, Proto::Simple, 1, 4096).expect("a wiring");
         let (tables, _) = LinkTables::lay_out((2, 3), wiring.sets(), &wiring.links(2), 4096);
         let pair = tables.place(ConnectionGroup::pair(2, 1), 2).expect("room");
-        assert_eq!((tables.half(Half::Send(1)).at, tables.half(Half::Receive(1)).at), (pair, pair + END));
-        assert_eq!([Half::Send(0), Half::Copy].map(|half| tables.half(half).links), [1, 0]);
+        let half = |half| tables.half(half, Proto::Simple);
+        assert_eq!((half(Half::Send(1)).at, half(Half::Receive(1)).at), (pair, pair + END));
+        assert_eq!([half(Half::Send(0)), half(Half::Copy)].map(|table| table.links), [1, 0]);
+    }
+
+    #[test]
+    fn links_of_all_protocols_with_a_peer_are_neighbours() {
+        let set = |proto, channels| LinkSet { class: LinkClass::Peer, proto, channels, slot_bytes: 4096 };
+        let sets = vec![set(Proto::Simple, 2), set(Proto::Ll, 1)];
+        let wiring = Wiring::new(crate::topology::Graph::of_host(3), sets).expect("a wiring");
+        let links = wiring.links(1);
+        let (tables, bytes) = LinkTables::lay_out((1, 3), wiring.sets(), &links, 4096);
+        assert_eq!((links.len(), bytes), (12, 12 * END));
+        for peer in [2, 0] {
+            let pair = ConnectionGroup::pair(1, peer);
+            let needs = wiring.group_links(1, pair);
+            let first = tables.place(pair, needs.len()).expect("room");
+            let place = links.iter().position(|need| *need == needs[0]).expect("the link") as u64;
+            assert_eq!(first, place * END);
+            for (at, need) in (0..).zip(&needs) {
+                let half = if need.id.from == 1 { Half::Send(peer) } else { Half::Receive(peer) };
+                assert_eq!(tables.half(half, need.id.proto).channel(need.id.channel), first + at * END);
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 //!   `connected` which of them may be used;
 //! * [`ScheduleIndex`] is all of that without the device: what calls are cut from;
 //! * [`Cut`] is a call cut into work, `goodbye` the work of a rank that leaves;
-//! * [`LaunchParameters`], [`kernel_names`] and [`kernel_number`] are what a launch needs besides.
+//! * [`LaunchParameters`], [`kernel_names`], [`kernel_number`] and [`MESSAGES_KERNEL`] are what a launch needs besides.
 
 mod connected;
 mod cut;
@@ -28,7 +28,7 @@ use index::ScheduleLayout;
 
 pub use cut::{Collective, Cut, ZeroCopyCuts};
 pub use index::ScheduleIndex;
-pub use launch_parameters::{LaunchParameters, WaitPolicy, kernel_names, kernel_number};
+pub use launch_parameters::{LaunchParameters, MESSAGES_KERNEL, WaitPolicy, kernel_names, kernel_number};
 
 /// A rank's schedules: as data, and as steps and links in device memory.
 pub struct Schedules {

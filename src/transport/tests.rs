@@ -28,7 +28,14 @@ fn facts(rank: u32) -> PeerFacts {
         transports: usual(),
         links: u64::from(rank),
         registers: true,
-        tuning: Preferences { channels: 1, slot_bytes: 4096, message_channels: 1, halvings: 0, candidates: Vec::new() },
+        tuning: Preferences {
+            channels: 1,
+            slot_bytes: 4096,
+            message_channels: 1,
+            message_line_bytes: 0,
+            halvings: 0,
+            candidates: Vec::new(),
+        },
         cpus: 2,
     }
 }

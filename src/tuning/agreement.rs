@@ -15,6 +15,8 @@ pub struct Preferences {
     pub slot_bytes: u32,
     /// The number of channels for messages between two ranks.
     pub message_channels: u32,
+    /// The largest message between two ranks that goes by LL, in bytes.
+    pub message_line_bytes: u64,
     /// How often the size of other slots is halved.
     pub halvings: u32,
     /// What its filters leave, as [`Filters::as_bits`].
@@ -30,6 +32,8 @@ pub struct Agreed {
     pub slot_bytes: u32,
     /// The number of channels for messages between two ranks.
     pub message_channels: u32,
+    /// The largest message between two ranks that goes by LL, in bytes, where LL may be used.
+    pub message_line_bytes: u64,
     /// How often the size of other slots is halved.
     pub halvings: u32,
     /// What the filters leave.
@@ -51,6 +55,7 @@ impl Agreed {
             channels: ranks.clone().map(|rank| rank.channels).min().unwrap_or(1),
             slot_bytes: ranks.clone().map(|rank| rank.slot_bytes).min().unwrap_or(SLOT_BYTES),
             message_channels: ranks.clone().map(|rank| rank.message_channels).min().unwrap_or(1).max(1),
+            message_line_bytes: ranks.clone().map(|rank| rank.message_line_bytes).min().unwrap_or(0),
             halvings: ranks.map(|rank| rank.halvings).max().unwrap_or(0),
             filters,
             oversubscription: 1,
@@ -61,6 +66,11 @@ impl Agreed {
     /// Whether a protocol may be used.
     pub fn may_use(&self, protocol: Proto) -> bool {
         self.filters.protocols() & 1 << protocol as u8 != 0
+    }
+
+    /// The protocol of a message of some bytes between two ranks.
+    pub fn message_protocol(&self, bytes: u64) -> Proto {
+        if bytes <= self.message_line_bytes && self.may_use(Proto::Ll) { Proto::Ll } else { Proto::Simple }
     }
 
     /// Takes LL128 away: links are not peer memory that is reached over NVLink.
@@ -84,6 +94,7 @@ impl Agreed {
             channels: 2,
             slot_bytes: 4096,
             message_channels: 1,
+            message_line_bytes: 0,
             halvings: 0,
             filters,
             oversubscription: 1,
@@ -101,15 +112,21 @@ mod tests {
     const LL: u8 = 1 << Proto::Ll as u8;
     const LL128: u8 = 1 << Proto::Ll128 as u8;
 
+    fn preferences(rank: u32) -> Preferences {
+        Preferences {
+            channels: 2 + rank,
+            slot_bytes: 8192 >> rank,
+            message_channels: 4 - rank,
+            message_line_bytes: 100 * (u64::from(rank) + 1),
+            halvings: rank,
+            candidates: Vec::new(),
+        }
+    }
+
     fn agree(protocols: [u8; 2]) -> Agreed {
         let candidates = protocols.map(|protocols| vec![(!0, protocols); FUNCTIONS.len()]);
-        let ranks = [0, 1].map(|rank: usize| Preferences {
-            channels: 2 + rank as u32,
-            slot_bytes: 8192 >> rank,
-            message_channels: 4 - rank as u32,
-            halvings: rank as u32,
-            candidates: candidates[rank].clone(),
-        });
+        let ranks = (0..).zip(candidates).map(|(rank, candidates)| Preferences { candidates, ..preferences(rank) });
+        let ranks: Vec<Preferences> = ranks.collect();
         Agreed::of(ranks.iter())
     }
 
@@ -119,12 +136,12 @@ mod tests {
             let agreed = agree([protocols; 2]);
             assert_eq!((agreed.channels, agreed.slot_bytes, agreed.halvings), (2, 4096, 1));
             assert_eq!(agreed.message_channels, 3);
+            let small = if protocols & LL != 0 { Proto::Ll } else { Proto::Simple };
+            assert_eq!([0, 100, 101].map(|bytes| agreed.message_protocol(bytes)), [small, small, Proto::Simple]);
             assert_eq!(agreed.filters.protocols(), protocols);
         }
         assert_eq!(agree([LL, SIMPLE]).filters.protocols(), SIMPLE);
-        let silent =
-            Preferences { channels: 1, slot_bytes: 4096, message_channels: 1, halvings: 0, candidates: Vec::new() };
-        assert_eq!(Agreed::of([silent].iter()).filters.protocols(), SIMPLE);
+        assert_eq!(Agreed::of([preferences(1)].iter()).filters.protocols(), SIMPLE);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::slots::SlotSizes;
 use super::tuner::{self, Choice};
 use super::turns::{self, CallTurns};
 use super::zero_copy::{self, ZeroCopyTurns};
-use super::{ByFunction, by_function};
+use super::{ByFunction, OFFER_BYTES, by_function};
 use crate::plan::algorithm::{Algo, available};
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
@@ -33,10 +33,6 @@ pub struct CostModel {
 /// What each algorithm and protocol that is open to a call is expected to take, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostTable([[Option<f64>; Proto::ALL.len()]; Algo::ALL.len()]);
-
-/// Bytes of a call for which ranks on software devices ask each other whether they can do without slots: less is not
-/// worth the question.
-pub(super) const OFFER_BYTES: u64 = 128 << 10;
 
 /// More channels must make a call shorter by this factor.
 const WORTH: f64 = 0.98;

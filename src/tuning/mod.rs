@@ -43,6 +43,10 @@ pub use slots::{
 };
 pub use tuner::{CallShape, Choice, Tuner, channels};
 
+/// Bytes for which registered buffers are used in place of slots: of calls on software devices, and of messages. Less is
+/// not worth the question.
+const OFFER_BYTES: u64 = 128 << 10;
+
 /// One thing for each collective, by its number; None for numbers that are no collective's.
 type ByFunction<T> = [Option<T>; Func::Gather as usize + 1];
 
@@ -186,6 +190,17 @@ impl Tuning {
         let built_in = if self.tuner.is_none() { self.built_in.worth_asking(shape) } else { None };
         let worth = || built_in.unwrap_or_else(|| self.model.worth_asking(shape.func, shape.bytes, choice));
         open && self.offers_buffers() && worth()
+    }
+
+    /// The protocol of a message of some bytes between two ranks.
+    pub fn message_protocol(&self, bytes: u64) -> Proto {
+        self.agreed.message_protocol(bytes)
+    }
+
+    /// Whether a message of some bytes is read from the sender's buffer, where that is registered. Both ranks come to
+    /// the same answer.
+    pub fn pulls_message(&self, bytes: u64) -> bool {
+        self.agreed.maps_buffers && bytes >= OFFER_BYTES && self.message_protocol(bytes) == Proto::Simple
     }
 
     /// "AllReduce 65536 B: direct/Simple, 1 channels, est. 9.0 us; ring/Simple 14.0 us".

@@ -85,10 +85,16 @@ impl Agreed {
             let set = |class| LinkSet { class, proto, channels: self.channels, slot_bytes: sizes.of(class, proto) };
             sets.extend(LinkClass::COLLECTIVE.map(set));
         }
-        let slot_bytes = sizes.of(LinkClass::Peer, Proto::Simple);
-        let peers =
-            LinkSet { class: LinkClass::Peer, proto: Proto::Simple, channels: self.message_channels, slot_bytes };
-        sets.push(peers);
+        let peers = |proto, channels| LinkSet {
+            class: LinkClass::Peer,
+            proto,
+            channels,
+            slot_bytes: sizes.of(LinkClass::Peer, proto),
+        };
+        sets.push(peers(Proto::Simple, self.message_channels));
+        if self.message_protocol(0) == Proto::Ll && self.message_line_bytes > 0 {
+            sets.push(peers(Proto::Ll, 1));
+        }
         Wiring::new(Graph::of_host(nranks), sets)
     }
 
@@ -102,7 +108,9 @@ impl Agreed {
             let most = if proto == Proto::Simple || software { u32::MAX } else { LINE_SLOT_BYTES };
             let bytes = match class {
                 LinkClass::Ring => self.slot_bytes,
-                LinkClass::Peer => self.small_slot(pair),
+                LinkClass::Peer if proto == Proto::Simple => self.small_slot(pair),
+                // Small messages: half of them, which is lines enough for most.
+                LinkClass::Peer => self.small_slot(halved(pair, 1, SMALL_SLOT.1)),
                 _ => self.small_slot(mesh),
             };
             bytes.min(most)

@@ -1,4 +1,3 @@
-use super::cost::OFFER_BYTES;
 use super::*;
 use crate::plan::timing::{self, KernelModel, MachineModel, TimedCall};
 

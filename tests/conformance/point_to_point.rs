@@ -43,8 +43,11 @@ fn group(member: &mut Member, messages: &[Message]) {
 #[test]
 fn random_groups() {
     let setups = [everywhere(2), everywhere(3), everywhere(5), everywhere(8)].concat();
-    let setups: Vec<Setup> =
-        setups.into_iter().enumerate().filter(|(at, _)| long() || at % 2 == 0).map(|(_, s)| s).collect();
+    let sampled = setups.into_iter().enumerate().filter(|(at, _)| long() || at % 2 == 0).map(|(_, setup)| setup);
+    // Small messages go by LL where they may.
+    let simple = [3, 5].map(|n| Setup { protocol: Some("Simple"), ..Setup::plain(n) });
+    let lines = Setup { protocol: Some("LL"), small_slots: true, ..Setup::plain(3) };
+    let setups: Vec<Setup> = sampled.chain(simple).chain([lines]).collect();
     under("point_to_point::random_groups", &setups, |member| {
         let mut rng = seeded_rng("groups");
         for _ in 0..if long() { 100 } else { 12 } {

@@ -12,6 +12,7 @@ use crate::common::launch;
 use crate::common::oracle::{DataType, RedOp};
 use crate::common::resources::Resources;
 use crate::member::{Item, Member, Submission};
+use crate::messages::Message;
 use crate::setup::{self, Setup, Transport, long, seeded_rng};
 
 /// Bytes of the larger buffer of a call that may go without slots, and of some that are too small.
@@ -80,6 +81,47 @@ fn every_function() {
     list.push(Setup { algorithm: Some("Ring"), ..Setup::plain(3) });
     list.push(Setup { delay: Some(30), ..Setup::plain(2) });
     setup::part(list).iter().for_each(|setup| setup.run("registered::every_function"));
+}
+
+/// Messages of which some are so large that receivers read them where they are, if the sender's memory is registered.
+fn messages_body(member: &mut Member) {
+    let mut plan = seeded_rng("registered messages");
+    let mut own = seeded_rng(&format!("order of rank {}", member.rank));
+    let n = member.nranks;
+    for who in [Who::Nobody, Who::All, Who::AllBut(n - 1), Who::AllBut(0), Who::All, Who::Nobody] {
+        register(member, who);
+        for round in 0..if long() { 12 } else { 3 } {
+            let pairs = (0..n).flat_map(|from| (0..n).map(move |to| (from, to))).filter(|_| n < 4 || round % 2 == 0);
+            let mut message = |(from, to)| {
+                let count = if plan.random() { plan.random_range(BYTES) / 2 } else { plan.random_range(0..40_000) };
+                Message { offsets: (round % 3, round % 5), ..Message::bytes((from, to), count, 7 * round) }
+            };
+            let mut items: Vec<Item> = pairs.map(|pair| Item::Message(message(pair))).collect();
+            // Several to the same peer, large and small.
+            items.extend([1, 0, 1].map(|from| Item::Message(message((from, 1 - from)))));
+            member.run(&items, [Submission::Group, Submission::Nested][round % 2], &mut own);
+        }
+    }
+}
+
+#[test]
+fn messages() {
+    if let Some(me) = launch::child() {
+        return setup::each_rank(&me, messages_body);
+    }
+    let several = |setup: Setup| Setup { message_channels: Some(3), ..setup };
+    let mut list = Vec::new();
+    for n in [2, 3, 5] {
+        for transport in [Transport::P2p, Transport::Threads] {
+            list.push(Setup { transport, ..Setup::plain(n) });
+        }
+    }
+    list.push(several(Setup::plain(3)));
+    list.push(several(Setup { transport: Transport::Threads, ..Setup::plain(2) }));
+    list.push(Setup { transport: Transport::Shm, ..Setup::plain(3) });
+    list.push(Setup { protocol: Some("Simple"), ..Setup::plain(3) });
+    list.push(Setup { delay: Some(30), ..Setup::plain(2) });
+    list.iter().for_each(|setup| setup.run("registered::messages"));
 }
 
 /// AllReduce of bytes in place, in memory that lives as long as the caller says.

@@ -1,17 +1,20 @@
 #!/bin/sh
 # The GPU check, as it runs on the machine with the GPU: needs a shell, the NVIDIA driver (CUDA 12 or 13), and what lies
 # beside it. With --soft it runs on the software device. Options for other places: --bin FOLDER of gpu_check and perf,
-# --lib FOLDERS of libnccl.so.2, joined by ":". Takes at most 8 minutes. Its last lines are a table; exit status 0:
-# nothing failed.
+# --lib FOLDERS of libnccl.so.2, joined by ":", --results FOLDER to keep what was measured (default: results beside it;
+# with --soft: none). Takes at most 9 minutes. It measures the constants of the timing model, too, and prints what they
+# predict beside what calls take; no number of these fails it. Its last lines are a table; exit status 0: nothing
+# failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-bin=$here lib=$here soft=
+bin=$here lib=$here soft= kept=
 while [ $# -gt 0 ]; do
   case "$1" in
     --soft) soft=1 ;;
     --bin) bin=$2; shift ;;
     --lib) lib=$2; shift ;;
-    *) echo "usage: check.sh [--soft] [--bin FOLDER] [--lib FOLDERS]" >&2; exit 2 ;;
+    --results) kept=$2; shift ;;
+    *) echo "usage: check.sh [--soft] [--bin FOLDER] [--lib FOLDERS] [--results FOLDER]" >&2; exit 2 ;;
   esac
   shift
 done
@@ -123,6 +126,34 @@ if step "1 rank, this library" 60 "$bin/perf" $speed; then
   paste -d' ' "$logs/ours" "$logs/theirs" | while read -r size ours _ other; do
     result "  $size bytes, us" "" "$ours (NCCL: $other)"
   done
+fi
+
+# --- 6: the timing model's constants, and what they predict -----------------------------------------------------
+
+# show FILE: prints what a step has written, and keeps it
+show() {
+  cat "$1"
+  [ -z "$kept" ] || cp "$1" "$kept/" || result "  ${1##*/}" "not kept" "$kept"
+}
+
+[ -n "$kept$soft" ] || kept=$here/results
+[ -z "$kept" ] || mkdir -p "$kept"
+largest=64M
+[ -z "$soft" ] || largest=4M
+if step "constants of the timing model" 120 \
+  "$bin/perf" constants --device $device --timeout 40 --out "$logs/constants.txt"; then
+  show "$logs/constants.txt"
+  for call in all_reduce sendrecv; do
+    if step "predicted and measured, $call" 60 "$bin/perf" predict $call --machine "$logs/constants.txt" --measured \
+      -e $largest --device $device; then
+      cp "$logs/out" "$logs/$call.txt"
+      show "$logs/$call.txt"
+      result "  predicted / measured" "" "$(awk '
+        !/^#/ && NF { if (!n++ || $NF < least) least = $NF; if ($NF > most) most = $NF }
+        END { print least " to " most " in " n " sizes" }' "$logs/$call.txt")"
+    fi
+  done
+  [ -z "$kept" ] || result "  constants, predictions" "" "$kept"
 fi
 
 echo

@@ -8,6 +8,9 @@
 #   tests/gpu/run.sh --all [FILE]   the same for all architectures and PTX, by CUDA 12's run-time compiler, which it
 #                                   installs below target/tools if need be: for drivers of CUDA 12, too
 #   tests/gpu/run.sh --soft         the same checks on the software device, with the debug build; under a minute
+#
+# The check also measures the constants of the timing model (docs/decisions/timing-model.md), prints what calls take
+# beside what they predict, and keeps both: in gpu-check/results, or in target/gpu-check-results where it runs here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=$((60 * 1000 * 1000))
@@ -44,6 +47,7 @@ if [ "$size" -gt "$limit" ]; then
   exit 1
 fi
 if [ -e /dev/nvidiactl ]; then
-  exec "$folder/gpu-check/check.sh"
+  "$folder/gpu-check/check.sh" --results "$PWD/target/gpu-check-results"
+  exit
 fi
 echo "no GPU here: take the bundle to one"

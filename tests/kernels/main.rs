@@ -6,6 +6,7 @@
 mod collectives;
 mod errors;
 mod items;
+mod messages;
 mod offers;
 mod oracle;
 mod sweep;

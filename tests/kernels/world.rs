@@ -70,7 +70,10 @@ impl Image {
     }
 
     pub fn kernel(&self, proto: Proto, datatype: DataType) -> Kernel {
-        let name = proto.kernel_name(datatype);
+        self.named(&proto.kernel_name(datatype))
+    }
+
+    pub fn named(&self, name: &str) -> Kernel {
         let found = self.functions().iter().find(|f| name_of(f) == name);
         let f = found.unwrap_or_else(|| panic!("the image has no {name}"));
         Kernel { entry: f.entry, shared_bytes: f.shared_bytes }
@@ -78,7 +81,7 @@ impl Image {
 
     pub fn check(&self) {
         assert_eq!((self.magic, self.version, self.reserved), (0x5343_4944, 1, 0));
-        assert_eq!(self.nfunctions, 24);
+        assert_eq!(self.nfunctions, 25);
         for f in self.functions() {
             // SAFETY: `nparams` is 1, and the table of sizes has as many.
             let size = unsafe { *f.param_sizes };
@@ -295,6 +298,11 @@ impl World {
         self.launch_items(image, rank, call.datatype, (0..g.nchannels).map(item).collect(), g.nchannels)
     }
 
+    /// The address of a rank's links of a channel.
+    pub fn links(&self, rank: u32, channel: u32) -> u64 {
+        self.ranks[rank as usize].ends[channel as usize].as_ptr() as u64
+    }
+
     /// Chunks of a collective.
     pub fn nchunks(&self, collective: usize) -> u32 {
         self.ranks[0].plans[collective].nchunks
@@ -335,6 +343,11 @@ impl World {
         items: Vec<Work>,
         nchannels: u32,
     ) -> Launch {
+        self.launch_kernel(image.kernel(self.config.proto, datatype), rank, items, nchannels)
+    }
+
+    /// The same of a kernel.
+    pub fn launch_kernel(&self, kernel: Kernel, rank: u32, items: Vec<Work>, nchannels: u32) -> Launch {
         let mut args = Box::new(LaunchArgs {
             nwork: items.len() as u32,
             nchannels,
@@ -352,7 +365,7 @@ impl World {
         } else {
             args.items = items.as_ptr() as u64;
         }
-        Launch { args, _items: items, kernel: image.kernel(self.config.proto, datatype), threads: self.config.threads }
+        Launch { args, _items: items, kernel, threads: self.config.threads }
     }
 
     /// Moves all counters on, as if the ranks had done so many turns without data.

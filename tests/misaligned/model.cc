@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "reduce.cuh"
+#include "ll.cuh"
 
 using namespace oxccl;
 
@@ -127,8 +127,24 @@ template<Type T> void check(const Case& c, u32 seed) {
          t.ndst, c.sources[0], c.destinations[0], c.op, c.scale);
 }
 
+// A line of LL, loaded by whole words, at every offset and up to the end of the data.
+template<Type T> void lines() {
+  alignas(64) char memory[64];
+  for (u32 i = 0; i < sizeof memory; i++) memory[i] = (char)(17 * i + 3);
+  for (u64 offset = 0; offset < 24; offset += sizeOf<T>)
+    for (u64 left = sizeOf<T>; left < 20; left += sizeOf<T>) {
+      u64 want = 0;
+      memcpy(&want, memory + offset, left < LINE_DATA ? left : LINE_DATA);
+      const u64 words = loadUser<T, true>(memory + offset, left), bytes = loadUser<T, false>(memory + offset, left);
+      cases++;
+      if ((words == want && bytes == want) || ++wrong > 20) continue;
+      printf("wrong: a line of type %u at %llu, %llu left\n", T, offset, left);
+    }
+}
+
 // Copies to one, and to several that are off from each other; reductions of two and three, in place and not.
 template<Type T> void every() {
+  lines<T>();
   const u64 pack = 16 / sizeOf<T>, unit = pack < 4 ? 1 : pack / 4;
   const u64 block = THREADS * pack;   // what one pack of each thread is
   u32 seed = T;

@@ -117,6 +117,7 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
             channels: 2,
             slot_bytes: 65536,
             message_channels: 1,
+            message_line_bytes: 0,
             halvings: 0,
             candidates: Vec::new(),
         },

@@ -100,6 +100,36 @@ bool agreementWorks(const softcudaFunction& f, u32 threads) {
   return right;
 }
 
+// Messages of all kinds, three to a launch.
+bool messagesWork(const softcudaFunction& f, u32 threads) {
+  MessagePair pair(1024);
+  bool right = true;
+  for (u32 call = 0; call < 60; call++) {
+    const u64 bytes = 1 + 577 * (call % 7);
+    const std::vector<char> in(bytes, (char)(call + 1));
+    std::vector<char> out[3];
+    const bool mapped = call % 2;
+    pair.clear(mapped, in.data());
+    for (u32 i = 0; i < 3; i++) {
+      out[i].assign(bytes, 0);
+      auto way = (MessagePair::Way)((call / 2 + i) % MessagePair::NWAYS);
+      if (way == MessagePair::UNMAPPED && mapped) way = MessagePair::READ;
+      if (way == MessagePair::READ && !mapped) way = MessagePair::UNMAPPED;
+      pair.message(way, in.data(), out[i].data(), bytes);
+    }
+    std::vector<BlockMemory> memory(2);
+    std::vector<Job> jobs;
+    for (u32 r = 0; r < 2; r++) {
+      memset((void*)&memory[r], 0, sizeof memory[r]);
+      for (u32 t = 0; t < threads; t++) jobs.push_back({&f, &pair.args[r], &memory[r], threads, t});
+    }
+    runAll(jobs, [] {});
+    for (u32 i = 0; i < 3; i++) right &= out[i] == in;
+    for (u32 r = 0; r < 2; r++) right &= !pair.args[r].error[0] && !pair.ends[r][0].direct;
+  }
+  return right;
+}
+
 // Only rank 0 runs; the main thread tells it to leave.
 bool abortWorks(const softcudaFunction& f, Proto proto, u32 n, u32 threads) {
   Ring ring(n, 1024, proto);
@@ -153,8 +183,9 @@ int main(int argc, char** argv) {
   const bool aborts = abortWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);
   const bool leaves = mismatchWorks(kernel(oxccl_host_image(), "oxccl_" + proto + "_f32"), p, n, threads);
   const bool agrees = p != SIMPLE || agreementWorks(kernel(oxccl_host_image(), "oxccl_simple_u8"), threads);
-  printf("%s, ranks %u, threads %u: %llu wrong elements%s%s%s\n", proto.c_str(), n, threads, wrong,
+  const bool messages = p != SIMPLE || messagesWork(kernel(oxccl_host_image(), "oxccl_messages"), threads);
+  printf("%s, ranks %u, threads %u: %llu wrong elements%s%s%s%s\n", proto.c_str(), n, threads, wrong,
          aborts ? "" : ", abort does not work", leaves ? "" : ", leaving does not work",
-         agrees ? "" : ", agreement does not work");
-  return wrong || !aborts || !leaves || !agrees;
+         agrees ? "" : ", agreement does not work", messages ? "" : ", messages do not work");
+  return wrong || !aborts || !leaves || !agrees || !messages;
 }

@@ -202,6 +202,83 @@ struct Pair {
   }
 };
 
+// Rank 0 sends messages to rank 1: by LL over the second link, else over the first, by slots or read where they are.
+struct MessagePair {
+  enum Way : u32 { LINES, BY_SLOTS, READ, UNMAPPED, NOT_OFFERED, NWAYS };
+  Step slots[2], offer[2], pull;   // by slots: sending, receiving
+  LinkEnd* ends[2];
+  LaunchArgs args[2];
+  u64 peers[2 * REGISTRATIONS] = {};
+  u32 slot_bytes;
+
+  static Step step(u8 flags, bool receives) {
+    Step s = {};
+    s.flags = flags;
+    s.nrecv = receives;
+    s.nsend = !receives;
+    s.repeat = 1;
+    return s;
+  }
+
+  explicit MessagePair(u32 bytes, Policy policy = {}) : slot_bytes(bytes) {
+    slots[0] = step(STEP_IN, false);
+    slots[1] = step(STEP_OUT, true);
+    offer[0] = step(STEP_NO_DATA | STEP_OFFER, false);
+    offer[1] = step(STEP_NO_DATA | STEP_PULL, false);
+    pull = step(STEP_OUT | STEP_PULL, true);
+    u32* abort = (u32*)lines(64);
+    Counter* counters = (Counter*)lines(4 * sizeof(Counter));
+    char* memory[2] = {lines(SLOTS * slot_bytes), lines(SLOTS * slot_bytes)};
+    for (u32 r = 0; r < 2; r++) {
+      ends[r] = (LinkEnd*)lines(2 * sizeof(LinkEnd));
+      for (u32 l = 0; l < 2; l++) {
+        const LinkEnd end = {memory[l], &counters[2 * l], &counters[2 * l + 1], nullptr, 0, 0, slot_bytes, 1 - r, 0, 0};
+        memcpy((void*)&ends[r][l], &end, sizeof end);
+      }
+      args[r] = {};
+      args[r].nchannels = 1;
+      args[r].spin = policy.spin;
+      args[r].yields = policy.yields;
+      args[r].futex_ns = policy.futex_ns;
+      args[r].abort = abort;
+      args[r].error = (u32*)lines(ERROR_WORDS * sizeof(u32));
+      args[r].peers = peers;
+    }
+  }
+
+  // No messages yet. All messages of a launch find the same table.
+  void clear(bool mapped, const char* in) {
+    const u64 place = (u64)Pair::TAG << OFFER_BITS | (u64)in / PLACE_UNIT;
+    __atomic_store_n(&peers[0], mapped ? place : 0, __ATOMIC_RELEASE);
+    args[0].nwork = args[1].nwork = 0;
+  }
+
+  void message(Way way, const char* in, char* out, u64 bytes) {
+    for (u32 r = 0; r < 2; r++) {
+      Work w = {};
+      w.in = in;
+      w.out = out;
+      w.links = &ends[r][way == LINES];
+      w.count = w.block = w.hi = bytes;
+      w.piece = way == LINES ? slot_bytes / 2 : slot_bytes;
+      w.nchunks = w.nlinks = w.nsteps = 1;
+      w.type = I8;
+      w.proto = way == LINES ? LL : SIMPLE;
+      w.steps = &slots[r];
+      w.serial = 1;
+      if (way == READ || way == UNMAPPED || (way == NOT_OFFERED && r == 1)) {
+        Work& direct = args[r].work[args[r].nwork++] = w;
+        direct.flags = WORK_OFFER | WORK_PULL;
+        direct.piece = bytes;
+        direct.steps = r ? &pull : offer;
+        direct.nsteps = r ? 1 : 2;
+        direct.offers[0] = (u64)Pair::TAG << OFFER_BITS | ((u64)in % PLACE_UNIT);
+      }
+      args[r].work[args[r].nwork++] = w;
+    }
+  }
+};
+
 static const softcudaFunction& kernel(const softcudaImage* image, const std::string& name) {
   for (u32 i = 0; i < image->nfunctions; i++)
     if (name == image->functions[i].name) return image->functions[i];

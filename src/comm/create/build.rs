@@ -259,6 +259,7 @@ impl Comm {
             channels: settings.channels(&self.config, software),
             slot_bytes: settings.slot_bytes(halvings),
             message_channels: settings.message_channels(software, self.identity.nranks),
+            message_line_bytes: settings.message_line_bytes,
             halvings,
             candidates: settings.usable_candidates(self.device.facts.capability, software),
         }

@@ -1,6 +1,7 @@
 //! Which launches with which work items come out of which calls of one communicator.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::fake::{Events, FakeComm, LENT_AT, OFFERED, call};
 use crate::error::Error;
@@ -13,9 +14,10 @@ use crate::plan::layout::{LinkEnd, MAX_WORK, Proto, Work, launch_flag, work_flag
 use crate::plan::offer::{MISSING, UNUSED};
 use crate::plan::operator::{Reduction, Scalar};
 use crate::plan::wiring::{LinkSet, Wiring};
-use crate::schedules::{ScheduleIndex, kernel_number};
+use crate::schedules::{MESSAGES_KERNEL, ScheduleIndex, kernel_number};
 use crate::topology::Graph;
 use crate::transport::ConnectionGroup;
+use crate::tuning::{Agreed, Filters, MachineConstants, Tuning};
 
 /// The kernel for data that only move.
 fn bytes() -> usize {
@@ -224,11 +226,11 @@ fn large_messages_go_on_several_channels() {
         message(Func::Send, 3, small),
         message(Func::Recv, 3, small),
     ];
-    // The next rank is sent to on two channels, and the one before received from.
+    // The next rank is sent to on two channels, and the one before received from; first channels come first.
     let columns = columns(&comm(1, 4), &group);
     let serials: Vec<_> = columns.iter().map(|column| serials(column)).collect();
-    assert_eq!(serials, [[40], [41], [40], [41], [42], [43]]);
-    let parts = [0, 2].map(|block: usize| (columns[block][0].lo, columns[block][0].hi));
+    assert_eq!(serials, [[40], [41], [42], [43], [40], [41]]);
+    let parts = [0, 4].map(|block: usize| (columns[block][0].lo, columns[block][0].hi));
     assert_eq!(parts, [(0, large as u64 / 2), (large as u64 / 2, large as u64)]);
     let links: BTreeSet<u64> = columns.iter().map(|column| column[0].links).collect();
     assert_eq!(links.len(), 6);
@@ -247,6 +249,67 @@ fn one_block_of_a_software_device_does_what_fits_the_slots() {
     let serials = |count| columns(&comm, &group(count)).iter().map(|column| serials(column)).collect::<Vec<_>>();
     assert_eq!(serials(8), [vec![42, 41, 40]]);
     assert_eq!(serials(64 << 20), [vec![42, 41], vec![40]]);
+}
+
+/// Rank 1 of four, whose messages up to 100 bytes go by LL.
+fn with_lines(software: bool) -> FakeComm {
+    let agreed = Agreed { message_line_bytes: 100, ..Agreed::with_filters(Filters::ALL) };
+    let wiring = agreed.wiring(4, software).expect("a wiring");
+    let graph = Arc::new(Graph::of_host(4));
+    FakeComm {
+        software,
+        tuning: Tuning::new(MachineConstants::software(2), graph, agreed),
+        schedules: ScheduleIndex::without_device(1, 2, Some(&wiring)),
+        ..FakeComm::of(4, &Events::default())
+    }
+}
+
+#[test]
+fn small_messages_go_by_lines() {
+    let (lines, simple) = (Proto::Ll as u8, Proto::Simple as u8);
+    let comm = with_lines(false);
+    let group = [message(Func::Send, 2, 100), message(Func::Send, 3, 101), message(Func::Send, 2, 7)];
+    let columns = columns(&comm, &group);
+    let protocols =
+        |column: &Vec<Work>| column.iter().filter(|work| work.count > 0).map(|work| work.proto).collect::<Vec<_>>();
+    assert_eq!(columns.iter().map(protocols).collect::<Vec<_>>(), [vec![lines, lines], vec![simple]]);
+    assert_eq!(columns[0][0].links, columns[0][1].links);
+    let kernel = |calls: &[Call]| launches(&comm, calls).0[0].kernel;
+    let of = |proto| kernel_number(proto, DataType::Int8);
+    assert_eq!(
+        [kernel(&group), kernel(&group[..1]), kernel(&group[1..2])],
+        [MESSAGES_KERNEL, of(Proto::Ll), of(Proto::Simple)]
+    );
+    // Slots of both kinds are counted, each by itself.
+    let comm = with_lines(true);
+    let blocks = |count: usize, bytes| {
+        let sends = (0..count).map(|_| message(Func::Send, 2, bytes)).chain([message(Func::Recv, 2, 8)]);
+        self::columns(&comm, &sends.collect::<Vec<_>>()).len()
+    };
+    assert_eq!([blocks(8, 100), blocks(9, 100), blocks(8, 200), blocks(9, 200)], [1, 2, 1, 2]);
+}
+
+#[test]
+fn a_registered_buffer_is_offered_to_the_receiver() {
+    let comm = FakeComm::of(4, &Events::default()).with_zero_copy(0x40_0000);
+    let (large, flags) = (128 << 10, work_flag::OFFER | work_flag::PULL);
+    let unregistered = message(Func::Send, 2, large);
+    let registered = Call { send: 0x50_0000, ..unregistered.clone() };
+    let ways = |call: &Call| {
+        let column = &columns(&comm, std::slice::from_ref(call))[0];
+        assert!(column.iter().all(|work| work.links == column[0].links && work.input == call.send));
+        assert!(column.iter().all(|work| work.flags == 0 || work.piece == work.hi - work.lo));
+        column.iter().map(|work| (work.flags, work.offers[0])).collect::<Vec<_>>()
+    };
+    assert_eq!(ways(&registered), [(flags, OFFERED | 0x50_0000), (0, 0)]);
+    assert_eq!(ways(&unregistered), [(0, 0)]);
+    assert_eq!(ways(&Call { count: large - 1, ..registered.clone() }), [(0, 0)]);
+    // The receiver looks whatever its own buffer is.
+    assert_eq!(ways(&message(Func::Recv, 2, large)), [(flags, UNUSED), (0, 0)]);
+    // A sender that waits for its receiver has a block of its own.
+    let comm = FakeComm { software: true, ..comm };
+    let both = |count| columns(&comm, &[message(Func::Send, 2, count), message(Func::Recv, 2, count)]).len();
+    assert_eq!([both(8), both(large)], [1, 2]);
 }
 
 #[test]

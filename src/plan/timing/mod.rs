@@ -18,6 +18,7 @@ mod tests;
 use super::algorithm::{self, Algo, ScheduleKind};
 use super::call::{DataType, Func};
 use super::layout::Proto;
+use super::point_to_point;
 use super::schedule::Schedule;
 use super::shape::{Shape, shape};
 use super::work::{Geometry, Request};
@@ -42,9 +43,9 @@ const WHATEVER: u32 = 1 << 12;
 /// How a call is carried out, as far as its time goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedCall {
-    /// The function; its root is 0.
+    /// The function; its root is 0. [`Func::Send`]: each rank sends to the next and receives from the one before.
     pub func: Func,
-    /// The algorithm.
+    /// The algorithm; messages have but one way.
     pub algorithm: Algo,
     /// The protocol.
     pub protocol: Proto,
@@ -88,9 +89,7 @@ impl TimedCall {
 /// # Errors
 /// [`Error::Internal`] where there is no such algorithm, or slots are of an impossible size.
 pub fn predict(machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -> Result<f64, Error> {
-    let graph = Graph::of_host(machine.ranks);
-    let kind = ScheduleKind { func: call.func, algo: call.algorithm, root: 0 };
-    let schedules = of_ranks(machine, |rank| algorithm::compile(kind, &graph, 0, rank))?;
+    let schedules = schedules(machine.ranks, call)?;
     let geometry = geometry_on(machine, call, &schedules)?;
     let size = ELEMENT.size() as u64;
     let (part, piece) = (geometry.part * size, geometry.piece * size);
@@ -134,7 +133,9 @@ pub fn predict_zero_copy(
     let graph = Graph::of_host(machine.ranks);
     let call = TimedCall::zero_copy(func, bytes, channels);
     let kind = ScheduleKind { func, algo: call.algorithm, root: 0 };
-    let schedules = of_ranks(machine, |rank| zero_copy::agreed(kind, &graph, 0, rank))?;
+    let schedules: Result<Vec<Schedule>, Error> =
+        (0..machine.ranks).map(|rank| zero_copy::agreed(kind, &graph, 0, rank)).collect();
+    let schedules = schedules?;
     let geometry = geometry_on(machine, &call, &schedules)?;
     let part = geometry.part * ELEMENT.size() as u64;
     one_call(machine, |calls| {
@@ -143,11 +144,21 @@ pub fn predict_zero_copy(
     })
 }
 
-fn of_ranks(machine: &MachineModel, compile: impl Fn(u32) -> Result<Schedule, Error>) -> Result<Vec<Schedule>, Error> {
-    (0..machine.ranks).map(compile).collect()
-}
-
 fn geometry_on(machine: &MachineModel, call: &TimedCall, schedules: &[Schedule]) -> Result<Geometry, Error> {
     let nchunks = schedules.first().map_or(1, |schedule| schedule.nchunks);
     TimedCall { channels: call.channels.min(machine.channels), ..*call }.geometry(nchunks)
+}
+
+/// What the blocks of a channel do, of all ranks.
+fn schedules(ranks: u32, call: &TimedCall) -> Result<Vec<Schedule>, Error> {
+    if call.func == Func::Send {
+        let halves = |rank| {
+            let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+            [point_to_point::send(rank, next), point_to_point::receive(rank, before)]
+        };
+        return (0..ranks).flat_map(halves).collect();
+    }
+    let graph = Graph::of_host(ranks);
+    let kind = ScheduleKind { func: call.func, algo: call.algorithm, root: 0 };
+    (0..ranks).map(|rank| algorithm::compile(kind, &graph, 0, rank)).collect()
 }

@@ -17,28 +17,34 @@ struct Processor {
 
 pub(super) struct Processors {
     all: Vec<Processor>,
-    /// Blocks for each.
-    blocks: usize,
+    /// The rank of each block.
+    ranks: Vec<usize>,
     spin: Instant,
     switch: f64,
 }
 
 impl Processors {
     /// None where every block has a processor of its own.
-    pub fn new(sharing: &SharingModel, blocks: usize) -> Option<Processors> {
+    pub fn new(sharing: &SharingModel) -> Option<Processors> {
         let all = vec![Processor::default(); sharing.processors as usize];
-        let blocks = blocks.checked_div(all.len())?.max(1);
-        Some(Processors { all, blocks, spin: instant(sharing.spin), switch: sharing.switch })
+        let (ranks, spin) = (Vec::new(), instant(sharing.spin));
+        if all.is_empty() { None } else { Some(Processors { all, ranks, spin, switch: sharing.switch }) }
+    }
+
+    /// Adds a rank's block: the next number.
+    pub fn add(&mut self, rank: usize) {
+        self.ranks.push(rank);
     }
 
     fn of(&mut self, block: usize) -> &mut Processor {
         let n = self.all.len();
-        &mut self.all[block % n]
+        &mut self.all[self.ranks[block] % n]
     }
 
     /// When a block begins a turn that is ready at `ready`, as things stand now.
     pub fn start(&mut self, block: usize, ready: Instant) -> Instant {
-        let (spin, switch, blocks) = (self.spin, self.switch, self.blocks);
+        let (spin, switch) = (self.spin, self.switch);
+        let blocks = (self.ranks.len() / self.all.len()).max(1);
         let Processor { free, current } = *self.of(block);
         let Some(current) = current else { return ready.max(free) };
         if ready > free + spin {
@@ -61,7 +67,8 @@ mod tests {
     #[test]
     fn who_is_ready_stays_and_who_waits_gives_way() {
         let sharing = SharingModel { processors: 2, spin: 0.5, switch: 1.0 };
-        let mut two = Processors::new(&sharing, 4).expect("processors");
+        let mut two = Processors::new(&sharing).expect("processors");
+        (0..4).for_each(|rank| two.add(rank));
         let us = instant;
         assert_eq!(two.start(0, us(0.0)), 0);
         two.keep(0, us(10.0));
@@ -69,6 +76,6 @@ mod tests {
         assert_eq!([two.start(1, us(3.0)), two.start(0, us(10.2)), two.start(2, us(3.0))], [3.0, 10.2, 11.5].map(us));
         // All have yielded: a round of two takes two hand-overs.
         assert_eq!([two.start(0, us(20.0)), two.start(2, us(20.0))], [21.0; 2].map(us));
-        assert!(Processors::new(&SharingModel { processors: 0, ..sharing }, 4).is_none());
+        assert!(Processors::new(&SharingModel { processors: 0, ..sharing }).is_none());
     }
 }

@@ -138,7 +138,7 @@ impl<'a> Clock<'a> {
         pieces: PieceRun,
         schedules: &'a [Schedule],
     ) -> Clock<'a> {
-        let n = schedules.len();
+        let n = machine.ranks as usize;
         let run = channels.clamp(1, CHANNELS_RUN);
         let mut clock = Clock {
             machine,
@@ -152,10 +152,10 @@ impl<'a> Clock<'a> {
             out: vec![Server::default(); n],
             into: vec![Server::default(); n],
             fabric: Server::default(),
-            processors: Processors::new(&machine.sharing, n * run as usize),
+            processors: Processors::new(&machine.sharing),
             due: BinaryHeap::new(),
         };
-        (0..run as usize).for_each(|channel| clock.add(channel * n, schedules));
+        (0..run).for_each(|_| clock.add(schedules));
         clock
     }
 
@@ -164,21 +164,26 @@ impl<'a> Clock<'a> {
         Clock { zero_copy: true, ..self }
     }
 
-    /// Adds the blocks of a channel; the first one has the number `first`.
-    fn add(&mut self, first: usize, schedules: &'a [Schedule]) {
+    /// Adds the blocks of a channel, one for each schedule. Halves of messages are two to a rank.
+    fn add(&mut self, schedules: &'a [Schedule]) {
         let mut numbers: HashMap<LinkId, usize> = HashMap::new();
-        for (rank, schedule) in schedules.iter().enumerate() {
-            let links = schedule.links.iter().map(|id| {
-                *numbers.entry(*id).or_insert_with(|| {
+        for schedule in schedules {
+            let block = self.blocks.len();
+            let mut links = Vec::new();
+            for id in &schedule.links {
+                let number = *numbers.entry(*id).or_insert_with(|| {
                     let slots = vec![TimedSlot::default(); self.kernel.slots.max(schedule.slots) as usize];
-                    let (from, to) = (first + id.from as usize, first + id.to as usize);
-                    self.links.push(TimedLink { slots, posted: 0, consumed: 0, from, to });
+                    self.links.push(TimedLink { slots, posted: 0, consumed: 0, from: block, to: block });
                     self.links.len() - 1
-                })
-            });
-            let links = links.collect();
+                });
+                let link = &mut self.links[number];
+                *(if id.from == schedule.rank { &mut link.from } else { &mut link.to }) = block;
+                links.push(number);
+            }
             let (step, round, piece, call, free, landed, ready, queued) = (0, 0, 0, 1, 0, 0, 0, false);
+            let rank = schedule.rank as usize;
             let launched = if self.processors.is_some() { 0 } else { self.pieces.calls };
+            self.processors.iter_mut().for_each(|processors| processors.add(rank));
             let block =
                 RankBlock { schedule, rank, links, step, round, piece, call, launched, free, landed, queued, ready };
             self.blocks.push(block);
@@ -220,11 +225,12 @@ impl<'a> Clock<'a> {
         (recv, step.send[..usize::from(step.nsend)].iter().map(number).collect())
     }
 
-    /// A call is launched from `at` on, on the block's processor.
+    /// A call is launched from `at` on, on the block's processor: the rank's blocks share what that takes.
     fn launch(&mut self, rank: usize, at: Instant) {
+        let share = f64::from(self.machine.ranks) / self.blocks.len() as f64;
         let block = &mut self.blocks[rank];
         block.launched = block.call;
-        block.free = at + instant(self.machine.launch);
+        block.free = at + instant(self.machine.launch * share);
         let until = block.free;
         self.processors.iter_mut().for_each(|processors| processors.keep(rank, until));
     }

@@ -120,6 +120,23 @@ fn more_slots_in_flight_channels_and_loads_are_quicker() {
     assert!(ring(&serial, 4, 64 << 10) > 1.2 * ring(&overlapping, 4, 64 << 10));
 }
 
+/// An exchange is a message each way at the same time: a turn of each half, and in the end what a link carries.
+#[test]
+fn an_exchange_takes_one_message() {
+    let machine = MachineModel { ranks: 3, ..MachineModel::eight_h100() };
+    let exchange = |bytes, channels| TimedCall {
+        func: Func::Send,
+        ..call(Algo::Direct, Proto::Simple, bytes, channels, 256 << 10)
+    };
+    let us = |bytes, channels| time(&machine, &KernelModel::CURRENT, exchange(bytes, channels));
+    let MachineModel { launch, block, path, .. } = machine.clone();
+    let sent = block.turn + block.load + path.fence + path.latency;
+    let by_hand = launch + sent + block.poll / 2.0 + block.turn / 2.0 + path.receive_load;
+    assert!((us(8, 1) - by_hand).abs() < 0.01, "{} {by_hand}", us(8, 1));
+    let wire = (1u64 << 32) as f64 / machine.path.bandwidth;
+    assert!((1.0..1.05).contains(&(us(1 << 32, 32) / wire)), "{} {wire}", us(1 << 32, 32));
+}
+
 /// Every schedule comes to an end on the clock, too.
 #[test]
 fn all_schedules_end() {

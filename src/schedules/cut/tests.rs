@@ -75,12 +75,13 @@ fn both_ways_of_a_zero_copy_call_move_the_same_elements() {
 #[test]
 fn a_half_has_one_link_and_a_copy_none() {
     let source = source();
-    let links = |half| source.cut_half(half, 100, DataType::Int8).map(|cut| cut.needs().2).expect("a cut");
+    let links =
+        |half| source.cut_half(half, Proto::Simple, 100, DataType::Int8).map(|cut| cut.needs().2).expect("a cut");
     assert_eq!([Half::Send(2), Half::Receive(0), Half::Copy].map(links), [1, 1, 0]);
     let (tables, _) = LinkTables::lay_out((0, 1), &[], &[], SLOT_BYTES);
     let graph = crate::topology::Graph::of_host(1);
     let image = DeviceSchedules::compile(0, &graph, 1, &[]).expect("schedules");
     let alone = CutSource { schedules: image.at(0), tables };
-    let copy = alone.cut_half(Half::Copy, 10_000, DataType::Int8).expect("a cut");
+    let copy = alone.cut_half(Half::Copy, Proto::Simple, 10_000, DataType::Int8).expect("a cut");
     assert_eq!(copy.work(0, 0, DataType::Int8, &Operator::COPY).piece, u64::from(SLOT_BYTES));
 }
