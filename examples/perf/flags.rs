@@ -138,8 +138,8 @@ pub fn exchange_ns() -> Option<f64> {
     (batches.len() == BATCHES).then(|| batches[batches.len() / 2])
 }
 
-/// Nanoseconds until another process goes on where one yields its processor, the least of [`BATCHES`], since what others
-/// do there only makes it longer; `None` where it could not be measured in time.
+/// Nanoseconds until another process goes on where one yields its processor, the least of [`BATCHES`], since what
+/// others do there only makes it longer; `None` where it could not be measured in time.
 pub fn hand_over_ns() -> Option<f64> {
     Some(exchange(SAME, 0, BATCH.1)?.first()? / 2.0)
 }

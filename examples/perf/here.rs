@@ -64,8 +64,8 @@ pub fn with_memory(machine: &MachineModel, bytes: u64, piece: u64) -> MachineMod
     MachineModel { block: BlockModel { rate, ..machine.block }, ..machine.clone() }
 }
 
-/// What two processors move for each other: each copies its input to the other one's slots, and adds what it finds in its
-/// own ones to its input.
+/// What two processors move for each other: each copies its input to the other one's slots, and adds what it finds in
+/// its own ones to its input.
 struct Memory {
     /// Elements of a buffer and of a piece, and buffers of each side.
     elements: usize,
@@ -86,7 +86,8 @@ impl Memory {
         Memory { elements, piece, ranks, slots: [slots(), slots()], posted: counters(), consumed: counters() }
     }
 
-    /// Bytes that are read and written in a microsecond: the mean over pieces, but for those in which something else ran.
+    /// Bytes that are read and written in a microsecond: the mean over pieces, but for those in which something else
+    /// ran.
     fn rate(&self) -> f64 {
         let (own, other) = std::thread::scope(|scope| {
             let other = scope.spawn(|| self.side(0, End::Last));

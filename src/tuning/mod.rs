@@ -43,8 +43,8 @@ pub use slots::{
 };
 pub use tuner::{CallShape, Choice, Tuner, channels};
 
-/// Bytes for which registered buffers are used in place of slots: of calls on software devices, and of messages. Less is
-/// not worth the question.
+/// Bytes for which registered buffers are used in place of slots: of calls on software devices, and of messages. Less
+/// is not worth the question.
 const OFFER_BYTES: u64 = 128 << 10;
 
 /// One thing for each collective, by its number; None for numbers that are no collective's.
@@ -180,9 +180,9 @@ impl Tuning {
     }
 
     /// Whether the ranks shall ask each other if they can do a call without slots that is carried out so otherwise.
-    /// On GPUs, where the cost model expects less of that, by the size's number of bits as choices are made; on software
-    /// devices, from some size on. The answer depends on nothing that ranks do not have in common: what is registered is
-    /// none of it.
+    /// On GPUs, where the cost model expects less of that, by the size's number of bits as choices are made; on
+    /// software devices, from some size on. The answer depends on nothing that ranks do not have in common: what is
+    /// registered is none of it.
     pub fn offers_buffers_for(&self, shape: &CallShape<'_>, choice: &Choice) -> bool {
         let algorithm = algo(shape.func);
         let selected = shape.selected.is_none_or(|algorithms| algorithms & 1 << algorithm as u8 != 0);

@@ -240,8 +240,8 @@ fn zero_copy_takes_what_is_expected_of_it() {
     }
 }
 
-/// Ranks of GPUs ask each other for buffers where the cost model expects less of that: not where all read from one rank,
-/// nor where signals take longer than lines of data.
+/// Ranks of GPUs ask each other for buffers where the cost model expects less of that: not where all read from one
+/// rank, nor where signals take longer than lines of data.
 #[test]
 fn on_gpus_ranks_ask_for_buffers_where_that_is_quicker() {
     let (machine, tuning) = gpus_that_map(LinkKind::NvLink);

@@ -57,8 +57,8 @@ pub struct MachineModel {
     pub name: String,
     /// Ranks, one on each device.
     pub ranks: u32,
-    /// Microseconds from a call to its kernel's first instruction, and from its last to the call's end. Where processors
-    /// are shared, each rank's takes its processor so long.
+    /// Microseconds from a call to its kernel's first instruction, and from its last to the call's end. Where
+    /// processors are shared, each rank's takes its processor so long.
     pub launch: f64,
     /// Processors, where blocks share them.
     pub sharing: SharingModel,

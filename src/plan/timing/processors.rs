@@ -1,8 +1,8 @@
 //! Processors that blocks take turns on, as the kernels of software devices do.
 //!
 //! Each block has a processor, the ranks one after the other. One that waits looks for a while (`spin`) and then yields
-//! at each look, so that the next block goes on after a hand-over (`switch`). A block whose next turn is ready keeps its
-//! processor. That waiting blocks sleep in the end, and that the system moves threads, is not counted.
+//! at each look, so that the next block goes on after a hand-over (`switch`). A block whose next turn is ready keeps
+//! its processor. That waiting blocks sleep in the end, and that the system moves threads, is not counted.
 
 use super::machine::SharingModel;
 use super::run::{Instant, instant};

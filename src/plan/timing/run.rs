@@ -26,8 +26,8 @@ pub(super) struct PieceRun {
     pub piece: u64,
     /// How many pieces are run.
     pub count: u64,
-    /// How many calls, one behind the other, where ranks share processors: each is launched there. Else launches are not
-    /// counted here.
+    /// How many calls, one behind the other, where ranks share processors: each is launched there. Else launches are
+    /// not counted here.
     pub calls: u32,
 }
 
