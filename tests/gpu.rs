@@ -16,7 +16,7 @@ fn the_gpu_check_passes_on_the_software_device() {
     }
     let script = common::root().join("tests/gpu/check.sh");
     let mut command = Command::new("timeout");
-    command.arg("300").arg(&script).arg("--soft");
+    command.arg("540").arg(&script).arg("--soft");
     command.arg("--bin").arg(profile.join("examples"));
     command.arg("--lib").arg(common::library_path());
     let output = command.output().unwrap_or_else(|error| panic!("timeout {}: {error}", script.display()));

@@ -27,9 +27,9 @@ const SMALL_SLOT: (u32, u32) = (16 << 10, 4 << 10);
 const LINE_SLOT_BYTES: u32 = 64 << 10;
 /// Channels for messages between two ranks on GPUs: so many that a pair fills NVLink. Fewer where a rank has many
 /// peers.
-const MESSAGE_CHANNELS: u32 = 8;
+const MESSAGE_CHANNELS: u32 = 16;
 /// Channels for messages of a rank with all others, beyond which pairs have fewer.
-const MESSAGE_CHANNELS_ALL: u32 = 64;
+const MESSAGE_CHANNELS_ALL: u32 = 128;
 /// Bytes of slots of a rank on a GPU for one channel of messages.
 const GPU_PAIRS_BYTES: u64 = 8 << 20;
 /// Bytes of slots of a rank on a GPU for one channel of trees, of PAT, or of direct algorithms.
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(sizes(Proto::Ll), [Some(64 << 10); 2]);
         assert_eq!(sizes(Proto::Ll128), [None, None]);
         assert_eq!(wiring.set(LinkClass::Peer, Proto::Simple).map(|set| set.channels), Some(1));
-        assert_eq!([2, 8, 16, 64, 1000].map(|n| preferred_message_channels(false, n)), [8, 8, 4, 1, 1]);
+        assert_eq!([2, 8, 16, 64, 1000].map(|n| preferred_message_channels(false, n)), [16, 16, 8, 2, 1]);
         assert_eq!(preferred_message_channels(true, 2), 1);
     }
 }

@@ -45,9 +45,9 @@ fn random_groups() {
     let setups = [everywhere(2), everywhere(3), everywhere(5), everywhere(8)].concat();
     let sampled = setups.into_iter().enumerate().filter(|(at, _)| long() || at % 2 == 0).map(|(_, setup)| setup);
     // Small messages go by LL where they may.
-    let simple = [3, 5].map(|n| Setup { protocol: Some("Simple"), ..Setup::plain(n) });
-    let lines = Setup { protocol: Some("LL"), small_slots: true, ..Setup::plain(3) };
-    let setups: Vec<Setup> = sampled.chain(simple).chain([lines]).collect();
+    let lines = |setup: Setup| Setup { protocol: Some("LL,Simple"), ..setup };
+    let lines = [everywhere(2)[1], Setup { small_slots: true, ..Setup::plain(3) }, everywhere(8)[2]].map(lines);
+    let setups: Vec<Setup> = sampled.chain(lines).collect();
     under("point_to_point::random_groups", &setups, |member| {
         let mut rng = seeded_rng("groups");
         for _ in 0..if long() { 100 } else { 12 } {
@@ -134,7 +134,8 @@ fn large_exchanges_with_unequal_sizes() {
 fn messages_on_several_channels() {
     let several = |setup: Setup| Setup { message_channels: Some(3), ..setup };
     let net = Setup { transport: Transport::Net, ..Setup::plain(3) };
-    let setups: Vec<Setup> = everywhere(3).into_iter().chain([net]).map(several).collect();
+    let lines = Setup { protocol: Some("LL,Simple"), ..Setup::plain(3) };
+    let setups: Vec<Setup> = everywhere(3).into_iter().chain([net, lines]).map(several).collect();
     under("point_to_point::messages_on_several_channels", &setups, |member| {
         let sizes = [200_003, 1, 65_536, 2_000_001, 131_072, 0, 64, 262_145];
         for round in 0..3 {

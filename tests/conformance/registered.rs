@@ -119,7 +119,9 @@ fn messages() {
     list.push(several(Setup::plain(3)));
     list.push(several(Setup { transport: Transport::Threads, ..Setup::plain(2) }));
     list.push(Setup { transport: Transport::Shm, ..Setup::plain(3) });
-    list.push(Setup { protocol: Some("Simple"), ..Setup::plain(3) });
+    for transport in [Transport::P2p, Transport::Threads] {
+        list.push(Setup { protocol: Some("LL,Simple"), transport, ..Setup::plain(3) });
+    }
     list.push(Setup { delay: Some(30), ..Setup::plain(2) });
     list.iter().for_each(|setup| setup.run("registered::messages"));
 }

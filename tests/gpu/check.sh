@@ -70,7 +70,7 @@ rows() {
 # --- 1 and 2: the kernels by themselves -------------------------------------------------------------------
 
 note=
-if step "kernels, blocks of one launch" 150 "$bin/gpu_check"; then
+if step "kernels, blocks of one launch" 240 "$bin/gpu_check"; then
   grep -v '^blocks of' "$logs/out"
   tail -n 1 "$logs/out"
   result "  registers, at most" "" "$(awk '
