@@ -222,6 +222,10 @@ fn a_machine_is_predicted_for() {
     ways.assert_ok();
     let text = &ways.ranks[0].stdout;
     assert!(text.contains("on slow") && text.contains("direct2/LL128"), "{text}");
+    let direct = run("predict scatter --zero-copy -b 1M -e 1M").expect("perf");
+    direct.assert_ok();
+    let text = &direct.ranks[0].stdout;
+    assert!(text.contains("zero-copy") && text.lines().any(|line| line.ends_with("yes")), "{text}");
     machine("bandwith = 1\n");
     for (arguments, word) in [
         ("predict all_reduce --machine nowhere".to_string(), "nowhere"),

@@ -1,6 +1,7 @@
 //! How long two processes take to exchange a flag: each has a counter on a cache line of its own, writes
 //! it, and waits for the other's. Everything that moves data between cores scales with it, and the same
-//! machine can be in a near state (about 50 ns) or a far one (about 250 ns): a figure without it says little.
+//! machine can be in a near state (about 50 ns) or a far one (about 250 ns): a figure without it says little. On one
+//! processor the same exchange is two hand-overs by yielding.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,10 +13,10 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Tells a process that it is the other side; its stdin is the shared memory.
+/// Tells a process that it is the other side, and on which processor; its stdin is the shared memory.
 const PEER: &str = "OXCCL_PERF_FLAGS";
-/// Exchanges that are timed together.
-const BATCH: u64 = 2000;
+/// Exchanges that are timed together: between two processors, and on one.
+const BATCH: (u64, u64) = (2000, 20);
 /// Batches whose median is the answer.
 const BATCHES: usize = 21;
 /// Most time for all of it; a machine too busy for that gives no answer.
@@ -24,6 +25,9 @@ const LIMIT: Duration = Duration::from_secs(3);
 const SPINS: u32 = 2000;
 /// The counter's value that ends the other side.
 const END: u64 = u64::MAX;
+/// What [`PEER`] says of a side on the same processor, and of one on another.
+const SAME: &str = "same";
+const OTHER: &str = "other";
 
 #[repr(align(64))]
 struct Line(AtomicU64);
@@ -58,13 +62,13 @@ impl Drop for Lines {
 
 /// Runs this process as the other side, if it is one; returns the exit code.
 pub fn main_if_peer() -> Option<i32> {
-    std::env::var_os(PEER)?;
+    let (end, spins) = if std::env::var_os(PEER)? == SAME { (End::First, 0) } else { (End::Last, SPINS) };
     let Ok(lines) = Lines::map(std::io::stdin()) else { return Some(3) };
-    let _pin = Pin::to(End::Last);
+    let _pin = Pin::to(end);
     let until = Instant::now() + 2 * LIMIT;
     for next in 1.. {
         lines.counter(1).store(next, Ordering::Release);
-        if !wait(lines.counter(0), next, until) || lines.counter(0).load(Ordering::Relaxed) == END {
+        if !wait(lines.counter(0), next, spins, until) || lines.counter(0).load(Ordering::Relaxed) == END {
             break;
         }
     }
@@ -72,11 +76,11 @@ pub fn main_if_peer() -> Option<i32> {
 }
 
 /// Waits until a counter has come to a value; false when time is up.
-fn wait(counter: &AtomicU64, value: u64, until: Instant) -> bool {
+fn wait(counter: &AtomicU64, value: u64, spins: u32, until: Instant) -> bool {
     let mut looks = 0u32;
     while counter.load(Ordering::Acquire) < value {
         looks += 1;
-        if looks < SPINS {
+        if looks < spins {
             std::hint::spin_loop();
         } else if looks.is_multiple_of(64) && Instant::now() > until {
             return false;
@@ -88,16 +92,17 @@ fn wait(counter: &AtomicU64, value: u64, until: Instant) -> bool {
 }
 
 /// Which of the processors that this process may use.
-enum End {
+pub enum End {
     First,
     Last,
 }
 
 /// Keeps this thread on one processor, so that the two sides are never on the same one where there are two.
-struct Pin(CpuSet);
+pub struct Pin(CpuSet);
 
 impl Pin {
-    fn to(end: End) -> Option<Pin> {
+    /// None where the system does not allow it.
+    pub fn to(end: End) -> Option<Pin> {
         let old = sched_getaffinity(None).ok()?;
         let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| old.is_set(*cpu));
         let cpu = match end {
@@ -129,12 +134,24 @@ impl Drop for Peer {
 
 /// Nanoseconds for an exchange, the median of [`BATCHES`]; `None` where it could not be measured in time.
 pub fn exchange_ns() -> Option<f64> {
+    let batches = exchange(OTHER, SPINS, BATCH.0)?;
+    (batches.len() == BATCHES).then(|| batches[batches.len() / 2])
+}
+
+/// Nanoseconds until another process goes on where one yields its processor, the least of [`BATCHES`], since what
+/// others do there only makes it longer; `None` where it could not be measured in time.
+pub fn hand_over_ns() -> Option<f64> {
+    Some(exchange(SAME, 0, BATCH.1)?.first()? / 2.0)
+}
+
+/// Nanoseconds of an exchange by batch, from the least to the most; fewer than [`BATCHES`] where time was up.
+fn exchange(where_to: &str, spins: u32, batch: u64) -> Option<Vec<f64>> {
     let memory: OwnedFd = memfd_create("perf-flags", MemfdFlags::CLOEXEC).ok()?;
     let memory = File::from(memory);
     memory.set_len(Lines::BYTES as u64).ok()?;
     let lines = Lines::map(&memory).ok()?;
     let peer = Command::new(std::env::current_exe().ok()?)
-        .env(PEER, "1")
+        .env(PEER, where_to)
         .stdin(Stdio::from(memory))
         .stdout(Stdio::null())
         .spawn();
@@ -143,21 +160,21 @@ pub fn exchange_ns() -> Option<f64> {
     let until = Instant::now() + LIMIT;
     let mut value = 0;
     let mut batches = Vec::new();
-    for _ in 0..=BATCHES {
+    'batches: for _ in 0..=BATCHES {
         let start = Instant::now();
-        for _ in 0..BATCH {
+        for _ in 0..batch {
             value += 1;
             lines.counter(0).store(value, Ordering::Release);
-            if !wait(lines.counter(1), value, until) {
-                return None;
+            if !wait(lines.counter(1), value, spins, until) {
+                break 'batches;
             }
         }
-        batches.push(start.elapsed().as_secs_f64() * 1e9 / BATCH as f64);
+        batches.push(start.elapsed().as_secs_f64() * 1e9 / batch as f64);
     }
     lines.counter(0).store(END, Ordering::Release);
-    batches.remove(0); // the other side was starting
+    let mut batches = batches.split_off(batches.len().min(1)); // the other side was starting
     batches.sort_by(f64::total_cmp);
-    Some(batches[batches.len() / 2])
+    Some(batches)
 }
 
 /// For people.

@@ -21,6 +21,7 @@ mod bench;
 mod constants;
 mod contents;
 mod flags;
+mod here;
 mod machine;
 mod measured;
 mod orders;

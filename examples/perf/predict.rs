@@ -6,8 +6,6 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use lexopt::prelude::*;
 use nccl::plan::LinkClass;
@@ -16,10 +14,10 @@ use nccl::plan::call::Func;
 use nccl::plan::layout::Proto;
 use nccl::plan::timing::{self, KernelModel, MachineModel, TimedCall};
 use nccl::topology::Graph;
-use nccl::tuning::{self, Agreed, Filters, MachineConstants, Tuning};
+use nccl::tuning::{self, Agreed, CallShape, Choice, Filters, MachineConstants, Tuning};
 
 use crate::args::{self, Args};
-use crate::flags;
+use crate::here;
 use crate::machine::Device;
 use crate::measured::{self, Measured};
 use crate::subject::Subject;
@@ -40,6 +38,8 @@ perf predict: what calls would take on a machine that is described, not measured
   -b, -e BYTES    smallest and largest size (default 64 to 1G)
   -f FACTOR       from size to size (default 4)
   --ways          every algorithm and protocol instead of what is chosen
+  --zero-copy     beside each way what the same call takes with the peers' registered buffers in
+                  place of slots, and whether ranks would ask each other for them
   --measured      beside it, what the calls take on the machine at hand, with ranks that are threads of
                   one process; predicted for the ways that the library takes there. Sizes to 64M
   --device KIND   of --measured. auto: a GPU where there is a driver, else the software device; soft; gpu
@@ -51,18 +51,17 @@ const MESSAGE_LINE_BYTES: u64 = 16 << 10;
 const CHANNELS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// The most ranks.
 const MAX_RANKS: u64 = 4096;
-/// Bytes that are copied to see how fast memory is here, and how often.
-const COPIED: usize = 256 << 10;
-const ROUNDS: usize = 101;
-
 struct Predict {
     subject: Subject,
     func: Func,
     machine: MachineModel,
+    /// The machine is this host.
+    here: bool,
     kernel: KernelModel,
     /// From the smallest to the largest.
     sizes: Vec<u64>,
     ways: bool,
+    zero_copy: bool,
     /// What to measure with; the number of ranks is the machine's.
     measured: Option<Args>,
 }
@@ -98,9 +97,11 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
         subject: Subject::AllReduce,
         func: Func::AllReduce,
         machine: MachineModel::eight_h100(),
+        here: false,
         kernel: KernelModel::CURRENT,
         sizes: Vec::new(),
         ways: false,
+        zero_copy: false,
         measured: None,
     };
     let (mut least, mut most, mut factor, mut ranks, mut machine) = (64, None, 4, None, None);
@@ -110,6 +111,10 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
             Short('h') | Long("help") => return Ok(None),
             Long("ways") => {
                 predict.ways = true;
+                continue;
+            }
+            Long("zero-copy") => {
+                predict.zero_copy = true;
                 continue;
             }
             Long("measured") => {
@@ -138,6 +143,7 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Option<P
     }
     if let Some(name) = machine {
         predict.machine = machine_of(&name, ranks.unwrap_or(2))?;
+        predict.here = name == "here";
     }
     predict.machine.ranks = ranks.unwrap_or(predict.machine.ranks);
     let most = most.unwrap_or(if predict.measured.is_some() { 64 << 20 } else { 1 << 30 });
@@ -165,50 +171,13 @@ fn kernel_of(word: &str) -> Result<KernelModel, String> {
 
 fn machine_of(name: &str, ranks: u32) -> Result<MachineModel, String> {
     if name == "here" {
-        return here(ranks);
+        return here::machine(ranks);
     }
     if let Some(machine) = MachineModel::named(name) {
         return Ok(machine);
     }
     let text = std::fs::read_to_string(name).map_err(|error| format!("--machine {name}: {error}"))?;
     MachineModel::parse(&text).map_err(|error| format!("{name}: {error}"))
-}
-
-/// This host's software devices.
-fn here(ranks: u32) -> Result<MachineModel, String> {
-    let flag = flags::exchange_ns().ok_or("--machine here: the machine is too busy to measure")?;
-    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    println!("# flag exchange between two processes: {}", flags::show(Some(flag)));
-    Ok(MachineModel::software(ranks, processors, flag / 1e3, copy_rate()))
-}
-
-/// Bytes that a processor reads and writes in a microsecond where another one has just written what it reads, and read
-/// what it writes, as slots go to and fro between two ranks: two threads copy a buffer to another one and back.
-fn copy_rate() -> f64 {
-    let buffers = [vec![1u8; COPIED], vec![0u8; COPIED]].map(std::sync::Mutex::new);
-    let turn = AtomicUsize::new(0);
-    let side = |me: usize| {
-        let copy = |round: usize| {
-            while turn.load(Ordering::Acquire) != 2 * round + me {
-                std::hint::spin_loop();
-            }
-            let (from, mut to) = (buffers[me].lock().expect("no panic"), buffers[1 - me].lock().expect("no panic"));
-            let start = Instant::now();
-            to.copy_from_slice(&from);
-            let time = start.elapsed().as_secs_f64() * 1e6;
-            drop((from, to));
-            turn.store(2 * round + me + 1, Ordering::Release);
-            time
-        };
-        (0..ROUNDS).map(copy).collect::<Vec<f64>>()
-    };
-    let mut times = std::thread::scope(|scope| {
-        let other = scope.spawn(|| side(1));
-        let own = side(0);
-        [own, other.join().unwrap_or_default()].concat()
-    });
-    times.sort_by(f64::total_cmp);
-    2.0 * COPIED as f64 / times[times.len() / 2]
 }
 
 impl Predict {
@@ -219,27 +188,33 @@ impl Predict {
         let MachineModel { name, ranks, .. } = &self.machine;
         let called = if self.func == Func::Send { self.subject.word() } else { self.func.name() };
         println!("# {called} of {ranks} ranks on {name}, predicted; no machine has confirmed it");
-        println!(
-            "# {:>10}  {:>16} {:>8} {:>8} {:>10} {:>8}  {:>9} {:>6}",
-            "bytes", "way", "channels", "slot", "us", "busbw", "NCCL ring", "ratio"
-        );
+        print!("# {:>10}  {:>16} {:>8} {:>8} {:>10} {:>8}", "bytes", "way", "channels", "slot", "us", "busbw");
+        if self.zero_copy {
+            print!("  {:>9} {:>6} {:>5}", "zero-copy", "ratio", "asked");
+        }
+        println!("  {:>9} {:>6}", "NCCL ring", "ratio");
         let tuning = self.tuning();
         for &bytes in &self.sizes {
             if self.func == Func::Send {
-                self.line(&tuning, bytes, self.message(bytes))?;
+                let way = self.message(bytes);
+                self.line(&self.machine_for(&tuning, bytes, way), &tuning, (bytes, way), None)?;
                 continue;
             }
             let shape = tuning.shape(self.func, bytes, None).map_err(|error| error.to_string())?;
             let choice = tuning.choose(&shape).map_err(|error| error.to_string())?;
+            let way = (choice.algorithm, choice.protocol, choice.channels);
+            let machine = self.machine_for(&tuning, bytes, way);
             if !self.ways {
-                self.line(&tuning, bytes, (choice.algorithm, choice.protocol, choice.channels))?;
+                self.line(&machine, &tuning, (bytes, way), Some(&shape))?;
                 continue;
             }
             for (algorithm, protocol, _) in shape.costs().entries() {
-                let time =
-                    |channels: &u32| self.time(&tuning, bytes, (algorithm, protocol, *channels)).unwrap_or(f64::MAX);
+                let time = |channels: &u32| {
+                    let way = (algorithm, protocol, *channels);
+                    self.time(&machine, &tuning, bytes, way).unwrap_or(f64::MAX)
+                };
                 let best = CHANNELS.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
-                self.line(&tuning, bytes, (algorithm, protocol, best))?;
+                self.line(&machine, &tuning, (bytes, (algorithm, protocol, best)), Some(&shape))?;
             }
         }
         Ok(())
@@ -258,7 +233,7 @@ impl Predict {
         let tuning = self.tuning();
         for Measured { bytes, way, us } in measured::run((self.subject, self.func), &self.sizes, args, &device)? {
             let way = way.unwrap_or_else(|| self.message(bytes));
-            let predicted = self.time(&tuning, bytes, way)?;
+            let predicted = self.time(&self.machine_for(&tuning, bytes, way), &tuning, bytes, way)?;
             let ratio = predicted / us;
             println!("  {} {predicted:>12.1} {us:>12.1} {ratio:>6.2}", self.described(&tuning, bytes, way));
         }
@@ -276,8 +251,8 @@ impl Predict {
             message_line_bytes: MESSAGE_LINE_BYTES,
             halvings: 0,
             filters,
-            oversubscription: self.machine.ranks.div_ceil(self.machine.processors.max(1)),
-            maps_buffers: false,
+            oversubscription: self.machine.ranks.div_ceil(self.machine.sharing.processors.max(1)),
+            maps_buffers: self.zero_copy,
         };
         if !self.machine.whole_lines {
             // Nobody has asked for LL128 alone.
@@ -300,6 +275,15 @@ impl Predict {
         Tuning::new(machine, Arc::new(Graph::of_host(self.machine.ranks)), agreed)
     }
 
+    /// The machine; if it is this host, with memory as quick as it is for such a call.
+    fn machine_for(&self, tuning: &Tuning, bytes: u64, way: Way) -> MachineModel {
+        if !self.here {
+            return self.machine.clone();
+        }
+        let chunks = if way.0 == Algo::Direct { 1 } else { u64::from(self.machine.ranks) };
+        here::with_memory(&self.machine, bytes, u64::from(self.slot_bytes(tuning, way)).min(bytes / chunks))
+    }
+
     /// How a message goes.
     fn message(&self, bytes: u64) -> Way {
         match self.agreed().message_protocol(bytes) {
@@ -315,10 +299,10 @@ impl Predict {
         }
     }
 
-    fn time(&self, tuning: &Tuning, bytes: u64, way: Way) -> Result<f64, String> {
+    fn time(&self, machine: &MachineModel, tuning: &Tuning, bytes: u64, way: Way) -> Result<f64, String> {
         let (slot_bytes, (algorithm, protocol, channels)) = (self.slot_bytes(tuning, way), way);
         let call = TimedCall { func: self.func, algorithm, protocol, bytes, channels, slot_bytes };
-        timing::predict(&self.machine, &self.kernel, &call).map_err(|error| error.to_string())
+        timing::predict(machine, &self.kernel, &call).map_err(|error| error.to_string())
     }
 
     /// The columns that say what is called, and how.
@@ -328,12 +312,30 @@ impl Predict {
         format!("{bytes:>10}  {way:>16} {channels:>8} {slot:>8}")
     }
 
-    fn line(&self, tuning: &Tuning, bytes: u64, way: Way) -> Result<(), String> {
-        let us = self.time(tuning, bytes, way)?;
+    fn line(
+        &self,
+        machine: &MachineModel,
+        tuning: &Tuning,
+        (bytes, way): (u64, Way),
+        shape: Option<&CallShape<'_>>,
+    ) -> Result<(), String> {
+        let us = self.time(machine, tuning, bytes, way)?;
         let busbw = bytes as f64 / us / 1e3 * self.subject.bus_factor(self.machine.ranks as usize);
+        print!("  {} {us:>10.1} {busbw:>8.2}", self.described(tuning, bytes, way));
+        if self.zero_copy {
+            let (algorithm, protocol, channels) = way;
+            let choice = Choice { algorithm, protocol, channels };
+            let asks = shape.is_some_and(|shape| tuning.offers_buffers_for(shape, &choice));
+            match timing::predict_zero_copy(machine, &self.kernel, self.func, bytes, channels) {
+                Ok(direct) => {
+                    print!("  {direct:>9.1} {:>6.2} {:>5}", us / direct, if asks { "yes" } else { "no" });
+                }
+                // There is no such way of this function, or for so many ranks.
+                Err(_) => print!("  {:>9} {:>6} {:>5}", "-", "-", "no"),
+            }
+        }
         let nccl = timing::nccl_ring(&self.machine, self.func, bytes).filter(|_| !self.software());
-        let beside = nccl.map_or_else(String::new, |nccl| format!("{nccl:>9.1} {:>6.2}", nccl / us));
-        println!("  {} {us:>10.1} {busbw:>8.2}  {beside}", self.described(tuning, bytes, way));
+        println!("{}", nccl.map_or_else(String::new, |nccl| format!("  {nccl:>9.1} {:>6.2}", nccl / us)));
         Ok(())
     }
 }

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use super::candidates::Candidates;
 use super::machine::{MachineConstants, ProcessorConstants};
 use super::slots::SlotSizes;
-use super::tuner;
+use super::tuner::{self, Choice};
 use super::turns::{self, CallTurns};
-use super::{ByFunction, by_function};
+use super::zero_copy::{self, ZeroCopyTurns};
+use super::{ByFunction, OFFER_BYTES, by_function};
 use crate::plan::algorithm::{Algo, available};
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
@@ -26,6 +27,7 @@ pub struct CostModel {
     slots: SlotSizes,
     /// By function and algorithm; of GPUs only.
     turns: ByFunction<[Option<CallTurns>; Algo::ALL.len()]>,
+    zero_copy: ByFunction<ZeroCopyTurns>,
 }
 
 /// What each algorithm and protocol that is open to a call is expected to take, in microseconds.
@@ -68,7 +70,8 @@ impl CostModel {
     pub fn new(machine: MachineConstants, graph: Arc<Graph>, slots: SlotSizes) -> CostModel {
         let gpus = matches!(machine, MachineConstants::Gpus(..));
         let turns = by_function(|func| gpus.then(|| Algo::ALL.map(|algorithm| turns::of(func, algorithm, &graph))));
-        CostModel { machine, graph, slots, turns }
+        let zero_copy = by_function(|func| if gpus { zero_copy::of(func, &graph) } else { None });
+        CostModel { machine, graph, slots, turns, zero_copy }
     }
 
     /// What schedules are compiled from.
@@ -90,6 +93,26 @@ impl CostModel {
                 turns.map_or(f64::INFINITY, |turns| turns.estimate(machine, kernel, &call))
             }
         }
+    }
+
+    /// What a call takes with the peers' buffers in place of slots, in microseconds; None where that is not known, as
+    /// of software devices, or where ranks cannot agree on it.
+    pub fn estimate_zero_copy(&self, func: Func, bytes: u64, channels: u32) -> Option<f64> {
+        let MachineConstants::Gpus(machine, kernel) = &self.machine else { return None };
+        let turns = self.zero_copy[func as usize].as_ref()?;
+        Some(turns.estimate(machine, kernel, bytes, channels))
+    }
+
+    /// Whether ranks shall ask each other if they can do without slots in a call that is carried out so otherwise.
+    pub(super) fn worth_asking(&self, func: Func, bytes: u64, choice: &Choice) -> bool {
+        let Choice { algorithm, protocol, channels } = *choice;
+        protocol == Proto::Simple
+            && match self.machine {
+                MachineConstants::Processors(_) => bytes >= OFFER_BYTES,
+                MachineConstants::Gpus(..) => self
+                    .estimate_zero_copy(func, bytes, channels)
+                    .is_some_and(|time| time < self.estimate(func, algorithm, protocol, bytes, channels)),
+            }
     }
 
     /// Bytes of a slot of the links that calls use by an algorithm and protocol.

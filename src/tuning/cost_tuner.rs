@@ -15,7 +15,11 @@ pub struct CostTuner(ByFunction<SizeTable>);
 
 /// The choice for every size of one function.
 #[derive(Clone, Debug)]
-struct SizeTable([Choice; CLASSES]);
+struct SizeTable {
+    choices: [Choice; CLASSES],
+    /// The classes in which ranks shall ask each other if they can do without slots: bit `1 << class`.
+    asks: u64,
+}
 
 impl CostTuner {
     /// Fills the table. `candidates` are those of calls without a selection of their own; None for functions that
@@ -23,6 +27,18 @@ impl CostTuner {
     pub fn new(model: &CostModel, max_channels: u32, candidates: impl Fn(Func) -> Option<Candidates>) -> CostTuner {
         CostTuner(by_function(|func| SizeTable::fill(model, func, max_channels, candidates(func)?)))
     }
+
+    /// Whether ranks shall ask each other if they can do a call without slots that is carried out as the table says;
+    /// None where the table does not know how it is.
+    pub(super) fn worth_asking(&self, shape: &CallShape<'_>) -> Option<bool> {
+        let table = self.0[shape.func as usize].as_ref().filter(|_| !shape.narrowed)?;
+        Some(table.asks & 1 << class(shape.bytes) != 0)
+    }
+}
+
+/// The class of a size.
+fn class(bytes: u64) -> usize {
+    (u64::BITS - bytes.leading_zeros()).min(CLASSES as u32 - 1) as usize
 }
 
 impl Tuner for CostTuner {
@@ -43,23 +59,26 @@ impl Tuner for CostTuner {
 impl SizeTable {
     /// Fills the table; none where no way is open.
     fn fill(model: &CostModel, func: Func, max_channels: u32, candidates: Candidates) -> Option<SizeTable> {
+        // The middle of the class.
+        let bytes_of = |class: usize| (1u64 << class.min(62)) / 4 * 3;
         let quickest = |class: usize| {
-            // The middle of the class.
-            let bytes = (1u64 << class.min(62)) / 4 * 3;
+            let bytes = bytes_of(class);
             let (algorithm, protocol) = model.costs(func, bytes, max_channels, candidates).quickest()?;
             let channels = model.channels(func, algorithm, protocol, bytes, max_channels);
             Some(Choice { algorithm, protocol, channels })
         };
-        let mut table = [quickest(0)?; CLASSES];
-        for (class, choice) in table.iter_mut().enumerate().skip(1) {
+        let mut choices = [quickest(0)?; CLASSES];
+        for (class, choice) in choices.iter_mut().enumerate().skip(1) {
             *choice = quickest(class)?;
         }
-        Some(SizeTable(table))
+        let worth = |class: &usize| model.worth_asking(func, bytes_of(*class), &choices[*class]);
+        let asks = (0..CLASSES).filter(worth).fold(0, |asks, class| asks | 1 << class);
+        Some(SizeTable { choices, asks })
     }
 
     /// The choice for a call of `bytes` bytes.
     fn of(&self, bytes: u64) -> Choice {
-        self.0[(u64::BITS - bytes.leading_zeros()).min(CLASSES as u32 - 1) as usize]
+        self.choices[class(bytes)]
     }
 }
 

@@ -19,6 +19,7 @@ mod slots;
 mod tests;
 mod tuner;
 mod turns;
+mod zero_copy;
 
 use std::array;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::error::Error;
 use crate::plan::algorithm::Algo;
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
-use crate::plan::zero_copy;
+use crate::plan::zero_copy::{algo, can_agree};
 use crate::topology::Graph;
 
 pub use agreement::{Agreed, Preferences};
@@ -42,7 +43,8 @@ pub use slots::{
 };
 pub use tuner::{CallShape, Choice, Tuner, channels};
 
-/// Bytes of a call for which ranks ask each other whether they can do without slots: less is not worth the question.
+/// Bytes for which registered buffers are used in place of slots: of calls on software devices, and of messages. Less
+/// is not worth the question.
 const OFFER_BYTES: u64 = 128 << 10;
 
 /// One thing for each collective, by its number; None for numbers that are no collective's.
@@ -173,18 +175,21 @@ impl Tuning {
 
     /// Whether ranks ever ask each other for buffers in place of slots. All ranks come to the same answer.
     pub fn offers_buffers(&self) -> bool {
-        let agree = |func| zero_copy::can_agree(func, zero_copy::algo(func), self.model.graph());
+        let agree = |func| can_agree(func, algo(func), self.model.graph());
         self.agreed.maps_buffers && Func::COLLECTIVES.into_iter().any(agree)
     }
 
     /// Whether the ranks shall ask each other if they can do a call without slots that is carried out so otherwise.
-    /// The answer depends on nothing that ranks do not have in common: what is registered is none of it.
+    /// On GPUs, where the cost model expects less of that, by the size's number of bits as choices are made; on
+    /// software devices, from some size on. The answer depends on nothing that ranks do not have in common: what is
+    /// registered is none of it.
     pub fn offers_buffers_for(&self, shape: &CallShape<'_>, choice: &Choice) -> bool {
-        let algorithm = zero_copy::algo(shape.func);
+        let algorithm = algo(shape.func);
         let selected = shape.selected.is_none_or(|algorithms| algorithms & 1 << algorithm as u8 != 0);
         let open = self.agreed.filters.of(shape.func).allows(algorithm, Proto::Simple) && selected;
-        let worth = self.offers_buffers() && shape.bytes >= OFFER_BYTES && choice.protocol == Proto::Simple;
-        worth && open
+        let built_in = if self.tuner.is_none() { self.built_in.worth_asking(shape) } else { None };
+        let worth = || built_in.unwrap_or_else(|| self.model.worth_asking(shape.func, shape.bytes, choice));
+        open && self.offers_buffers() && worth()
     }
 
     /// The protocol of a message of some bytes between two ranks.

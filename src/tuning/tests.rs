@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::timing::{self, TimedCall};
+use crate::plan::timing::{self, KernelModel, MachineModel, TimedCall};
 
 /// A tuner with one answer.
 struct Fixed(Option<Choice>);
@@ -214,4 +214,57 @@ fn on_gpus_the_choice_is_nearly_the_quickest() {
         println!("{links:?}: mean {mean:.3}");
         assert!(mean < 1.07, "{links:?}: {mean}");
     }
+}
+
+/// Three kinds of machines, and what their communicators have agreed on: also to map each other's buffers.
+fn gpus_that_map(links: LinkKind) -> (MachineModel, Tuning) {
+    let MachineConstants::Gpus(machine, _) = MachineConstants::gpus(links) else { panic!("no GPUs") };
+    let graph = Arc::new(Graph::of_host(machine.ranks));
+    let agreed = Agreed { maps_buffers: true, ..agreed_on_gpus(links) };
+    (machine, Tuning::new(MachineConstants::gpus(links), graph, agreed))
+}
+
+/// The closed form of calls without slots against the simulation.
+#[test]
+fn zero_copy_takes_what_is_expected_of_it() {
+    for links in [LinkKind::NvLink, LinkKind::Pcie] {
+        let (machine, tuning) = gpus_that_map(links);
+        for func in Func::COLLECTIVES {
+            for (bytes, channels) in (8..31).step_by(2).flat_map(|bits| [1, 4, 32].map(|n| (3u64 << bits >> 2, n))) {
+                let expected = tuning.model.estimate_zero_copy(func, bytes, channels).expect("an estimate");
+                let simulated = timing::predict_zero_copy(&machine, &KernelModel::CURRENT, func, bytes, channels);
+                let error = simulated.expect("a time") / expected;
+                assert!((0.9..1.15).contains(&error), "{links:?} {func:?} {bytes} {channels}: {expected} us, {error}");
+            }
+        }
+    }
+}
+
+/// Ranks of GPUs ask each other for buffers where the cost model expects less of that: not where all read from one
+/// rank, nor where signals take longer than lines of data.
+#[test]
+fn on_gpus_ranks_ask_for_buffers_where_that_is_quicker() {
+    let (machine, tuning) = gpus_that_map(LinkKind::NvLink);
+    let asks = |func, bytes| {
+        let shape = tuning.shape(func, bytes, None).expect("a way");
+        let choice = tuning.choose(&shape).expect("a choice");
+        let asks = tuning.offers_buffers_for(&shape, &choice);
+        let direct = timing::predict_zero_copy(&machine, &KernelModel::CURRENT, func, bytes, choice.channels);
+        let ratio = direct.expect("a time") / shape.estimate(&choice);
+        assert!(if asks { ratio < 1.05 } else { choice.protocol != Proto::Simple || ratio > 0.95 }, "{func:?} {bytes}");
+        asks
+    };
+    let some: Vec<(Func, u64)> =
+        Func::COLLECTIVES.into_iter().flat_map(|f| (8..31).map(move |b| (f, 3 << b))).collect();
+    assert!(some.iter().any(|(func, bytes)| asks(*func, *bytes)));
+    assert!(asks(Func::AllReduce, 3 << 28) && !asks(Func::AllReduce, 3 << 18) && !asks(Func::AllReduce, 3 << 10));
+    assert!(asks(Func::Scatter, 3 << 18) && !asks(Func::Broadcast, 3 << 28) && !asks(Func::Reduce, 3 << 28));
+    // What the table does not know is weighed at the call.
+    let shape = tuning.shape(Func::Scatter, 1 << 20, bit(Algo::Direct)).expect("a way");
+    assert!(tuning.offers_buffers_for(&shape, &tuning.choose(&shape).expect("a choice")));
+    // A tuner's choice is weighed, not the built-in one.
+    let slow = Choice { algorithm: Algo::Ring, protocol: Proto::Simple, channels: 1 };
+    let fixed = tuning.with_tuner(Box::new(Fixed(Some(slow))));
+    let shape = fixed.shape(Func::AllReduce, 3 << 18, None).expect("a way");
+    assert!(fixed.offers_buffers_for(&shape, &fixed.choose(&shape).expect("a choice")));
 }

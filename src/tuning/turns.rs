@@ -5,24 +5,43 @@
 //! hop's time wherever the next turn waits for what a peer makes of the last one (the *chain*). All channels do so at
 //! the same time; what they send shares the rank's links.
 
+use std::array;
+
 use crate::plan::algorithm::{Algo, ScheduleKind, available, compile};
 use crate::plan::call::{DataType, Func};
-use crate::plan::layout::{Proto, Step, step_flag};
+use crate::plan::layout::{MAX_FAN, Proto, Step, step_flag};
 use crate::plan::schedule::Schedule;
 use crate::plan::timing::{KernelModel, MachineModel, TimedCall};
 use crate::topology::Graph;
 
 /// Turns that are alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct LikeTurns {
+pub(super) struct LikeTurns {
     /// How many in a piece.
-    count: f64,
+    pub count: f64,
     /// Links received from, and whether the rank's own data are a source.
     received: usize,
     own: bool,
     /// Links sent to, and places written.
-    sent: usize,
-    ndst: usize,
+    pub sent: usize,
+    pub ndst: usize,
+}
+
+impl LikeTurns {
+    /// How many sources there are.
+    pub fn nsrc(&self) -> usize {
+        self.received + usize::from(self.own)
+    }
+
+    /// Whether they need no other rank.
+    pub fn is_local(&self) -> bool {
+        self.received + self.sent == 0
+    }
+
+    /// What a load of each source takes: first of those from other ranks, then of the rank's own data.
+    pub fn loads(&self, received: f64, own: f64) -> [f64; MAX_FAN + 1] {
+        array::from_fn(|source| if source < self.received { received } else { own })
+    }
 }
 
 /// What the busiest rank of a call does.
@@ -96,7 +115,8 @@ fn turns(schedule: &Schedule) -> u32 {
     schedule.steps.iter().map(|step| u32::from(step.repeat)).sum()
 }
 
-fn like(schedule: &Schedule) -> Vec<LikeTurns> {
+/// A schedule's turns with data.
+pub(super) fn like(schedule: &Schedule) -> Vec<LikeTurns> {
     let mut all: Vec<LikeTurns> = Vec::new();
     for step in schedule.steps.iter().filter(|step| step.flags & step_flag::NO_DATA == 0) {
         let has = |flag| step.flags & flag != 0;
@@ -164,13 +184,13 @@ impl CallTurns {
         bytes: u64,
         turns: &LikeTurns,
     ) -> f64 {
-        let mut loads = vec![machine.path.receive_load; turns.received];
-        loads.extend(turns.own.then_some(machine.block.load));
-        between(machine, kernel) + kernel.move_time(&machine.block, protocol, bytes, &loads, turns.ndst)
+        let loads = turns.loads(machine.path.receive_load, machine.block.load);
+        let loads = &loads[..turns.nsrc()];
+        between(machine, kernel) + kernel.move_time(&machine.block, protocol, bytes, loads, turns.ndst)
     }
 }
 
 /// Microseconds between the data of one turn and those of the next.
-fn between(machine: &MachineModel, kernel: &KernelModel) -> f64 {
+pub(super) fn between(machine: &MachineModel, kernel: &KernelModel) -> f64 {
     if kernel.overlaps { machine.block.turn / 2.0 } else { machine.block.turn }
 }

@@ -23,6 +23,7 @@ use nccl::plan::timing::{self, BlockModel, KernelModel, MachineModel, TimedCall}
 use crate::args::{self, Args};
 use crate::common::cuda::Cuda;
 use crate::flags;
+use crate::here;
 use crate::machine::Device;
 use crate::subject::Subject;
 pub use calls::{Calls, Timed};
@@ -150,14 +151,22 @@ impl Constants {
 
     /// What only a software device has, and what does not count there.
     fn software(&self, d: &mut Description) -> Result<(), String> {
-        let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        let model = MachineModel::software(self.args.nranks as u32, processors, 0.0, 1.0);
+        let ranks = self.args.nranks as u32;
+        let sharing =
+            here::sharing(ranks).ok_or("the machine is too busy to measure how ranks share its processors")?;
+        let model = MachineModel::software(ranks, sharing, 0.0, 1.0);
         let MachineModel { block, path, .. } = model;
         let given = "as the model of a software device has it";
         d.set("name", "software", "");
         d.set("ranks", self.args.nranks, "");
         d.set("threads", block.threads, "blocks are threads of the host");
-        d.set("processors", processors, "of this host");
+        d.set("processors", sharing.processors, "of this host");
+        d.number("spin", sharing.spin, "so many looks as a waiting kernel takes before it yields");
+        d.number(
+            "switch",
+            sharing.switch,
+            "two processes on one processor exchange a flag, each yielding: half of that",
+        );
         d.set("channels", model.channels, given);
         d.set("whole_lines", u8::from(model.whole_lines), given);
         for (key, value) in [("load", block.load), ("receive_load", path.receive_load), ("fence", path.fence)] {
@@ -372,13 +381,18 @@ impl Measuring<'_> {
             alone[0], all[0]
         ));
         d.note(&format!("the same, each waited for: {:.2} us alone, {:.2} of {n} ranks", alone[1], all[1]));
-        let machine = MachineModel { launch: 0.0, ..d.machine()? };
+        let machine = d.machine()?;
         let (bytes, slot_bytes) = (SMALL as u64, LINE_SLOT_BYTES);
         let (algorithm, protocol) = (Algo::Direct, Proto::Ll);
         let call = TimedCall { func: Func::AllReduce, algorithm, protocol, bytes, channels: 1, slot_bytes };
-        let rest = timing::predict(&machine, &KernelModel::CURRENT, &call).map_err(|error| error.to_string())?;
-        let how = format!("AllReduce of {n} ranks by direct/LL, {:.2}, less what the clock says: {rest:.2}", all[0]);
-        d.number("launch", (all[0] - rest).max(0.0), &how);
+        let time = |launch| {
+            let machine = MachineModel { launch, ..machine.clone() };
+            timing::predict(&machine, &KernelModel::CURRENT, &call).map_err(|error| error.to_string())
+        };
+        let (rest, launch) = (time(0.0)?, fit::solve((0.0, all[0]), all[0], time)?);
+        let how =
+            format!("AllReduce of {n} ranks by direct/LL takes {:.2}; with no launch the clock says {rest:.2}", all[0]);
+        d.number("launch", launch, &how);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! What the simulation knows of the kernels: how many loads they keep in flight, and what they do one after the other.
 
-use super::super::layout::{Proto, SLOTS};
+use super::super::layout::{MAX_FAN, Proto, SLOTS};
 use super::machine::BlockModel;
 
 /// The kernels, as they are or as they were.
@@ -10,8 +10,9 @@ pub struct KernelModel {
     pub copy: &'static [u32],
     /// The same of a reduction, of each source.
     pub reduce: &'static [u32],
-    /// The sources of a reduction are loaded at the same time, not one after the other.
-    pub together: bool,
+    /// Sources of a reduction whose loads are in flight at the same time, besides what they are added to. The first
+    /// source's are, with those of the next ones: nothing waits for them before.
+    pub sources: usize,
     /// The next turn's links are waited for, and the last one's slots posted, while data move.
     pub overlaps: bool,
     /// System fences of a turn, one after the other.
@@ -33,7 +34,7 @@ impl KernelModel {
     pub const SERIAL: KernelModel = KernelModel {
         copy: &[8, 1],
         reduce: &[4, 1],
-        together: false,
+        sources: 1,
         overlaps: false,
         fences: 2,
         slots: SLOTS as u32,
@@ -45,7 +46,7 @@ impl KernelModel {
     pub const NCCL: KernelModel = KernelModel {
         copy: &[4, 1],
         reduce: &[4, 1],
-        together: true,
+        sources: MAX_FAN,
         overlaps: true,
         fences: 1,
         slots: 4,
@@ -68,10 +69,19 @@ impl KernelModel {
             Proto::Ll => bytes.div_ceil(8 * u64::from(block.threads) * u64::from(self.lines)),
             Proto::Ll128 => bytes.div_ceil(15 * u64::from(block.threads) * u64::from(self.lines)),
         };
-        let longest = loads.iter().copied().fold(0.0, f64::max);
-        let each = if self.together || proto != Proto::Simple { longest } else { loads.iter().sum() };
+        let each = if proto == Proto::Simple { self.sources_time(loads) } else { longest(loads) };
         passes.max(sweeps as f64 * each)
     }
+
+    /// Microseconds until all sources of some packs are loaded.
+    fn sources_time(&self, loads: &[f64]) -> f64 {
+        let (first, others) = loads.split_at(loads.len().min(1 + self.sources));
+        longest(first) + others.chunks(self.sources.max(1)).map(longest).sum::<f64>()
+    }
+}
+
+fn longest(loads: &[f64]) -> f64 {
+    loads.iter().copied().fold(0.0, f64::max)
 }
 
 /// How often a loop over so many packs of each thread goes round: unrolled as long as it fits.
@@ -87,6 +97,15 @@ fn sweeps(packs: u64, unrolls: &[u32]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sources_are_loaded_some_at_a_time() {
+        let loads = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5];
+        let time = |sources| KernelModel { sources, ..KernelModel::CURRENT }.sources_time(&loads);
+        assert_eq!([1, 3, 7, MAX_FAN].map(time), [6.5, 2.5, 1.0, 1.0]);
+        let one = |loads: &[f64]| KernelModel::CURRENT.sources_time(loads);
+        assert_eq!((one(&[]), one(&[2.0]), one(&[2.0, 3.0])), (0.0, 2.0, 3.0));
+    }
 
     #[test]
     fn loops_are_unrolled_as_far_as_they_fit() {

@@ -28,8 +28,26 @@ pub struct PathModel {
     pub fence: f64,
     /// Microseconds from a load of what a peer has sent to its data.
     pub receive_load: f64,
+    /// Microseconds from a load of a peer's memory to its data, under load.
+    pub remote_load: f64,
     /// Bytes that all ranks together move in a microsecond, where they share something; infinite where not.
     pub fabric: f64,
+}
+
+/// How blocks share processors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharingModel {
+    /// Processors that blocks take turns on; 0: every block has its own.
+    pub processors: u32,
+    /// Microseconds that a block looks for what it waits for before it yields its processor.
+    pub spin: f64,
+    /// Microseconds until another block goes on where one has yielded.
+    pub switch: f64,
+}
+
+impl SharingModel {
+    /// Every block has a processor of its own.
+    pub const NONE: SharingModel = SharingModel { processors: 0, spin: 0.0, switch: 0.0 };
 }
 
 /// A machine, as the simulation knows it.
@@ -39,10 +57,11 @@ pub struct MachineModel {
     pub name: String,
     /// Ranks, one on each device.
     pub ranks: u32,
-    /// Microseconds from a call to its kernel's first instruction, and from its last to the call's end.
+    /// Microseconds from a call to its kernel's first instruction, and from its last to the call's end. Where
+    /// processors are shared, each rank's takes its processor so long.
     pub launch: f64,
-    /// Processors that blocks take turns on; 0: every block has its own.
-    pub processors: u32,
+    /// Processors, where blocks share them.
+    pub sharing: SharingModel,
     /// Channels at most.
     pub channels: u32,
     /// Blocks.
@@ -64,13 +83,15 @@ const IN_CACHE: f64 = 0.3;
 impl MachineModel {
     /// Eight H100 behind NVSwitch. NVLink carries 370 GB/s of data in each direction (measured peer writes: 371 to 376;
     /// NCCL counts with 18 × 20.6). A hop of LL takes 0.6 µs in NCCL's model: a store's way and a poll. A fence waits
-    /// for a store's way there and back.
+    /// for a store's way there and back. So does a load of a peer's memory, and 0.3 µs for what memory takes there: it
+    /// is 1.2 µs. Published are 1 to 2 µs over NVLink of H100, and 0.3 µs more than of local memory for P100 joined
+    /// without a switch (NVLink of the first generation, 950 cycles instead of 450).
     pub fn eight_h100() -> MachineModel {
         MachineModel {
             name: "8xH100".to_string(),
             ranks: 8,
             launch: 6.0,
-            processors: 0,
+            sharing: SharingModel::NONE,
             channels: 32,
             block: GPU_BLOCK,
             path: PathModel {
@@ -78,6 +99,7 @@ impl MachineModel {
                 latency: 0.45,
                 fence: 0.9,
                 receive_load: IN_CACHE,
+                remote_load: 1.2,
                 fabric: f64::INFINITY,
             },
             whole_lines: true,
@@ -86,7 +108,7 @@ impl MachineModel {
 
     /// Four A100 that PCIe 4.0 with 16 lanes joins, behind switches. Peers write 26 GB/s (measured of four devices with
     /// such links: 25.9 GB/s bus bandwidth of NCCL's ring; NCCL counts with 24). A hop of LL takes 1.0 µs in NCCL's
-    /// model.
+    /// model. A load of a peer's memory goes there and back, too: 2.1 µs, where published are 2 to 5 µs over PCIe.
     pub fn four_a100_pcie() -> MachineModel {
         MachineModel {
             name: "4xA100-pcie".to_string(),
@@ -98,6 +120,7 @@ impl MachineModel {
                 latency: 0.9,
                 fence: 1.8,
                 receive_load: IN_CACHE,
+                remote_load: 2.1,
                 fabric: f64::INFINITY,
             },
             whole_lines: false,
@@ -106,24 +129,27 @@ impl MachineModel {
     }
 
     /// Two GeForce boards with PCIe 4.0 that do not reach each other: data go through memory of the host. Loads from
-    /// there take about 1.5 µs.
+    /// there take about 1.5 µs. Nothing loads from a peer's memory.
     pub fn two_rtx_without_p2p() -> MachineModel {
+        let pcie = MachineModel::four_a100_pcie();
         MachineModel {
             name: "2xRTX-nop2p".to_string(),
             ranks: 2,
-            path: PathModel { bandwidth: 24_000.0, latency: 0.9, fence: 1.8, receive_load: 1.6, fabric: f64::INFINITY },
-            ..MachineModel::four_a100_pcie()
+            path: PathModel { bandwidth: 24_000.0, receive_load: 1.6, ..pcie.path },
+            ..pcie
         }
     }
 
-    /// Ranks on the software device of a host: `rate` bytes a microsecond are read and written by one of its
-    /// `processors`, and a flag takes `flag` microseconds from one to the other.
-    pub fn software(ranks: u32, processors: u32, flag: f64, rate: f64) -> MachineModel {
+    /// Ranks on the software device of a host, whose processors they share: `rate` bytes a microsecond are read and
+    /// written by one of them, and a flag takes `flag` microseconds from one to the other. A launch takes
+    /// 1.7 µs: what each of many calls of Broadcast takes on two processors, where no rank waits for an answer, less a
+    /// turn (measured: 1.9 µs at the least; a call of one rank alone, which is a copy, 0.6).
+    pub fn software(ranks: u32, sharing: SharingModel, flag: f64, rate: f64) -> MachineModel {
         MachineModel {
             name: "software".to_string(),
             ranks,
-            launch: 2.0,
-            processors,
+            launch: 1.7,
+            sharing,
             channels: 1,
             block: BlockModel { threads: 0, load: 0.0, rate, turn: 0.1, poll: 0.02 },
             path: PathModel {
@@ -131,6 +157,7 @@ impl MachineModel {
                 latency: flag,
                 fence: 0.0,
                 receive_load: 0.0,
+                remote_load: 0.0,
                 fabric: f64::INFINITY,
             },
             whole_lines: false,
@@ -176,7 +203,9 @@ impl MachineModel {
             "name" => self.name = value.to_string(),
             "ranks" => self.ranks = count(2)?,
             "channels" => self.channels = count(1)?,
-            "processors" => self.processors = count(0)?,
+            "processors" => self.sharing.processors = count(0)?,
+            "spin" => self.sharing.spin = time()?,
+            "switch" => self.sharing.switch = time()?,
             "threads" => self.block.threads = count(0)?,
             "launch" => self.launch = time()?,
             "load" => self.block.load = time()?,
@@ -187,6 +216,7 @@ impl MachineModel {
             "latency" => self.path.latency = time()?,
             "fence" => self.path.fence = time()?,
             "receive_load" => self.path.receive_load = time()?,
+            "remote_load" => self.path.remote_load = time()?,
             "fabric" => self.path.fabric = speed()?,
             "whole_lines" => self.whole_lines = count(0)? > 0,
             _ => return Err("there is no such key".to_string()),

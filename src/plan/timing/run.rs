@@ -7,12 +7,13 @@ use super::super::layout::{Proto, Step, step_flag};
 use super::super::schedule::{LinkId, Schedule};
 use super::kernel::KernelModel;
 use super::machine::MachineModel;
+use super::processors::Processors;
 use crate::error::Error;
 
 /// A time, in picoseconds from the kernel's begin: whole numbers have an order.
-type Instant = u64;
+pub(super) type Instant = u64;
 
-fn instant(microseconds: f64) -> Instant {
+pub(super) fn instant(microseconds: f64) -> Instant {
     (microseconds * 1e6) as Instant
 }
 
@@ -25,6 +26,9 @@ pub(super) struct PieceRun {
     pub piece: u64,
     /// How many pieces are run.
     pub count: u64,
+    /// How many calls, one behind the other, where ranks share processors: each is launched there. Else launches are
+    /// not counted here.
+    pub calls: u32,
 }
 
 impl PieceRun {
@@ -57,12 +61,17 @@ struct RankBlock<'a> {
     step: usize,
     round: u16,
     piece: u64,
+    /// The calls that have begun, and those that were launched.
+    call: u32,
+    launched: u32,
     /// Its block can begin its next turn.
     free: Instant,
     /// When the data of its last turn were where they go.
     landed: Instant,
     /// A turn is due; it must not be twice.
     queued: bool,
+    /// When what it waits for is there.
+    ready: Instant,
 }
 
 impl RankBlock<'_> {
@@ -70,7 +79,7 @@ impl RankBlock<'_> {
         if self.piece == pieces.count { None } else { self.schedule.steps.get(self.step).copied() }
     }
 
-    fn advance(&mut self) {
+    fn advance(&mut self, pieces: &PieceRun) {
         self.round += 1;
         if self.round >= self.schedule.steps[self.step].repeat {
             (self.round, self.step) = (0, self.step + 1);
@@ -78,10 +87,13 @@ impl RankBlock<'_> {
         if self.step == self.schedule.steps.len() {
             (self.step, self.piece) = (0, self.piece + 1);
         }
+        if self.piece == pieces.count && self.call < pieces.calls {
+            (self.piece, self.call) = (0, self.call + 1);
+        }
     }
 }
 
-/// Something that serves one after the other: a rank's way out or in, what all share, a processor.
+/// Something that serves one after the other: a rank's way out or in, what all share.
 #[derive(Clone, Copy, Default)]
 struct Server(Instant);
 
@@ -105,12 +117,15 @@ pub(super) struct Clock<'a> {
     /// Channels for each one that is run.
     each: f64,
     pieces: PieceRun,
+    /// Links carry the peers' buffers in place of slots.
+    zero_copy: bool,
     blocks: Vec<RankBlock<'a>>,
     links: Vec<TimedLink>,
     out: Vec<Server>,
     into: Vec<Server>,
     fabric: Server,
-    processors: Vec<Server>,
+    /// Where blocks share processors.
+    processors: Option<Processors>,
     due: BinaryHeap<Reverse<(Instant, usize)>>,
 }
 
@@ -131,16 +146,22 @@ impl<'a> Clock<'a> {
             proto,
             each: f64::from(channels) / f64::from(run),
             pieces,
+            zero_copy: false,
             blocks: Vec::new(),
             links: Vec::new(),
             out: vec![Server::default(); n],
             into: vec![Server::default(); n],
             fabric: Server::default(),
-            processors: vec![Server::default(); machine.processors as usize],
+            processors: Processors::new(&machine.sharing),
             due: BinaryHeap::new(),
         };
         (0..run).for_each(|_| clock.add(schedules));
         clock
+    }
+
+    /// The same where links carry the peers' buffers in place of slots ([`super::super::zero_copy`]).
+    pub fn zero_copy(self) -> Clock<'a> {
+        Clock { zero_copy: true, ..self }
     }
 
     /// Adds the blocks of a channel, one for each schedule. Halves of messages are two to a rank.
@@ -159,9 +180,13 @@ impl<'a> Clock<'a> {
                 *(if id.from == schedule.rank { &mut link.from } else { &mut link.to }) = block;
                 links.push(number);
             }
-            let (step, round, piece, free, landed, queued) = (0, 0, 0, 0, 0, false);
+            let (step, round, piece, call, free, landed, ready, queued) = (0, 0, 0, 1, 0, 0, 0, false);
             let rank = schedule.rank as usize;
-            self.blocks.push(RankBlock { schedule, rank, links, step, round, piece, free, landed, queued });
+            let launched = if self.processors.is_some() { 0 } else { self.pieces.calls };
+            self.processors.iter_mut().for_each(|processors| processors.add(rank));
+            let block =
+                RankBlock { schedule, rank, links, step, round, piece, call, launched, free, landed, queued, ready };
+            self.blocks.push(block);
         }
     }
 
@@ -172,8 +197,18 @@ impl<'a> Clock<'a> {
     pub fn complete(mut self) -> Result<f64, Error> {
         (0..self.blocks.len()).for_each(|rank| self.queue(rank));
         while let Some(Reverse((at, rank))) = self.due.pop() {
+            let ready = self.blocks[rank].ready;
+            let start = self.processors.as_mut().map_or(at, |processors| processors.start(rank, ready));
+            if start > at {
+                self.due.push(Reverse((start, rank)));
+                continue;
+            }
             self.blocks[rank].queued = false;
-            self.turn(rank, at);
+            if self.blocks[rank].launched < self.blocks[rank].call {
+                self.launch(rank, start);
+            } else {
+                self.turn(rank, start);
+            }
             self.queue(rank);
         }
         if let Some(stuck) = self.blocks.iter().find(|rank| rank.current(&self.pieces).is_some()) {
@@ -190,9 +225,22 @@ impl<'a> Clock<'a> {
         (recv, step.send[..usize::from(step.nsend)].iter().map(number).collect())
     }
 
-    /// Puts a rank's next turn on the list, if its links are ready or will be at a known time.
+    /// A call is launched from `at` on, on the block's processor: the rank's blocks share what that takes.
+    fn launch(&mut self, rank: usize, at: Instant) {
+        let share = f64::from(self.machine.ranks) / self.blocks.len() as f64;
+        let block = &mut self.blocks[rank];
+        block.launched = block.call;
+        block.free = at + instant(self.machine.launch * share);
+        let until = block.free;
+        self.processors.iter_mut().for_each(|processors| processors.keep(rank, until));
+    }
+
+    /// Puts a rank's next turn or launch on the list, if its links are ready or will be at a known time.
     fn queue(&mut self, rank: usize) {
         let Some(step) = self.blocks[rank].current(&self.pieces).filter(|_| !self.blocks[rank].queued) else { return };
+        if self.blocks[rank].launched < self.blocks[rank].call {
+            return self.put(rank, self.blocks[rank].free);
+        }
         let (recv, send) = self.step_links(rank, &step);
         let mut arrived = 0;
         for &l in &recv {
@@ -218,9 +266,12 @@ impl<'a> Clock<'a> {
             false => (block.turn, block.turn / 2.0),
         };
         let seen = if arrived > 0 { arrived + instant(block.poll / 2.0 + noticed) } else { 0 };
-        let at = (self.blocks[rank].free + instant(before)).max(seen);
-        self.blocks[rank].queued = true;
-        self.due.push(Reverse((at, rank)));
+        self.put(rank, (self.blocks[rank].free + instant(before)).max(seen));
+    }
+
+    fn put(&mut self, rank: usize, ready: Instant) {
+        (self.blocks[rank].ready, self.blocks[rank].queued) = (ready, true);
+        self.due.push(Reverse((ready, rank)));
     }
 
     /// Whether a step's data say themselves that they are there.
@@ -235,7 +286,9 @@ impl<'a> Clock<'a> {
         let has = |flag| step.flags & flag != 0;
         let bytes = if has(step_flag::NO_DATA) { 0 } else { self.pieces.bytes(self.blocks[rank].piece) };
         let moved = self.move_data(at, bytes, &recv, &send, &step);
-        let landed = send.iter().map(|&l| self.carry(l, at, bytes)).max().unwrap_or(moved).max(moved);
+        self.processors.iter_mut().for_each(|processors| processors.keep(rank, moved));
+        let moved = if self.zero_copy { self.carry(&recv, at, bytes).max(moved) } else { moved };
+        let landed = self.carry(&send, at, bytes).max(moved);
         let (fence, latency) = (self.machine.path.fence * f64::from(self.kernel.fences), self.machine.path.latency);
         let lines = self.lines(&step);
         let fenced = if lines { landed } else { landed + instant(fence) };
@@ -255,7 +308,7 @@ impl<'a> Clock<'a> {
         // A block that overlaps is at most one turn ahead of what is on its way.
         me.free = if self.kernel.overlaps || lines || send.is_empty() { moved.max(me.landed) } else { fenced };
         me.landed = landed;
-        me.advance();
+        me.advance(&self.pieces);
         recv.iter().for_each(|&l| self.queue(self.links[l].from));
         send.iter().for_each(|&l| self.queue(self.links[l].to));
     }
@@ -263,7 +316,8 @@ impl<'a> Clock<'a> {
     /// When the block has moved a turn's data.
     fn move_data(&mut self, at: Instant, bytes: u64, recv: &[usize], send: &[usize], step: &Step) -> Instant {
         let (block, has) = (&self.machine.block, |flag| u8::from(step.flags & flag != 0));
-        let mut loads = vec![self.machine.path.receive_load; recv.len()];
+        let path = &self.machine.path;
+        let mut loads = vec![if self.zero_copy { path.remote_load } else { path.receive_load }; recv.len()];
         loads.extend(vec![block.load; usize::from(has(step_flag::IN))]);
         let ndst = send.len() + usize::from(has(step_flag::OUT));
         let time = self.kernel.move_time(block, self.proto, bytes, &loads, ndst);
@@ -277,22 +331,21 @@ impl<'a> Clock<'a> {
             true => complete.max().map_or(0, |complete| complete + instant(block.poll / 2.0 + own)),
             false => 0,
         };
-        let moved = match self.processors.iter_mut().min_by_key(|processor| processor.0) {
-            Some(processor) => processor.serve(at, time + block.turn),
-            None => at + instant(time),
-        };
-        moved.max(last)
+        (at + instant(time)).max(last)
     }
 
-    /// When what is sent over a link from `at` on has arrived, but for the latency.
-    fn carry(&mut self, l: usize, at: Instant, bytes: u64) -> Instant {
-        let (from, to) = (self.blocks[self.links[l].from].rank, self.blocks[self.links[l].to].rank);
-        let wire = bytes as f64 * self.proto.expansion();
-        let time = |rate: f64| wire * self.each / rate;
+    /// When what goes over some links from `at` on has gone, but for the latency: what is sent, or what is read from
+    /// where a peer has it. 0 where there are none.
+    fn carry(&mut self, links: &[usize], at: Instant, bytes: u64) -> Instant {
         let path = &self.machine.path;
-        let (own, all) = (time(path.bandwidth), time(path.fabric));
-        let out = self.out[from].serve(at, own);
-        let into = self.into[to].serve(at, own);
-        out.max(into).max(self.fabric.serve(at, all))
+        let wire = bytes as f64 * self.proto.expansion() * self.each;
+        let (own, all) = (wire / path.bandwidth, wire / path.fabric);
+        let mut last = 0;
+        for &l in links {
+            let (from, to) = (self.blocks[self.links[l].from].rank, self.blocks[self.links[l].to].rank);
+            let (out, into) = (self.out[from].serve(at, own), self.into[to].serve(at, own));
+            last = last.max(out).max(into).max(self.fabric.serve(at, all));
+        }
+        last
     }
 }

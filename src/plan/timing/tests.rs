@@ -72,6 +72,41 @@ fn large_calls_take_what_the_links_carry() {
     assert!(us > 7.9 * wire && us < 8.2 * wire, "{us} {wire}");
 }
 
+fn zero_copy_time(machine: &MachineModel, func: Func, bytes: u64) -> f64 {
+    predict_zero_copy(machine, &KernelModel::CURRENT, func, bytes, 32).expect("a time")
+}
+
+/// Without slots a small call is signals: offers, verdicts, that all have begun, and that all have finished.
+#[test]
+fn a_small_call_without_slots_is_signals() {
+    let machine = MachineModel::eight_h100();
+    let MachineModel { launch, block, path, .. } = machine.clone();
+    let us = zero_copy_time(&machine, Func::AllReduce, 8);
+    // A turn that sends, its way, and the turn that hears it.
+    let hop = |sends: f64| sends + path.fence + path.latency + block.poll / 2.0 + block.turn / 2.0;
+    // The first two sources at the same time.
+    let reads = 6.0 * path.remote_load + block.load;
+    let by_hand = launch + 3.0 * hop(block.turn) + hop(reads);
+    assert!((us - by_hand).abs() < 0.01, "{us} {by_hand}");
+}
+
+/// With many bytes reading takes what the links carry, which all channels share; and all who read from one rank.
+#[test]
+fn reads_of_peers_memory_share_the_links() {
+    let machine = MachineModel::eight_h100();
+    let bytes = 1u64 << 30;
+    let wire = bytes as f64 / machine.path.bandwidth;
+    for (func, times) in [(Func::AllReduce, 14.0 / 8.0), (Func::ReduceScatter, 7.0 / 8.0), (Func::Broadcast, 7.0)] {
+        let us = zero_copy_time(&machine, func, bytes);
+        assert!(us > times * wire && us < 1.05 * times * wire, "{func:?} {us} {}", times * wire);
+    }
+    // Loads one after the other are slow where there are few channels.
+    let few = predict_zero_copy(&machine, &KernelModel::CURRENT, Func::AllReduce, bytes, 4).expect("a time");
+    let kernel = KernelModel { sources: 7, ..KernelModel::CURRENT };
+    let together = predict_zero_copy(&machine, &kernel, Func::AllReduce, bytes, 4).expect("a time");
+    assert!(few > 1.5 * together, "{few} {together}");
+}
+
 #[test]
 fn more_slots_in_flight_channels_and_loads_are_quicker() {
     let machine = MachineModel::eight_h100();
@@ -109,6 +144,10 @@ fn all_schedules_end() {
         let graph = Graph::of_host(ranks);
         let machine = MachineModel { ranks, ..MachineModel::eight_h100() };
         for func in Func::COLLECTIVES {
+            if zero_copy::can_agree(func, zero_copy::algo(func), &graph) {
+                let us = zero_copy_time(&machine, func, 1 << 22);
+                assert!(us > machine.launch && us.is_finite(), "{func:?} without slots: {us}");
+            }
             for algorithm in Algo::ALL.into_iter().filter(|algorithm| algorithm::available(func, *algorithm, &graph)) {
                 for protocol in Proto::ALL {
                     for bytes in [4, 1 << 14, 1 << 22] {
@@ -122,14 +161,20 @@ fn all_schedules_end() {
     }
 }
 
-/// Processors that blocks share are a limit as well.
+/// Processors that blocks share are a limit as well, and so are their launches and that blocks give way to each other.
 #[test]
 fn blocks_take_turns_at_processors() {
-    let machine = |processors| MachineModel::software(4, processors, 0.1, 10_000.0);
-    let us = |processors| {
-        time(&machine(processors), &KernelModel::CURRENT, call(Algo::Ring, Proto::Simple, 1 << 22, 1, 256 << 10))
+    let us = |processors, switch, bytes| {
+        let sharing = SharingModel { processors, spin: 0.5, switch };
+        let machine = MachineModel::software(4, sharing, 0.1, 10_000.0);
+        time(&machine, &KernelModel::CURRENT, call(Algo::Ring, Proto::Simple, bytes, 1, 256 << 10))
     };
-    assert!(us(2) > 1.8 * us(4), "{} {}", us(2), us(4));
+    let large = |processors| us(processors, 1.0, 1 << 22);
+    assert!(large(2) > 1.8 * large(4) && large(1) > 1.8 * large(2), "{} {} {}", large(1), large(2), large(4));
+    let launch = MachineModel::software(4, SharingModel::NONE, 0.1, 10_000.0).launch;
+    assert!(us(2, 0.0, 8) > 2.0 * launch && us(1, 0.0, 8) > 4.0 * launch);
+    // Six hops of a ring, and two ranks to a processor.
+    assert!(us(2, 2.0, 8) > us(2, 1.0, 8) + 4.0, "{} {}", us(2, 2.0, 8), us(2, 1.0, 8));
 }
 
 #[test]
