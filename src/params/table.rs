@@ -177,8 +177,12 @@ const USED: &[Param] = &[
         "seconds until ranks that others wait for in a collective are named; 0 = never",
     )
     .fresh(),
-    text("OXCCL_TRANSPORTS", "p2p,shm", "transports that ranks may use, the preferred ones first: p2p, shm, net")
-        .fresh(),
+    text(
+        "OXCCL_TRANSPORTS",
+        "p2p,shm,socket",
+        "transports that ranks may use, the preferred ones first: p2p, shm, socket, net",
+    )
+    .fresh(),
     text("OXCCL_SYSFS", "/sys", "where sysfs is mounted, from which distances between devices are read").fresh(),
     // The communicator's configuration.
     over_choice("NCCL_COMM_BLOCKING", 1, "overrides config.blocking"),

@@ -200,7 +200,7 @@ impl Tuning {
     /// Whether a message of some bytes is read from the sender's buffer, where that is registered. Both ranks come to
     /// the same answer.
     pub fn pulls_message(&self, bytes: u64) -> bool {
-        self.agreed.maps_buffers && bytes >= OFFER_BYTES && self.message_protocol(bytes) == Proto::Simple
+        self.offers_buffers() && bytes >= OFFER_BYTES && self.message_protocol(bytes) == Proto::Simple
     }
 
     /// "AllReduce 65536 B: direct/Simple, 1 channels, est. 9.0 us; ring/Simple 14.0 us".

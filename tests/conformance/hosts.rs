@@ -1,12 +1,16 @@
 //! Ranks on several hosts, and in several containers of one host: what holds on one host holds among them.
 
+use std::time::{Duration, Instant};
+
 use rand::RngExt;
 
 use crate::built;
 use crate::case::{Case, kinds};
+use crate::common::abi::{REMOTE_ERROR, SUCCESS};
+use crate::common::contract::Func;
 use crate::common::hosts::Hosts;
 use crate::common::launch::{self, STRICT};
-use crate::member::{Item, Member, Submission};
+use crate::member::{Api, Item, Member, Submission};
 use crate::messages::Message;
 use crate::setup::{self, Setup, long, seeded_rng};
 
@@ -45,6 +49,41 @@ fn of_every_shape() {
         let job = Setup::plain(places.len()).job("hosts::of_every_shape");
         hosts.place(job, places, true).run().assert_ok();
     }
+}
+
+/// A process that dies on another host is named by the others, in the middle of a call.
+#[test]
+fn a_rank_that_dies_is_named() {
+    if let Some(me) = launch::child() {
+        let api = Api::load();
+        let mut member = Member::of_process(api, &me, "id");
+        let mut own = seeded_rng("own");
+        let call = [Item::Collective(Case::of(Func::AllReduce, 1000))];
+        member.run(&call, Submission::Queued, &mut own);
+        if me.rank == 1 {
+            me.barrier("called");
+            std::process::abort();
+        }
+        me.barrier("called");
+        let start = Instant::now();
+        let mut lost = Case::of(Func::AllReduce, 100_000).prepare(&mut member);
+        member.must_issue(&mut lost);
+        while api.nccl.async_error(member.comm) == Ok(SUCCESS) && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(api.nccl.async_error(member.comm), Ok(REMOTE_ERROR));
+        println!("heard after {:?}", start.elapsed());
+        api.nccl.abort(member.comm).expect("an abort");
+        return std::mem::forget(member);
+    }
+    let Some(hosts) = Hosts::new(2) else { return };
+    let job = Setup::plain(3).job("hosts::a_rank_that_dies_is_named").allow_any_warning();
+    let outcome = hosts.place(job, &[0, 1, 1], true).run();
+    let said = |rank: usize| outcome.ranks[rank].warnings().join("\n");
+    assert!([0, 2].iter().all(|rank| outcome.ranks[*rank].status.success()), "{}\n{}", said(0), said(2));
+    assert!(said(0).contains("rank 1 has closed its connection"), "{}", said(0));
+    // Of its own host it is seen to be gone, if rank 0 does not leave before.
+    assert!(said(2).contains("rank 1") || said(2).contains("rank 0 left"), "{}", said(2));
 }
 
 #[test]

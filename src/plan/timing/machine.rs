@@ -84,8 +84,7 @@ impl MachineModel {
     /// Eight H100 behind NVSwitch. NVLink carries 370 GB/s of data in each direction (measured peer writes: 371 to 376;
     /// NCCL counts with 18 × 20.6). A hop of LL takes 0.6 µs in NCCL's model: a store's way and a poll. A fence waits
     /// for a store's way there and back. So does a load of a peer's memory, and 0.3 µs for what memory takes there: it
-    /// is 1.2 µs. Published are 1 to 2 µs over NVLink of H100, and 0.3 µs more than of local memory for P100 joined
-    /// without a switch (NVLink of the first generation, 950 cycles instead of 450).
+    /// is 1.2 µs, where published are 1 to 2 µs over NVLink of H100.
     pub fn eight_h100() -> MachineModel {
         MachineModel {
             name: "8xH100".to_string(),

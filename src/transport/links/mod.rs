@@ -184,11 +184,16 @@ impl Links {
         self.start.elapsed()
     }
 
-    /// Why the rank `left` may have left: links that it, or this rank, could not make.
+    /// Why the rank `left` may have left: links that it, or this rank, could not make, or a connection that is over.
     pub fn failure(&self, left: u32) -> Option<Error> {
         let state = self.state.lock();
-        let (group, rank, text) = state.handshake.failure(left)?;
-        Some(state.blame(group, rank, text))
+        if let Some((group, rank, text)) = state.handshake.failure(left) {
+            return Some(state.blame(group, rank, text));
+        }
+        drop(state);
+        let why = self.engine.trouble(left)?;
+        let text = format!("{why}: its process has died, or it has ended or aborted its communicator");
+        Some(Error::Remote { rank: Some(left), text })
     }
 
     /// Asks for connection groups without waiting for any: so that several communicators are connected at the same

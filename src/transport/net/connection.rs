@@ -205,6 +205,10 @@ impl MovedConnection {
         self.peer
     }
 
+    pub fn is_remote(&self) -> bool {
+        self.remote
+    }
+
     /// What is to be watched, once it is there.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.stream.as_ref().map(|stream| stream.socket.as_fd())

@@ -51,6 +51,8 @@ struct EngineState {
     next: u32,
     /// Streams that peers are to connect, by their tokens.
     expected: BTreeMap<u64, Expected>,
+    /// Ranks elsewhere whose connection is over, and why.
+    lost: BTreeMap<u32, String>,
     /// Turns in a row in which nothing was moved.
     idle: u32,
 }
@@ -136,6 +138,11 @@ impl Engine {
             Some(here @ Expected::Here(_)) => drop(state.expected.insert(token, here)),
             None => log::info!(target: "NET", "rank {} was connected to by nobody that it knows", self.rank),
         }
+    }
+
+    /// Why the connection to a rank elsewhere is over, if it is.
+    pub fn trouble(&self, peer: u32) -> Option<String> {
+        self.state.lock().lost.get(&peer).cloned()
     }
 
     /// Streams of these tokens are not wanted any more.
@@ -238,6 +245,9 @@ impl EngineState {
             let (Some(registration), Some(socket)) = (&self.registration, connection.socket()) else { continue };
             if connection.is_broken() && !was_broken {
                 log::info!(target: "NET", "rank {rank}: {}", connection.trouble());
+                if connection.is_remote() {
+                    self.lost.entry(connection.peer()).or_insert_with(|| connection.trouble().to_string());
+                }
                 registration.unwatch(socket);
             } else if connection.is_blocked() != was_blocked && !connection.is_broken() {
                 let interest = Interest { readable: true, writable: connection.is_blocked() };
