@@ -395,7 +395,7 @@ impl EventLoop {
         };
         let streams = outbox.tcp.take_streams();
         messages.into_iter().for_each(|message| self.dispatch(message, turns));
-        for tcp::Stream { to, token, fd } in streams {
+        for tcp::SourceStream { to, token, fd } in streams {
             // Without such a source it is closed.
             let id = self.shared.lock().ids.get(&to).copied();
             if let Some(id) = id {

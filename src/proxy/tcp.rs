@@ -112,12 +112,12 @@ pub(super) struct Tcp {
     paused: Vec<(Arc<KeyedListener>, Instant)>,
     strangers: u64,
     /// Streams that sources are to take over.
-    streams: Vec<Stream>,
+    streams: Vec<SourceStream>,
     buffer: Vec<u8>,
 }
 
 /// A stream that somebody has connected, with the token that it has shown, for a source.
-pub(super) struct Stream {
+pub(super) struct SourceStream {
     pub to: Address,
     pub token: u64,
     pub fd: OwnedFd,
@@ -402,12 +402,12 @@ impl Tcp {
         poller.remove(connection.stream.as_fd());
         self.dirty.remove(&id);
         if let TcpStage::Stream(to, token) = connection.stage {
-            self.streams.push(Stream { to, token, fd: connection.stream.into_fd() });
+            self.streams.push(SourceStream { to, token, fd: connection.stream.into_fd() });
         }
     }
 
     /// The streams that have come since this was asked last.
-    pub fn take_streams(&mut self) -> Vec<Stream> {
+    pub fn take_streams(&mut self) -> Vec<SourceStream> {
         std::mem::take(&mut self.streams)
     }
 

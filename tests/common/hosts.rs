@@ -41,8 +41,8 @@ impl Hosts {
         Some(Hosts { holder, count })
     }
 
-    /// Puts a job's ranks on hosts: the host of each rank, from 0. Each host has an identity of its own if `apart`; else
-    /// they are containers of one host.
+    /// Puts a job's ranks on hosts: the host of each rank, from 0. Each host has an identity of its own if `apart`;
+    /// else they are containers of one host.
     ///
     /// # Panics
     /// If there is no such host.

@@ -111,9 +111,10 @@ impl CommState {
             (CommEvent::PolledCallFailed(_), _) => (self, &[]),
 
             (CommEvent::KernelFailed(_), Ready) if self.is_stopped() => (self, &[]),
-            // Before kernels leave: whoever waits for them may end the process then.
+            // Who polls and sees it asks for the last error next. Kernels leave last: whoever waits for them may end
+            // the process then.
             (CommEvent::KernelFailed(_) | CommEvent::Lost(_), Ready) => {
-                (to(Failed), &[Show, Log, Tell, Report, OweGoodbye])
+                (to(Failed), &[Log, Tell, Show, Report, OweGoodbye])
             }
             (CommEvent::KernelFailed(_) | CommEvent::Lost(_), _) => (self, &[]),
 

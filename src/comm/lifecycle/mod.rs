@@ -25,7 +25,7 @@
 //! | `Failed`           | → `Failed`             | → `Failed`                                    | –        | –       |
 //! | `PolledCallFailed` | –                      | → `Failed`, unless stopped                    | –        | –       |
 //! | `KernelFailed`     | –                      | as `Lost`, unless stopped                     | –        | –       |
-//! | `Lost`             | –                      | → `Failed`, log, tell, report, owe a goodbye  | –        | –       |
+//! | `Lost`             | –                      | log, tell → `Failed`, report, owe a goodbye   | –        | –       |
 //! | `SharerAborted`    | → `Failed`, stop       | → `Failed`, stop                              | stop     | –       |
 //! | `Ended`            | → `Ended`              | → `Ended`                                     | → `Ended`| –       |
 //!

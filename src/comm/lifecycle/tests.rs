@@ -36,7 +36,7 @@ fn events() -> [(CommEvent<'static>, [Transition; 4]); 18] {
     let unchanged = [(Ready, NOTHING), (Failed, NOTHING), (Ended, NOTHING)];
     let [ready, failed, ended] = unchanged;
     let same = (InProgress, NOTHING);
-    let found: &[Effect] = &[Show, Log, Tell, Report, OweGoodbye];
+    let found: &[Effect] = &[Log, Tell, Show, Report, OweGoodbye];
     [
         (CommEvent::Begun, [same, (InProgress, &[Show]), failed, ended]),
         (CommEvent::Completed, [(Ready, &[Show]), ready, failed, ended]),

@@ -154,7 +154,8 @@ fn a_peer_that_is_gone_ends_the_connection_and_what_it_has_sent_arrives() {
     assert!(!other.is_behind());
 }
 
-/// The peer connects when it likes, and says first who it is; where its host is another one, its end is that of its links.
+/// The peer connects when it likes, and says first who it is. Where its host is another one, its end is that of its
+/// links.
 #[test]
 fn a_stream_may_come_late_and_end_for_good() {
     let (sender, receiver) = (LinkPart::new(4096), LinkPart::new(4096));
