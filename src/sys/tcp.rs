@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -136,6 +136,15 @@ impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.socket.as_fd()
     }
+}
+
+/// Bytes that the other side's system does not have yet; 0 where that cannot be known. Who closes before may lose them:
+/// what the other side sends meanwhile makes this side's system reset the connection.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the call writes one integer, which lives.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 /// A new socket that can connect to an address, or listen at it.

@@ -94,7 +94,7 @@ const NAMES: [(&str, &[TransportId]); 4] = [
 
 /// All transports, the preferred ones first.
 static TRANSPORTS: [&dyn Transport; 5] =
-    [&ByMemory(p2p::Direct), &ByMemory(p2p::Ipc), &ByMemory(shm::Shm), &net::Loopback, &net::Sockets];
+    [&ByMemory(p2p::Direct), &ByMemory(p2p::Ipc), &ByMemory(shm::Shm), &net::LOOPBACK, &net::SOCKETS];
 
 /// What a peer must know to connect with an end of this rank's. Only the transport reads it.
 #[derive(Debug, Default)]

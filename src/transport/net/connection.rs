@@ -233,10 +233,12 @@ impl MovedConnection {
         self.trouble.as_deref().unwrap_or_default()
     }
 
-    /// Whether kernels have posted what is not on its way yet.
+    /// Whether kernels have posted what is not on its way yet, or what could be lost on its way.
     pub fn is_behind(&self) -> bool {
         let behind = |link: &MovedLink| link.sends && link.moved < link.memory.value(link.memory.posted);
-        self.trouble.is_none() && !self.deaf && (self.outgoing.is_some() || self.links.iter().any(behind))
+        let on_its_way = || self.remote && self.socket().is_some_and(|socket| sys::tcp::unacknowledged(socket) > 0);
+        let late = || self.outgoing.is_some() || self.links.iter().any(behind) || on_its_way();
+        self.trouble.is_none() && !self.deaf && late()
     }
 
     /// What the event loop has seen.

@@ -6,8 +6,8 @@
 //! than there is room for. The mover knows no calls: a connection forwards what is posted. So launches of graphs, which
 //! the host does not see, need nothing of it.
 //!
-//! [`Sockets`] connects ranks by TCP: the lower of the two tells the other a token, and that one connects to the lower
-//! one's event loop and shows it. [`Loopback`] connects ranks of one host by a pair of sockets. It is used where
+//! [`SOCKETS`] connects ranks by TCP: the lower of the two tells the other a token, and that one connects to the lower
+//! one's event loop and shows it. [`LOOPBACK`] connects ranks of one host by a pair of sockets. It is used where
 //! `OXCCL_TRANSPORTS` asks for it: to see what a network would see, without one.
 
 mod connection;
@@ -38,10 +38,12 @@ use connection::{LinkMemory, MovedConnection, MoverStream};
 pub(super) use engine::Engine;
 
 /// Ranks of one host, by a pair of sockets.
-pub(super) struct Loopback;
-
+pub(super) const LOOPBACK: ByStream = ByStream(Meeting::Pair);
 /// Ranks anywhere, by TCP.
-pub(super) struct Sockets;
+pub(super) const SOCKETS: ByStream = ByStream(Meeting::Tcp);
+
+/// Links over a stream of bytes.
+pub(super) struct ByStream(Meeting);
 
 /// How the two ranks of a connection come to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +79,13 @@ struct NetInfo {
     token: u64,
 }
 
-impl Transport for Loopback {
+impl Transport for ByStream {
     fn id(&self) -> TransportId {
-        TransportId::Net
+        self.0.id()
     }
 
     fn label(&self) -> &'static str {
-        Meeting::Pair.label()
+        self.0.label()
     }
 
     fn is_device_memory(&self) -> bool {
@@ -96,15 +98,21 @@ impl Transport for Loopback {
     }
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
-        a.host.can_pass_descriptors(&b.host)
+        match self.0 {
+            Meeting::Pair => a.host.can_pass_descriptors(&b.host),
+            Meeting::Tcp => a.location.tcp.is_some() && b.location.tcp.is_some(),
+        }
     }
 
     fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error> {
-        Ok(NetEnd::new(site, Meeting::Pair))
+        Ok(NetEnd::new(site, self.0))
     }
 
+    /// Only whether the device takes host memory.
     fn probe(&self, context: &Arc<Context>, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
-        probe_memory(context, bytes)
+        let mut segment = HostSegment::new(SharedMemory::anonymous(bytes)?);
+        segment.register(context)?;
+        Ok((Box::new(segment), ConnectInfo::default()))
     }
 
     fn probe_peer(
@@ -116,54 +124,6 @@ impl Transport for Loopback {
     ) -> Result<Option<Box<dyn Segment>>, Error> {
         Ok(None)
     }
-}
-
-impl Transport for Sockets {
-    fn id(&self) -> TransportId {
-        TransportId::Socket
-    }
-
-    fn label(&self) -> &'static str {
-        Meeting::Tcp.label()
-    }
-
-    fn is_device_memory(&self) -> bool {
-        false
-    }
-
-    /// As with all movers.
-    fn carries_lines(&self) -> bool {
-        false
-    }
-
-    fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
-        a.location.tcp.is_some() && b.location.tcp.is_some()
-    }
-
-    fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error> {
-        Ok(NetEnd::new(site, Meeting::Tcp))
-    }
-
-    fn probe(&self, context: &Arc<Context>, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
-        probe_memory(context, bytes)
-    }
-
-    fn probe_peer(
-        &self,
-        _: &Arc<Context>,
-        _: &PeerFacts,
-        _: &[u8],
-        _: Option<OwnedFd>,
-    ) -> Result<Option<Box<dyn Segment>>, Error> {
-        Ok(None)
-    }
-}
-
-/// Host memory that the device takes.
-fn probe_memory(context: &Arc<Context>, bytes: usize) -> Result<(Box<dyn Segment>, ConnectInfo), Error> {
-    let mut segment = HostSegment::new(SharedMemory::anonymous(bytes)?);
-    segment.register(context)?;
-    Ok((Box::new(segment), ConnectInfo::default()))
 }
 
 /// An end of links without common memory.
