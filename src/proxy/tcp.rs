@@ -31,6 +31,10 @@ const RETRY_MAX: Duration = Duration::from_millis(500);
 /// How long a connection may take to show its key, and how many may be about to.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const STRANGERS_MAX: usize = 256;
+/// How long one of so many has before it makes room for others, and how long nobody is accepted until then. Many ranks
+/// connect at the same time: none of them may be closed for that.
+const STRANGER_GRACE: Duration = Duration::from_millis(250);
+const CROWD_PAUSE: Duration = Duration::from_millis(5);
 /// After so long a connection that nobody uses is closed.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long nobody is accepted where the process may open no more files.
@@ -424,26 +428,33 @@ impl Tcp {
     pub fn accept(&mut self, listener: &Arc<KeyedListener>, poller: &Poller, lost: &mut Vec<Lost>) {
         let now = Instant::now();
         for _ in 0..ACCEPT_TURN {
+            if !self.make_room(poller, now, lost) {
+                return self.pause(listener, poller, now + CROWD_PAUSE);
+            }
             match listener.socket.accept() {
                 Ok(None) => return,
                 Ok(Some(stream)) => {
                     let stage = TcpStage::Stranger(now + HELLO_LIMIT, listener.address.key);
                     let _ = self.insert(TcpConnection::new(stream, stage, None, now), poller);
                     self.wake_at(now + HELLO_LIMIT);
-                    self.drop_oldest_stranger(poller, now, lost);
                 }
                 Err(error) => {
                     log::info!(target: "INIT", "this process cannot accept a connection for messages: {error}");
-                    poller.remove(listener.socket.as_fd());
-                    self.paused.push((listener.clone(), now + ACCEPT_PAUSE));
-                    self.wake_at(now + ACCEPT_PAUSE);
-                    return;
+                    return self.pause(listener, poller, now + ACCEPT_PAUSE);
                 }
             }
         }
     }
 
-    fn drop_oldest_stranger(&mut self, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
+    /// Accepts nobody until then: who connects waits in the system's queue.
+    fn pause(&mut self, listener: &Arc<KeyedListener>, poller: &Poller, until: Instant) {
+        poller.remove(listener.socket.as_fd());
+        self.paused.push((listener.clone(), until));
+        self.wake_at(until);
+    }
+
+    /// Whether there is room for another stranger: one that has been silent for a while goes for it.
+    fn make_room(&mut self, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) -> bool {
         let strangers = self.connections.iter().filter_map(|(id, connection)| match connection.stage {
             TcpStage::Stranger(until, _) => Some((until, *id)),
             _ => None,
@@ -451,9 +462,12 @@ impl Tcp {
         let (count, oldest) = strangers.fold((0, None::<(Instant, ConnectionId)>), |(count, oldest), one| {
             (count + 1, Some(oldest.map_or(one, |oldest| oldest.min(one))))
         });
-        if let Some((_, id)) = oldest.filter(|_| count > STRANGERS_MAX) {
-            self.close(id, TcpEnd::Garbage, poller, now, lost);
+        let Some((until, id)) = oldest.filter(|_| count >= STRANGERS_MAX) else { return true };
+        if until > now + HELLO_LIMIT - STRANGER_GRACE {
+            return false;
         }
+        self.close(id, TcpEnd::Garbage, poller, now, lost);
+        true
     }
 
     fn insert(&mut self, connection: TcpConnection, poller: &Poller) -> Result<ConnectionId, Error> {

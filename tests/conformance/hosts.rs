@@ -98,6 +98,25 @@ fn who_ends_first_loses_nothing() {
     hosts.place(Setup::plain(2).job("hosts::who_ends_first_loses_nothing"), &[0, 1], true).run().assert_ok();
 }
 
+/// A rank that calls late, by more than a stranger may take to say who it is: nobody's connection is lost meanwhile.
+#[test]
+fn a_late_rank_is_waited_for() {
+    if let Some(me) = launch::child() {
+        return setup::each_rank(&me, |member| {
+            if me.rank == 1 {
+                std::thread::sleep(Duration::from_millis(if long() { 7000 } else { 300 }));
+            }
+            member.run(
+                &[Item::Collective(Case::of(Func::AllReduce, 1000))],
+                Submission::Queued,
+                &mut seeded_rng("own"),
+            );
+        });
+    }
+    let Some(hosts) = Hosts::new(3) else { return };
+    hosts.place(Setup::plain(3).job("hosts::a_late_rank_is_waited_for"), &[0, 1, 2], true).run().assert_ok();
+}
+
 /// A process that dies on another host is named by the others, in the middle of a call.
 #[test]
 fn a_rank_that_dies_is_named() {
@@ -114,7 +133,8 @@ fn a_rank_that_dies_is_named() {
         me.barrier("called");
         let start = Instant::now();
         let mut lost = Case::of(Func::AllReduce, 100_000).prepare(&mut member);
-        member.must_issue(&mut lost);
+        // It may be refused already.
+        let _ = member.issue(&mut lost);
         while api.nccl.async_error(member.comm) == Ok(SUCCESS) && start.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -128,10 +148,8 @@ fn a_rank_that_dies_is_named() {
     let outcome = hosts.place(job, &[0, 1, 1], true).run();
     let said = |rank: usize| outcome.ranks[rank].warnings().join("\n");
     assert!([0, 2].iter().all(|rank| outcome.ranks[*rank].status.success()), "{}\n{}", said(0), said(2));
-    // Its connection was closed, or reset.
-    assert!(said(0).contains("rank 1"), "{}", said(0));
-    // Of its own host it is seen to be gone, if rank 0 does not leave before.
-    assert!(said(2).contains("rank 1") || said(2).contains("rank 0 left"), "{}", said(2));
+    // Who notices it first names it; the other may hear first that that one leaves.
+    assert!([0, 2].iter().any(|rank| said(*rank).contains("rank 1")), "{}\n{}", said(0), said(2));
 }
 
 #[test]

@@ -141,6 +141,8 @@ struct EndState {
     streams: BTreeMap<u32, MoverStream>,
     /// What higher ranks are to show when they connect.
     tokens: BTreeMap<u32, u64>,
+    /// What lower ranks have told, which this one connects to when all is ready: who connects must go on at once.
+    told: BTreeMap<u32, u64>,
     /// Sockets for peers, until they have been told.
     offered: BTreeMap<u32, (ChildCloses, Arc<OwnedFd>)>,
     /// The connections, as the engine knows them, and the tokens that some of them wait for.
@@ -275,8 +277,11 @@ impl Endpoint for NetEnd {
                     .map_err(|errno| Error::system("ioctl(FIONBIO)", "connection of two ranks", &errno.into()))?;
                 MoverStream::new(fd, Vec::new())
             }
-            None if lower => self.connect_to(facts, info.token)?,
-            None => return Ok(()),
+            None => {
+                let told = lower.then_some((peer, info.token));
+                self.state.lock().told.extend(told);
+                return Ok(());
+            }
         };
         self.state.lock().streams.insert(peer, stream);
         Ok(())
@@ -287,6 +292,10 @@ impl Endpoint for NetEnd {
         let memory = self.state.lock().memory.clone().ok_or_else(none)?;
         memory.lock().register(&self.site.context)?;
         let mut state = self.state.lock();
+        for (peer, token) in std::mem::take(&mut state.told) {
+            let stream = self.connect_to(&self.site.connectivity.facts[peer as usize], token)?;
+            state.streams.insert(peer, stream);
+        }
         for (peer, stream) in std::mem::take(&mut state.streams) {
             let connection = self.connection(peer, Some(stream), &memory);
             state.connections.push(self.site.engine.add(connection)?);
