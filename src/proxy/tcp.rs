@@ -34,7 +34,7 @@ pub(super) const STRANGERS_MAX: usize = 256;
 /// How long one of so many has before it makes room for others, and how long nobody is accepted until then. Many ranks
 /// connect at the same time: none of them may be closed for that.
 const STRANGER_GRACE: Duration = Duration::from_millis(250);
-const CROWD_PAUSE: Duration = Duration::from_millis(5);
+const FULL_PAUSE: Duration = Duration::from_millis(5);
 /// After so long a connection that nobody uses is closed.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long nobody is accepted where the process may open no more files.
@@ -429,7 +429,7 @@ impl Tcp {
         let now = Instant::now();
         for _ in 0..ACCEPT_TURN {
             if !self.make_room(poller, now, lost) {
-                return self.pause(listener, poller, now + CROWD_PAUSE);
+                return self.pause(listener, poller, now + FULL_PAUSE);
             }
             match listener.socket.accept() {
                 Ok(None) => return,

@@ -17,12 +17,15 @@ impl Hosts {
     /// Some hosts; none where the system does not permit namespaces, which is a failure where everything is required.
     ///
     /// # Panics
-    /// If they cannot be made where namespaces are permitted.
+    /// If `unshare` cannot be started.
     pub fn new(count: usize) -> Option<Hosts> {
         let mut probe = Command::new("unshare");
         probe.args(["-Urnm", "sh", "-c", "ip link set lo up && command -v nsenter"]);
         let permitted = probe.output().is_ok_and(|output| output.status.success());
-        need::need("network namespaces (unshare -Urnm, nsenter, ip)", permitted.then_some(()))?;
+        let needed = |there: bool| {
+            need::need("network namespaces on a bridge (unshare -Urnm, nsenter, ip)", there.then_some(()))
+        };
+        needed(permitted)?;
         let mut script = "mount -t tmpfs none /run; ip link add br0 type bridge; ip link set br0 up; ".to_string();
         for host in 1..=count {
             script += &format!(
@@ -37,8 +40,8 @@ impl Hosts {
         let mut holder = command.spawn().expect("unshare starts");
         let mut line = String::new();
         let read = BufReader::new(holder.stdout.take().expect("stdout is piped")).read_line(&mut line);
-        assert!(read.is_ok() && line == "ready\n", "{count} hosts cannot be made");
-        Some(Hosts { holder, count })
+        let hosts = Hosts { holder, count };
+        needed(read.is_ok() && line == "ready\n").map(|()| hosts)
     }
 
     /// Puts a job's ranks on hosts: the host of each rank, from 0. Each host has an identity of its own if `apart`;

@@ -46,22 +46,27 @@ fn large(plan: &mut SmallRng, func: Func, n: usize) -> Case {
     Case { count: plan.random_range(BYTES) / case.dtype.size() / blocks, ..case }
 }
 
+/// Rounds with the memory of some ranks registered, of one set of ranks after the other.
+fn each_registration(member: &mut Member, rounds: usize, mut round: impl FnMut(&mut Member, usize)) {
+    let n = member.nranks;
+    for who in [Who::Nobody, Who::All, Who::AllBut(n - 1), Who::AllBut(0), Who::All, Who::Nobody] {
+        register(member, who);
+        (0..rounds).for_each(|number| round(member, number));
+    }
+}
+
 fn every_function_body(member: &mut Member) {
     let mut plan = seeded_rng("registered");
     let mut own = seeded_rng(&format!("order of rank {}", member.rank));
     let n = member.nranks;
-    for who in [Who::Nobody, Who::All, Who::AllBut(n - 1), Who::AllBut(0), Who::All, Who::Nobody] {
-        register(member, who);
-        for round in 0..if long() { 8 } else { 2 } {
-            let items: Vec<Item> =
-                built::FUNCS.iter().map(|func| Item::Collective(large(&mut plan, *func, n))).collect();
-            for part in items.chunks(3) {
-                let all = [Submission::Each, Submission::Queued, Submission::Group];
-                // Outside of groups, what is new is mapped from one call to the next.
-                member.run(part, all[(round + plan.random_range(0..3usize)) % 3], &mut own);
-            }
+    each_registration(member, if long() { 8 } else { 2 }, |member, round| {
+        let items: Vec<Item> = built::FUNCS.iter().map(|func| Item::Collective(large(&mut plan, *func, n))).collect();
+        for part in items.chunks(3) {
+            let all = [Submission::Each, Submission::Queued, Submission::Group];
+            // Outside of groups, what is new is mapped from one call to the next.
+            member.run(part, all[(round + plan.random_range(0..3usize)) % 3], &mut own);
         }
-    }
+    });
 }
 
 #[test]
@@ -88,20 +93,17 @@ fn messages_body(member: &mut Member) {
     let mut plan = seeded_rng("registered messages");
     let mut own = seeded_rng(&format!("order of rank {}", member.rank));
     let n = member.nranks;
-    for who in [Who::Nobody, Who::All, Who::AllBut(n - 1), Who::AllBut(0), Who::All, Who::Nobody] {
-        register(member, who);
-        for round in 0..if long() { 12 } else { 3 } {
-            let pairs = (0..n).flat_map(|from| (0..n).map(move |to| (from, to))).filter(|_| n < 4 || round % 2 == 0);
-            let mut message = |(from, to)| {
-                let count = if plan.random() { plan.random_range(BYTES) / 2 } else { plan.random_range(0..40_000) };
-                Message { offsets: (round % 3, round % 5), ..Message::bytes((from, to), count, 7 * round) }
-            };
-            let mut items: Vec<Item> = pairs.map(|pair| Item::Message(message(pair))).collect();
-            // Several to the same peer, large and small.
-            items.extend([1, 0, 1].map(|from| Item::Message(message((from, 1 - from)))));
-            member.run(&items, [Submission::Group, Submission::Nested][round % 2], &mut own);
-        }
-    }
+    each_registration(member, if long() { 12 } else { 3 }, |member, round| {
+        let pairs = (0..n).flat_map(|from| (0..n).map(move |to| (from, to))).filter(|_| n < 4 || round % 2 == 0);
+        let mut message = |(from, to)| {
+            let count = if plan.random() { plan.random_range(BYTES) / 2 } else { plan.random_range(0..40_000) };
+            Message { offsets: (round % 3, round % 5), ..Message::bytes((from, to), count, 7 * round) }
+        };
+        let mut items: Vec<Item> = pairs.map(|pair| Item::Message(message(pair))).collect();
+        // Several to the same peer, large and small.
+        items.extend([1, 0, 1].map(|from| Item::Message(message((from, 1 - from)))));
+        member.run(&items, [Submission::Group, Submission::Nested][round % 2], &mut own);
+    });
 }
 
 #[test]

@@ -38,34 +38,34 @@ use connection::{LinkMemory, MovedConnection, MoverStream};
 pub(super) use engine::Engine;
 
 /// Ranks of one host, by a pair of sockets.
-pub(super) const LOOPBACK: ByStream = ByStream(Meeting::Pair);
+pub(super) const LOOPBACK: ByStream = ByStream(StreamKind::SocketPair);
 /// Ranks anywhere, by TCP.
-pub(super) const SOCKETS: ByStream = ByStream(Meeting::Tcp);
+pub(super) const SOCKETS: ByStream = ByStream(StreamKind::Tcp);
 
 /// Links over a stream of bytes.
-pub(super) struct ByStream(Meeting);
+pub(super) struct ByStream(StreamKind);
 
-/// How the two ranks of a connection come to a stream.
+/// What joins the two ranks of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meeting {
+enum StreamKind {
     /// The lower rank makes a pair of sockets.
-    Pair,
+    SocketPair,
     /// The higher rank connects to the lower one.
     Tcp,
 }
 
-impl Meeting {
+impl StreamKind {
     fn id(self) -> TransportId {
         match self {
-            Meeting::Pair => TransportId::Net,
-            Meeting::Tcp => TransportId::Socket,
+            StreamKind::SocketPair => TransportId::Net,
+            StreamKind::Tcp => TransportId::Socket,
         }
     }
 
     fn label(self) -> &'static str {
         match self {
-            Meeting::Pair => "NET/Loopback",
-            Meeting::Tcp => "NET/Socket",
+            StreamKind::SocketPair => "NET/Loopback",
+            StreamKind::Tcp => "NET/Socket",
         }
     }
 }
@@ -99,8 +99,8 @@ impl Transport for ByStream {
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
         match self.0 {
-            Meeting::Pair => a.host.can_pass_descriptors(&b.host),
-            Meeting::Tcp => a.location.tcp.is_some() && b.location.tcp.is_some(),
+            StreamKind::SocketPair => a.host.can_pass_descriptors(&b.host),
+            StreamKind::Tcp => a.location.tcp.is_some() && b.location.tcp.is_some(),
         }
     }
 
@@ -129,7 +129,7 @@ impl Transport for ByStream {
 /// An end of links without common memory.
 struct NetEnd {
     site: Site,
-    meeting: Meeting,
+    kind: StreamKind,
     links: Vec<LinkNeed>,
     state: Mutex<EndState>,
 }
@@ -178,9 +178,9 @@ impl NetEnd {
         peers
     }
 
-    fn new(site: Site, meeting: Meeting) -> Arc<NetEnd> {
-        let links = site.connectivity.links(site.rank, site.group, meeting.id());
-        Arc::new(NetEnd { site, meeting, links, state: Mutex::default() })
+    fn new(site: Site, kind: StreamKind) -> Arc<NetEnd> {
+        let links = site.connectivity.links(site.rank, site.group, kind.id());
+        Arc::new(NetEnd { site, kind, links, state: Mutex::default() })
     }
 
     fn info(&self, peer: u32) -> NetInfo {
@@ -215,7 +215,7 @@ impl NetEnd {
         parts.retain(|(need, _)| need.peer(self.site.rank) == peer);
         parts.sort_by_key(|(need, _)| place_in_connection(need));
         let links = parts.into_iter().map(|(need, memory)| (need.id.from == self.site.rank, memory));
-        MovedConnection::new((peer, self.meeting == Meeting::Tcp), stream, links.collect(), memory.clone())
+        MovedConnection::new((peer, self.kind == StreamKind::Tcp), stream, links.collect(), memory.clone())
     }
 }
 
@@ -241,7 +241,7 @@ impl Endpoint for NetEnd {
         let mut state = self.state.lock();
         state.memory = Some(Arc::new(Mutex::new(memory)));
         for peer in self.peers().into_iter().filter(|peer| *peer > self.site.rank) {
-            if self.meeting == Meeting::Tcp {
+            if self.kind == StreamKind::Tcp {
                 let token = sys::random();
                 self.site.engine.announce(token);
                 state.tokens.insert(peer, token);
@@ -265,9 +265,9 @@ impl Endpoint for NetEnd {
 
     fn accept(&self, peer: u32, info: &[u8], fd: Option<OwnedFd>) -> Result<(), Error> {
         let facts = &self.site.connectivity.facts[peer as usize];
-        let (label, lower) = (self.meeting.label(), peer < self.site.rank);
+        let (label, lower) = (self.kind.label(), peer < self.site.rank);
         let info: NetInfo = postcard::from_bytes(info).map_err(|_| wrong_info(facts, label))?;
-        let has_fd = self.meeting == Meeting::Pair && lower;
+        let has_fd = self.kind == StreamKind::SocketPair && lower;
         if info.slot_bytes != self.info(peer).slot_bytes || fd.is_some() != has_fd {
             return Err(wrong_info(facts, label));
         }
