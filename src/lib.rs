@@ -23,6 +23,9 @@ pub mod health;
 // How memory that peers share is made, exported and mapped.
 #[allow(unsafe_code)]
 pub mod transport;
+// The interfaces of plug-ins, and what a network is.
+#[allow(unsafe_code)]
+pub mod plugin;
 // Rendezvous: protocol (pure) and its sockets.
 pub mod bootstrap;
 // A rank's schedules on its device: steps, ends of links, and how calls are cut into work.

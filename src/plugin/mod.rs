@@ -1,0 +1,3 @@
+//! The interfaces of plug-ins. `network` is what a network is to this library, whoever implements it.
+
+pub mod network;
