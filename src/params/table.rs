@@ -149,6 +149,12 @@ const USED: &[Param] = &[
     text("NCCL_HOSTID", "automatic", "string that identifies the host; ranks with the same one share memory").fresh(),
     text("NCCL_SOCKET_IFNAME", "automatic", "network interfaces: prefixes, = exact names, ^ all but these").fresh(),
     text("NCCL_SOCKET_FAMILY", "any", "AF_INET or AF_INET6").fresh(),
+    int("NCCL_SOCKET_NTHREADS", -2, -2, 16, "threads that move data over sockets (1; AWS 2, Google 4 by default)")
+        .fresh(),
+    int("NCCL_NSOCKS_PERTHREAD", -2, -2, 64, "sockets of a connection for each of these threads (1; AWS 8)").fresh(),
+    int("NCCL_SOCKET_MIN_TASKSIZE", 65_536, 1024, 1 << 30, "least bytes of a message's piece for one socket").fresh(),
+    int("NCCL_SOCKET_RCVBUF", -1, -1, 1 << 30, "SO_RCVBUF of sockets for data; -1: the system's choice").fresh(),
+    int("NCCL_SOCKET_SNDBUF", -1, -1, 1 << 30, "SO_SNDBUF of sockets for data; -1: the system's choice").fresh(),
     over("NCCL_SOCKET_MAGIC", 0, i64::MAX, "63-bit number by which the sockets of a job know each other"),
     int("NCCL_SOCKET_RETRY_CNT", 34, 0, 10_000, "retries of a refused or timed-out connect").fresh(),
     int(
@@ -363,6 +369,16 @@ pub const HOSTID: Key = key("NCCL_HOSTID");
 pub const SOCKET_IFNAME: Key = key("NCCL_SOCKET_IFNAME");
 /// `NCCL_SOCKET_FAMILY`.
 pub const SOCKET_FAMILY: Key = key("NCCL_SOCKET_FAMILY");
+/// `NCCL_SOCKET_NTHREADS`.
+pub const SOCKET_NTHREADS: Key = key("NCCL_SOCKET_NTHREADS");
+/// `NCCL_NSOCKS_PERTHREAD`.
+pub const NSOCKS_PERTHREAD: Key = key("NCCL_NSOCKS_PERTHREAD");
+/// `NCCL_SOCKET_MIN_TASKSIZE`.
+pub const SOCKET_MIN_TASKSIZE: Key = key("NCCL_SOCKET_MIN_TASKSIZE");
+/// `NCCL_SOCKET_RCVBUF`.
+pub const SOCKET_RCVBUF: Key = key("NCCL_SOCKET_RCVBUF");
+/// `NCCL_SOCKET_SNDBUF`.
+pub const SOCKET_SNDBUF: Key = key("NCCL_SOCKET_SNDBUF");
 /// `NCCL_SOCKET_MAGIC`.
 pub const SOCKET_MAGIC: Key = key("NCCL_SOCKET_MAGIC");
 /// `NCCL_SOCKET_RETRY_CNT`.

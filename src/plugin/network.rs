@@ -9,7 +9,7 @@
 use std::os::fd::BorrowedFd;
 
 use crate::error::Error;
-use crate::sys::Interest;
+use crate::sys::{Interest, Ready};
 
 /// The most bytes of a handle of a plug-in.
 pub const PLUGIN_HANDLE_BYTES: usize = 128;
@@ -115,11 +115,6 @@ pub trait NetListener: Send {
     /// # Errors
     /// What the network says; there will be no connection then.
     fn accept(&mut self) -> Result<Option<Box<dyn NetReceiver>>, Error>;
-
-    /// Whether [`NetListener::accept`] must be called again and again, or somebody wakes who moves the data.
-    fn is_polled(&self) -> bool {
-        true
-    }
 }
 
 /// A connection that is being made. Dropping it ends that.
@@ -154,7 +149,17 @@ pub trait NetConnection: Send {
 
     /// A descriptor, and what of it is to be waited for until there is something to do; asked for from 0 up to the
     /// first that is not there. A connection without descriptors is to be tried again and again.
-    fn watched(&self, number: usize) -> Option<(BorrowedFd<'_>, Interest)>;
+    fn watched(&self, _number: usize) -> Option<(BorrowedFd<'_>, Interest)> {
+        None
+    }
+
+    /// A descriptor of that number is ready.
+    ///
+    /// # Errors
+    /// The connection is over.
+    fn ready(&mut self, _number: usize, _ready: Ready) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The end that sends.

@@ -32,6 +32,10 @@ const ROUNDS: usize = 32;
 
 /// The process's: sources are those of unrelated communicators, so that none could have it.
 static PROCESS: OnceLock<Arc<EventLoops>> = OnceLock::new();
+/// Loops for sources that move data and are not to wait for each other; from 1 on.
+static MOVERS: [OnceLock<Arc<EventLoops>>; MOVERS_MAX] = [const { OnceLock::new() }; MOVERS_MAX];
+/// The most threads that move data, as NCCL has it.
+pub const MOVERS_MAX: usize = 16;
 
 /// The number of a source in its loop.
 type SourceId = u32;
@@ -105,6 +109,17 @@ pub struct Registration {
 /// is taken.
 pub fn join(address: Address, source: Weak<dyn Source>) -> Result<Registration, Error> {
     PROCESS.get_or_init(|| Arc::new(EventLoops::new())).join(address, source)
+}
+
+/// As [`join`], in a thread of another number: 0 is the event loop itself. A source there is written to by nobody.
+///
+/// # Errors
+/// As [`join`].
+pub fn join_mover(number: usize, address: Address, source: Weak<dyn Source>) -> Result<Registration, Error> {
+    match number % MOVERS_MAX {
+        0 => join(address, source),
+        number => MOVERS[number].get_or_init(|| Arc::new(EventLoops::new())).join(address, source),
+    }
 }
 
 impl EventLoops {
@@ -395,11 +410,11 @@ impl EventLoop {
         };
         let streams = outbox.tcp.take_streams();
         messages.into_iter().for_each(|message| self.dispatch(message, turns));
-        for tcp::SourceStream { to, token, fd } in streams {
+        for tcp::SourceStream { to, token, stream } in streams {
             // Without such a source it is closed.
             let id = self.shared.lock().ids.get(&to).copied();
             if let Some(id) = id {
-                self.with_source(id, |_, source| source.connected(token, fd));
+                self.with_source(id, |_, source| source.connected(token, stream));
             }
         }
     }

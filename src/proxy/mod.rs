@@ -21,7 +21,7 @@ mod tcp;
 pub(crate) mod tests;
 mod unix;
 
-pub use event_loop::{Registration, join};
+pub use event_loop::{MOVERS_MAX, Registration, join, join_mover};
 pub use message::{Address, Content, Destination, Location, Message, TcpAddress, Undeliverable};
 pub use outbox::Outbox;
 pub use source::{Progress, Source};

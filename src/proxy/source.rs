@@ -1,11 +1,10 @@
 //! What the event loop serves.
 
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::message::{Address, Message, Undeliverable};
 use super::outbox::Outbox;
-use crate::sys::Ready;
+use crate::sys::{Ready, TcpStream};
 
 /// Something that the event loop serves: it has messages, descriptors and times, and gets a turn when one of them is
 /// there. Nothing of it may wait for another rank: all others wait meanwhile.
@@ -16,7 +15,7 @@ pub trait Source: Send + Sync {
     /// taken just before.
     fn undeliverable(&self, to: Address, why: Undeliverable);
     /// Somebody has connected a stream for it, with this token ([`super::TcpAddress::stream_hello`]). It does not wait.
-    fn connected(&self, _token: u64, _stream: OwnedFd) {}
+    fn connected(&self, _token: u64, _stream: TcpStream) {}
     /// A descriptor is ready that it has watched ([`super::Registration::watch`]) with this token.
     fn ready(&self, _token: u32, _ready: Ready, _out: &mut Outbox) {}
     /// Its turn: when it has joined, after a message or a ready descriptor, when it was woken, at the time that it gave

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ pub(super) struct Tcp {
 pub(super) struct SourceStream {
     pub to: Address,
     pub token: u64,
-    pub fd: OwnedFd,
+    pub stream: TcpStream,
 }
 
 /// Why a connection ends.
@@ -406,7 +406,7 @@ impl Tcp {
         poller.remove(connection.stream.as_fd());
         self.dirty.remove(&id);
         if let TcpStage::Stream(to, token) = connection.stage {
-            self.streams.push(SourceStream { to, token, fd: connection.stream.into_fd() });
+            self.streams.push(SourceStream { to, token, stream: connection.stream });
         }
     }
 

@@ -1,4 +1,3 @@
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -6,7 +5,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::*;
-use crate::sys::{MESSAGE_MAX, Mailbox, Ready, SharedFile};
+use crate::sys::{MESSAGE_MAX, Mailbox, Ready, SharedFile, TcpStream};
 
 mod tcp;
 
@@ -19,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct RecordingSource {
     messages: Mutex<Vec<(Address, Vec<u8>, bool)>>,
     lost: Mutex<Vec<(Address, Undeliverable)>>,
-    streams: Mutex<Vec<(u64, OwnedFd)>>,
+    streams: Mutex<Vec<(u64, TcpStream)>>,
     ticks: AtomicUsize,
     every: Option<Duration>,
 }
@@ -38,7 +37,7 @@ impl Source for RecordingSource {
         self.lost.lock().push((to, why));
     }
 
-    fn connected(&self, token: u64, stream: OwnedFd) {
+    fn connected(&self, token: u64, stream: TcpStream) {
         self.streams.lock().push((token, stream));
     }
 

@@ -18,8 +18,8 @@ use crate::error::Error;
 
 /// The random part of a mailbox's name.
 pub type MailboxName = [u8; 16];
-/// The most bytes of a message.
-pub const MESSAGE_MAX: usize = 1024;
+/// The most bytes of a message: an offer of 64 links, each with what a net plug-in says of it.
+pub const MESSAGE_MAX: usize = 16 << 10;
 
 /// A mailbox. A child has none.
 pub struct Mailbox {

@@ -1,8 +1,8 @@
 //! TCP sockets whose calls never wait, and what all TCP sockets of the library have in common.
 
-use std::io::{self, Read};
+use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -77,9 +77,21 @@ impl TcpStream {
         Ok(TcpStream(TcpSocket::new(socket)))
     }
 
-    /// The descriptor, for whoever takes the connection over.
-    pub fn into_fd(self) -> OwnedFd {
-        self.0.socket.into()
+    /// The same from an address of this host, so that the connection goes by its interface.
+    ///
+    /// # Errors
+    /// As [`TcpStream::connect`], and where this host has no such address.
+    pub fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+        let socket = socket(to, Type::STREAM.nonblocking())?;
+        tune(&socket)?;
+        // The port is chosen when it is known where the connection goes, or a host would soon have no free one.
+        let late: libc::c_int = 1;
+        let (place, bytes) = ((&raw const late).cast(), size_of_val(&late) as libc::socklen_t);
+        // SAFETY: the call reads one integer, which lives. Where the system does not know it, ports are scarcer.
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, place, bytes) };
+        socket.bind(&SockAddr::from(SocketAddr::new(from.ip(), 0)))?;
+        begin_connect(&socket, to)?;
+        Ok(TcpStream(TcpSocket::new(socket)))
     }
 
     /// As [`connect_outcome`].
@@ -88,6 +100,57 @@ impl TcpStream {
     /// Why it failed.
     pub fn outcome(&self) -> io::Result<()> {
         connect_outcome(&self.0.socket)
+    }
+
+    /// Sets the sizes of the system's buffers, where something is asked for.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_buffers(&self, send: Option<usize>, receive: Option<usize>) -> io::Result<()> {
+        send.map_or(Ok(()), |bytes| self.0.socket.set_send_buffer_size(bytes))?;
+        receive.map_or(Ok(()), |bytes| self.0.socket.set_recv_buffer_size(bytes))
+    }
+
+    /// As [`TcpStream::send`], from several places.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn send_parts(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            match self.0.socket.send_vectored_with_flags(parts, libc::MSG_NOSIGNAL) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                other => return other,
+            }
+        }
+    }
+
+    /// As [`TcpStream::receive`], to several places.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn receive_parts(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
+        loop {
+            match (&self.0.socket).read_vectored(parts) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                other => return other.map(Some),
+            }
+        }
+    }
+
+    /// Bytes that the other side's system does not have yet; 0 where that cannot be known. Who closes before may lose
+    /// them: what the other side sends meanwhile makes this side's system reset the connection.
+    pub fn unacknowledged(&self) -> usize {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the call writes one integer, which lives.
+        let done = unsafe { libc::ioctl(self.0.socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+    }
+
+    /// The address of the other side.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.0.socket.peer_addr().ok()?.as_socket()
     }
 
     /// Hands bytes to the system; how many it has taken, 0 where it has no room now. A peer that is gone is an error,
@@ -136,15 +199,6 @@ impl AsFd for TcpStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.socket.as_fd()
     }
-}
-
-/// Bytes that the other side's system does not have yet; 0 where that cannot be known. Who closes before may lose them:
-/// what the other side sends meanwhile makes this side's system reset the connection.
-pub fn unacknowledged(socket: BorrowedFd<'_>) -> usize {
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: the call writes one integer, which lives.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 /// A new socket that can connect to an address, or listen at it.

@@ -78,23 +78,17 @@ pub enum TransportId {
     Ipc = 1,
     /// Memory of the host that both processes map.
     Shm = 2,
-    /// A stream of bytes between the ranks' event loops, on one host.
+    /// A network, between memory of the host at both ends.
     Net = 3,
-    /// The same by TCP.
-    Socket = 4,
 }
 
 /// The names of transports in `OXCCL_TRANSPORTS`, and what they stand for.
-const NAMES: [(&str, &[TransportId]); 4] = [
-    ("p2p", &[TransportId::Direct, TransportId::Ipc]),
-    ("shm", &[TransportId::Shm]),
-    ("net", &[TransportId::Net]),
-    ("socket", &[TransportId::Socket]),
-];
+const NAMES: [(&str, &[TransportId]); 3] =
+    [("p2p", &[TransportId::Direct, TransportId::Ipc]), ("shm", &[TransportId::Shm]), ("net", &[TransportId::Net])];
 
 /// All transports, the preferred ones first.
-static TRANSPORTS: [&dyn Transport; 5] =
-    [&ByMemory(p2p::Direct), &ByMemory(p2p::Ipc), &ByMemory(shm::Shm), &net::LOOPBACK, &net::SOCKETS];
+static TRANSPORTS: [&dyn Transport; 4] =
+    [&ByMemory(p2p::Direct), &ByMemory(p2p::Ipc), &ByMemory(shm::Shm), &net::ByNetwork];
 
 /// What a peer must know to connect with an end of this rank's. Only the transport reads it.
 #[derive(Debug, Default)]
@@ -212,7 +206,7 @@ pub fn allowed() -> Result<Vec<TransportId>, Error> {
         TransportId::Direct => !params.flag(params::P2P_DISABLE) && !params.flag(params::P2P_DIRECT_DISABLE),
         TransportId::Ipc => !params.flag(params::P2P_DISABLE),
         TransportId::Shm => !params.flag(params::SHM_DISABLE),
-        TransportId::Net | TransportId::Socket => true,
+        TransportId::Net => true,
     });
     Ok(ids)
 }
@@ -229,7 +223,7 @@ pub fn peer_level() -> Distance {
 
 /// The transports that ranks may use where nobody asks for others, the preferred ones first.
 fn usual() -> Vec<TransportId> {
-    vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm, TransportId::Socket]
+    vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm, TransportId::Net]
 }
 
 /// The transports of a list of names, `OXCCL_TRANSPORTS`, in its order.
@@ -240,12 +234,11 @@ fn named(list: &str) -> Result<Vec<TransportId>, String> {
     let mut ids = Vec::new();
     for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let known = NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        let (_, found) =
-            known.ok_or_else(|| format!("'{name}' is no transport: there are p2p, shm, net and socket"))?;
+        let (_, found) = known.ok_or_else(|| format!("'{name}' is no transport: there are p2p, shm and net"))?;
         ids.extend(found.iter().filter(|id| !ids.contains(*id)).copied().collect::<Vec<_>>());
     }
     match ids.is_empty() {
-        true => Err("no transport is named: there are p2p, shm, net and socket".to_string()),
+        true => Err("no transport is named: there are p2p, shm and net".to_string()),
         false => Ok(ids),
     }
 }
@@ -300,7 +293,7 @@ fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
     let reason = if !a.host.same_host(&b.host) {
         let why = match silent {
             Some(peer) => format!("rank {} does not listen on any network", peer.rank),
-            None => "OXCCL_TRANSPORTS excludes sockets".to_string(),
+            None => "OXCCL_TRANSPORTS excludes networks".to_string(),
         };
         format!("they are on different hosts ({} and {}), and {why}", a.host.name, b.host.name)
     } else if !a.transports.iter().any(|id| b.transports.contains(id)) {
@@ -315,7 +308,7 @@ fn no_transport(a: &PeerFacts, b: &PeerFacts) -> Error {
         "NCCL_SHM_DISABLE or OXCCL_TRANSPORTS excludes shared memory, and peer-to-peer memory cannot be used"
             .to_string()
     } else {
-        "they are in different network namespaces of one host, and OXCCL_TRANSPORTS excludes sockets, or one of them \
+        "they are in different network namespaces of one host, and OXCCL_TRANSPORTS excludes networks, or one of them \
          does not listen on any network"
             .to_string()
     };

@@ -42,7 +42,7 @@ pub enum Transport {
 /// Whether all ranks of this process's job are connected by a mover, as over a network: with `OXCCL_TRANSPORTS=net` all
 /// jobs run that way, also those that name another transport.
 fn moved() -> bool {
-    env::var("OXCCL_TRANSPORTS").is_ok_and(|list| list == "net" || list == "socket")
+    env::var("OXCCL_TRANSPORTS").is_ok_and(|list| list == "net")
 }
 
 /// Whether the ranks of this process's job map each other's buffers.

@@ -142,7 +142,7 @@ impl Comm {
     /// Lets ranks of other hosts find this one, where links may go by sockets. Who cannot be found says so if it is
     /// needed: what is wrong with the id or with interfaces the rendezvous tells.
     fn listen(&self, links: &Links, net: &NetConfig, id: &UniqueId) {
-        if !transport::allowed().is_ok_and(|ids| ids.contains(&TransportId::Socket)) {
+        if !transport::allowed().is_ok_and(|ids| ids.contains(&TransportId::Net)) {
             return;
         }
         if let Err(error) = bootstrap::own_address(net, id).and_then(|at| links.listen(at)) {

@@ -183,14 +183,11 @@ fn streams_go_to_their_source() {
     };
     let mut stream = connect(there.tcp().stream_hello(there.address, 7));
     until("the stream", || !there.listener.streams.lock().is_empty());
-    let (token, fd) = there.listener.streams.lock().pop().expect("a stream");
-    let mut theirs = TcpStream::from(fd);
-    theirs.set_nonblocking(false).expect("a mode");
-    theirs.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let (token, theirs) = there.listener.streams.lock().pop().expect("a stream");
     let mut bytes = [0; 4];
-    theirs.read_exact(&mut bytes).expect("data");
+    until("data", || theirs.receive(&mut bytes).expect("received").is_some());
     assert_eq!((token, &bytes), (7, b"data"));
-    theirs.write_all(b"back").expect("written");
+    assert_eq!(theirs.send(b"back").expect("sent"), 4);
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
     stream.read_exact(&mut bytes).expect("data");
     assert_eq!(&bytes, b"back");
@@ -222,9 +219,12 @@ fn a_descriptor_cannot_go_by_tcp() {
     let _turn = TURN.lock();
     let (here, there) = (process(0), process(1));
     let fd = SharedFile::create("test", 4096).expect("memory").into_descriptor();
-    here.registration.send([Message { fd: Some(Arc::new(fd)), ..there.message(b"x") }, there.message(&[1; 1024])]);
+    here.registration
+        .send([Message { fd: Some(Arc::new(fd)), ..there.message(b"x") }, there.message(&[1; MESSAGE_MAX])]);
     until("the news", || here.lost().len() == 2);
-    for (part, (to, why)) in ["file descriptor, which cannot go by TCP", "more than 1024"].iter().zip(here.lost()) {
+    for (part, (to, why)) in
+        ["file descriptor, which cannot go by TCP", &format!("more than {MESSAGE_MAX}")].iter().zip(here.lost())
+    {
         let Undeliverable::Failed(Error::Internal(text)) = why else { panic!("{why:?}") };
         assert!(to == there.address && text.contains(part), "{text}");
     }
@@ -387,7 +387,7 @@ fn strangers_are_closed_and_hold_up_nobody() {
         with(&hello(to.key ^ 1)),
         with(&[255; 5000]),
         // Who knows the key, but not the rest.
-        with(&[&key[..], &1025u32.to_le_bytes()].concat()),
+        with(&[&key[..], &(MESSAGE_MAX as u32 + 1).to_le_bytes()].concat()),
         with(&[&key[..], &[0, 0, 0, 0]].concat()),
         with(&[&key[..], &[3, 0, 0, 0, 9, 9, 9]].concat()),
     ];

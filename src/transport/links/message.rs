@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Links;
 use super::make::Offered;
+use crate::plan::schedule::LinkId;
 use crate::proxy::{Address, Destination, Message, Outbox, Progress, Source, Undeliverable};
-use crate::sys::{MESSAGE_MAX, too_many_files};
+use crate::sys::too_many_files;
 use crate::transport::handshake::{Notice, Notices, Todo};
 use crate::transport::{ConnectionGroup, PeerFacts, TransportId};
 
 /// The most bytes of a reason that is told to a peer: the rest of its message has room beside it.
-const TEXT_MAX: usize = MESSAGE_MAX / 2;
+const TEXT_MAX: usize = 512;
 
 /// What a rank writes to another one of its communicator.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,6 +34,8 @@ pub(super) enum LinkMessage {
     Try { transport: TransportId },
     /// About memory that users have registered: for the communicator. A descriptor may come with the message.
     Registration { bytes: Vec<u8> },
+    /// The receiver's end of a link over a network has left for good.
+    Left { epoch: u32, link: LinkId },
     /// What is not about links: for the communicator.
     Notice { bytes: Vec<u8> },
 }
@@ -83,6 +86,12 @@ impl Links {
     /// Tells another rank something of registered memory: see [`super::Hooks::registration`].
     pub fn send_registration(&self, to: u32, bytes: Vec<u8>, fd: Option<Arc<OwnedFd>>) {
         self.send(self.message(to, &LinkMessage::Registration { bytes }, fd));
+    }
+
+    /// Tells a rank that this one's end of a link, which that one sends on, has left for good.
+    pub(super) fn tell_left(&self, to: u32, link: LinkId) {
+        let epoch = self.state.lock().epoch;
+        self.send(self.message(to, &LinkMessage::Left { epoch, link }, None));
     }
 
     pub(super) fn send(&self, messages: impl IntoIterator<Item = Message>) {
@@ -169,6 +178,10 @@ impl Source for Links {
                     (hooks.registration)(from, &bytes, fd);
                 }
             }
+            LinkMessage::Left { epoch, link } if link.to == from && self.state.lock().epoch == epoch => {
+                self.engine.peer_left(link);
+            }
+            LinkMessage::Left { .. } => {}
             LinkMessage::Notice { bytes } => self.hooks.get().into_iter().for_each(|hooks| (hooks.told)(from, &bytes)),
         }
     }
@@ -183,10 +196,6 @@ impl Source for Links {
         self.news.notify_all();
     }
 
-    fn connected(&self, token: u64, stream: OwnedFd) {
-        self.engine.connected(token, stream);
-    }
-
     fn progress(&self, _now: Instant, out: &mut Outbox) -> Progress {
         let (asks, next) = self.state.lock().handshake.tick(self.now());
         for (group, notices) in asks {
@@ -199,6 +208,7 @@ impl Source for Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::MESSAGE_MAX;
 
     #[test]
     fn a_reason_fits_its_message_however_long_it_is() {

@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::blocks::BlockAllocator;
 use super::handshake::{Handshake, Standing};
-use super::net::Engine;
+use super::net::{Engine, SocketInterface, SocketNetwork, SocketSettings};
 use super::{ConnectionGroup, Connectivity, Endpoint, LinkAddresses, PeerFacts, TransportId};
 use crate::bootstrap::Cancel;
 use crate::device::{Charge, Context, Ledger};
@@ -114,7 +114,7 @@ impl Links {
             registration: Mutex::new(None),
             connectivity: OnceLock::new(),
             blocks: Arc::default(),
-            engine: Engine::new(rank, &hooks),
+            engine: Links::movers(rank, &hooks, own.clone()),
             hooks,
             start: Instant::now(),
             own: own.clone(),
@@ -129,6 +129,12 @@ impl Links {
         Ok(links)
     }
 
+    /// What moves data over networks.
+    fn movers(rank: u32, hooks: &Arc<OnceLock<Hooks>>, own: Weak<Links>) -> Arc<Engine> {
+        let tell_left = move |peer, link| own.upgrade().into_iter().for_each(|links| links.tell_left(peer, link));
+        Engine::new(rank, hooks, Box::new(tell_left), SocketSettings::read(None).threads as usize)
+    }
+
     /// Lets ranks of other hosts write to this one and connect to it, by an address of this host.
     ///
     /// # Errors
@@ -137,6 +143,8 @@ impl Links {
         if let Some(registration) = &*self.registration.lock() {
             registration.listen(at)?;
         }
+        let interface = SocketInterface::unknown(at);
+        self.engine.set_network(SocketNetwork::open(self.rank, vec![interface], SocketSettings::read(None))?);
         Ok(())
     }
 

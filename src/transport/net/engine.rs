@@ -1,24 +1,27 @@
-//! Moves data for the connections of a communicator, in the event loop.
+//! Moves data for the links of a communicator, in the process's event loop and in those of more movers.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::connection::MovedConnection;
+use super::link::MovedLink;
 use crate::bootstrap::Cancel;
 use crate::error::Error;
+use crate::plan::schedule::LinkId;
+use crate::plugin::network::Network;
 use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Source, Undeliverable};
 use crate::sys::{self, Interest, Ready};
 use crate::transport::Hooks;
 
-/// Turns in which nothing was moved before the engine naps between them.
+/// Turns in which nothing was moved before a mover naps between them.
 const HOT_TURNS: u32 = 32;
 /// The first nap and the longest one: a kernel's post wakes nobody, so that it may have to wait as long.
 const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+/// The same while no kernel runs, of a network that has no descriptors: peers' messages may need this side's turns.
+const IDLE_NAP: Duration = Duration::from_millis(20);
 /// Naps between looks at whether kernels still run.
 const LOOKS: u32 = 16;
 /// How often whoever waits for data to be on its way looks at what else could end the wait.
@@ -27,162 +30,142 @@ const LOOK: Duration = Duration::from_millis(20);
 const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 /// After how long it says so.
 const FLUSH_NOTICE: Duration = Duration::from_secs(10);
+/// Descriptors of a link have numbers of so many bits.
+const WATCHED_BITS: u32 = 6;
 
-/// The connections of a communicator. While kernels may post something it looks at their counters turn after turn, or,
-/// after a while in which nothing was posted, at naps; while none runs, only what peers send gives it a turn.
+/// Tells a rank that this one's end of a link, which that one sends on, has left for good.
+pub(in crate::transport) type TellLeft = dyn Fn(u32, LinkId) + Send + Sync;
+
+/// The movers of a communicator. While kernels may post something they look at its links' counters turn after turn, or,
+/// after a while in which nothing was posted, at naps; while none runs, only what peers send gives them a turn.
 pub(in crate::transport) struct Engine {
     rank: u32,
-    own: Weak<Engine>,
-    hooks: Arc<OnceLock<Hooks>>,
-    /// There are connections.
-    used: AtomicBool,
-    /// Kernels may be running.
-    active: AtomicBool,
-    state: Mutex<EngineState>,
-    /// Somebody may wait for what was moved.
-    moved: Condvar,
+    network: OnceLock<Arc<dyn Network>>,
+    movers: Vec<Arc<LinkMover>>,
+    shared: Arc<MoverShared>,
     forks: u32,
 }
 
+/// What a communicator's movers have in common.
+struct MoverShared {
+    rank: u32,
+    tell_left: Box<TellLeft>,
+    /// Somebody may wait for what was moved.
+    moved: Condvar,
+    waiting: Mutex<()>,
+    /// Ranks elsewhere that a link is over with, and why.
+    lost: Mutex<BTreeMap<u32, String>>,
+}
+
+/// One mover: a source of an event loop, with some of the links.
+struct LinkMover {
+    number: usize,
+    own: Weak<LinkMover>,
+    hooks: Arc<OnceLock<Hooks>>,
+    shared: Arc<MoverShared>,
+    /// There are links.
+    used: AtomicBool,
+    /// Kernels may be running.
+    active: AtomicBool,
+    state: Mutex<MoverState>,
+}
+
 #[derive(Default)]
-struct EngineState {
+struct MoverState {
     registration: Option<Registration>,
-    connections: BTreeMap<u32, MovedConnection>,
+    links: BTreeMap<u32, WatchedLink>,
     next: u32,
-    /// Streams that peers are to connect, by their tokens.
-    expected: BTreeMap<u64, Expected>,
-    /// Ranks elsewhere whose connection is over, and why.
-    lost: BTreeMap<u32, String>,
     /// Turns in a row in which nothing was moved.
     idle: u32,
 }
 
-/// A stream that a peer is to connect.
-enum Expected {
-    /// It has not come, and nobody waits for it yet.
-    Announced,
-    /// A connection waits for it.
-    By(u32),
-    /// It has come.
-    Here(OwnedFd),
+/// A link, and what of its descriptors is waited for.
+struct WatchedLink {
+    link: MovedLink,
+    interests: Vec<Interest>,
 }
 
+/// A link's mover, and its number there.
+pub(in crate::transport) type MovedLinkId = (usize, u32);
+
 impl Engine {
-    /// One without connections, which costs nothing.
-    pub fn new(rank: u32, hooks: &Arc<OnceLock<Hooks>>) -> Arc<Engine> {
-        Arc::new_cyclic(|own| Engine {
-            rank,
-            own: own.clone(),
-            hooks: hooks.clone(),
-            used: AtomicBool::new(false),
-            active: AtomicBool::new(false),
-            state: Mutex::default(),
-            moved: Condvar::new(),
-            forks: sys::forks(),
-        })
+    /// One without links, which costs nothing.
+    pub fn new(rank: u32, hooks: &Arc<OnceLock<Hooks>>, tell_left: Box<TellLeft>, movers: usize) -> Arc<Engine> {
+        let (moved, waiting, lost) = (Condvar::new(), Mutex::new(()), Mutex::default());
+        let shared = Arc::new(MoverShared { rank, tell_left, moved, waiting, lost });
+        let mover = |number| {
+            Arc::new_cyclic(|own| LinkMover {
+                number,
+                own: Weak::clone(own),
+                hooks: hooks.clone(),
+                shared: shared.clone(),
+                used: AtomicBool::new(false),
+                active: AtomicBool::new(false),
+                state: Mutex::default(),
+            })
+        };
+        let movers = (0..movers.max(1)).map(mover).collect();
+        Arc::new(Engine { rank, network: OnceLock::new(), movers, shared, forks: sys::forks() })
     }
 
-    /// Moves data for a connection from now on; its number.
+    /// Says by which network links go.
+    pub fn set_network(&self, network: Arc<dyn Network>) {
+        let _ = self.network.set(network);
+    }
+
+    /// The network that links go by.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] where there is none.
+    pub fn network(&self) -> Result<&Arc<dyn Network>, Error> {
+        self.network.get().ok_or_else(|| Error::Internal(format!("rank {} has no network", self.rank)))
+    }
+
+    /// Moves data for a link from now on. `turn`: movers take turns by it.
     ///
     /// # Errors
     /// As [`proxy::join`].
-    pub fn add(&self, connection: MovedConnection) -> Result<u32, Error> {
-        let mut state = self.state.lock();
-        if state.registration.is_none() {
-            let source: Weak<dyn Source> = self.own.clone();
-            state.registration = Some(proxy::join(Address { key: sys::random(), rank: self.rank }, source)?);
-        }
-        let number = state.next;
-        state.next += 1;
-        if let (Some(registration), Some(socket)) = (&state.registration, connection.socket()) {
-            registration.watch(socket, number, Interest::READ)?;
-        }
-        state.connections.insert(number, connection);
-        self.used.store(true, Ordering::Release);
-        drop(state);
-        self.activate();
-        Ok(number)
+    pub fn add(&self, turn: usize, link: MovedLink) -> Result<MovedLinkId, Error> {
+        let mover = turn % self.movers.len();
+        Ok((mover, self.movers[mover].add(link)?))
     }
 
-    /// A peer will connect a stream and show a token.
-    pub fn announce(&self, token: u64) {
-        self.state.lock().expected.insert(token, Expected::Announced);
-    }
-
-    /// A connection has the stream of a token, now or when it comes.
-    ///
-    /// # Errors
-    /// As [`Registration::watch`].
-    pub fn await_stream(&self, number: u32, token: u64) -> Result<(), Error> {
-        let mut state = self.state.lock();
-        match state.expected.remove(&token) {
-            Some(Expected::Here(stream)) => state.attach(number, stream),
-            _ => {
-                state.expected.insert(token, Expected::By(number));
-                Ok(())
-            }
-        }
-    }
-
-    /// A peer has connected a stream and shown a token. One that nobody knows is closed.
-    pub fn connected(&self, token: u64, stream: OwnedFd) {
-        let mut state = self.state.lock();
-        match state.expected.remove(&token) {
-            Some(Expected::Announced) => drop(state.expected.insert(token, Expected::Here(stream))),
-            Some(Expected::By(number)) => {
-                if let Err(error) = state.attach(number, stream) {
-                    log::warn!("rank {} cannot watch a connection: {error}", self.rank);
-                }
-                state.registration.iter().for_each(Registration::wake);
-            }
-            Some(here @ Expected::Here(_)) => drop(state.expected.insert(token, here)),
-            None => log::info!(target: "NET", "rank {} was connected to by nobody that it knows", self.rank),
-        }
-    }
-
-    /// Why the connection to a rank elsewhere is over, if it is.
+    /// Why a link with a rank elsewhere is over, if one is.
     pub fn trouble(&self, peer: u32) -> Option<String> {
-        self.state.lock().lost.get(&peer).cloned()
+        self.shared.lost.lock().get(&peer).cloned()
     }
 
-    /// Streams of these tokens are not wanted any more.
-    pub fn forget(&self, tokens: &[u64]) {
-        let mut state = self.state.lock();
-        tokens.iter().for_each(|token| drop(state.expected.remove(token)));
-    }
-
-    /// Closes connections.
-    pub fn remove(&self, numbers: &[u32]) {
-        let mut state = self.state.lock();
-        let gone: Vec<MovedConnection> = numbers.iter().filter_map(|number| state.connections.remove(number)).collect();
-        if let Some(registration) = &state.registration {
-            let sockets = gone.iter().filter_map(MovedConnection::socket);
-            sockets.for_each(|socket| registration.unwatch(socket));
+    /// A rank's end of a link, which this one sends on, has left for good.
+    pub fn peer_left(&self, id: LinkId) {
+        for mover in &self.movers {
+            let state = mover.state.lock();
+            state.links.values().filter(|one| one.link.id == id).for_each(|one| one.link.peer_left());
         }
-        let last = state.connections.is_empty();
-        self.used.store(!last, Ordering::Release);
-        let registration = state.registration.take_if(|_| last);
-        drop(state);
-        drop((registration, gone));
     }
 
-    /// Kernels were launched that may post something. Wakes the event loop where it does not look anyway.
+    /// Closes links.
+    pub fn remove(&self, links: &[MovedLinkId]) {
+        for mover in &self.movers {
+            let numbers = links.iter().filter(|(of, _)| *of == mover.number).map(|(_, number)| *number);
+            mover.remove(&numbers.collect::<Vec<u32>>());
+        }
+    }
+
+    /// Kernels were launched that may post something. Wakes the event loops where they do not look anyway.
     pub fn activate(&self) {
-        if self.used.load(Ordering::Acquire) && !self.active.swap(true, Ordering::AcqRel) {
-            self.state.lock().registration.iter().for_each(Registration::wake);
-        }
+        self.movers.iter().for_each(|mover| mover.activate());
     }
 
     /// Waits until everything that kernels have posted is on its way, unless this is cancelled, or a peer has no room
     /// for it for a long time. Kernels have ended.
     pub fn flush(&self, cancel: &Cancel) {
-        if !self.used.load(Ordering::Acquire) || self.forks != sys::forks() {
+        let used = |mover: &Arc<LinkMover>| mover.used.load(Ordering::Acquire);
+        if !self.movers.iter().any(used) || self.forks != sys::forks() {
             return;
         }
         let (start, mut told) = (Instant::now(), false);
         self.activate();
-        let mut state = self.state.lock();
-        while let Some(peer) = state.undelivered() {
+        while let Some(peer) = self.movers.iter().find_map(|mover| mover.undelivered()) {
             if cancel.fired() || start.elapsed() > FLUSH_LIMIT {
                 log::info!(target: "NET", "rank {} ends with data that rank {peer} has not taken", self.rank);
                 return;
@@ -190,19 +173,69 @@ impl Engine {
             if start.elapsed() > FLUSH_NOTICE && !std::mem::replace(&mut told, true) {
                 log::warn!("rank {} waits for rank {peer} to take what was sent to it, before it ends", self.rank);
             }
-            self.moved.wait_for(&mut state, LOOK);
+            // What was moved just before this may have to wait for a look.
+            self.shared.moved.wait_for(&mut self.shared.waiting.lock(), LOOK / 10);
+        }
+    }
+}
+
+impl LinkMover {
+    fn add(&self, link: MovedLink) -> Result<u32, Error> {
+        let mut state = self.state.lock();
+        if state.registration.is_none() {
+            let (source, address): (Weak<dyn Source>, _) = (self.own.clone(), self.address());
+            state.registration = Some(proxy::join_mover(self.number, address, source)?);
+        }
+        let number = state.next;
+        state.next += 1;
+        state.links.insert(number, WatchedLink { link, interests: Vec::new() });
+        self.used.store(true, Ordering::Release);
+        drop(state);
+        self.activate();
+        Ok(number)
+    }
+
+    fn address(&self) -> Address {
+        Address { key: sys::random(), rank: self.shared.rank }
+    }
+
+    fn remove(&self, numbers: &[u32]) {
+        let mut state = self.state.lock();
+        let gone: Vec<WatchedLink> = numbers.iter().filter_map(|number| state.links.remove(number)).collect();
+        if let Some(registration) = &state.registration {
+            gone.iter().for_each(|one| one.unwatch(registration));
+        }
+        let last = state.links.is_empty();
+        self.used.store(!last, Ordering::Release);
+        let registration = state.registration.take_if(|_| last);
+        drop(state);
+        drop((gone, registration));
+    }
+
+    fn activate(&self) {
+        if self.used.load(Ordering::Acquire) && !self.active.swap(true, Ordering::AcqRel) {
+            self.state.lock().registration.iter().for_each(Registration::wake);
         }
     }
 
-    /// Whether kernels may still post something: those that run, or graphs that may be launched at any time.
+    /// A peer that has not been sent all that kernels have posted.
+    fn undelivered(&self) -> Option<u32> {
+        self.state.lock().links.values().find(|one| one.link.is_behind()).map(|one| one.link.peer)
+    }
+
+    /// Whether kernels may still post something: those that run, or graphs that may be launched at any time. Or
+    /// connections are still to be made.
     fn may_post(&self) -> bool {
-        self.hooks.get().is_some_and(|hooks| !(hooks.is_quiet)() || (hooks.has_graphs)())
+        let hooks = self.hooks.get();
+        hooks.is_some_and(|hooks| !(hooks.is_quiet)() || (hooks.has_graphs)())
+            || self.state.lock().links.values().any(|one| one.link.is_pending())
     }
 
     /// When to look again after a turn in which nothing was moved.
-    fn rest(&self, idle: u32, now: Instant) -> Progress {
+    fn rest(&self, (idle, polled): (u32, bool), now: Instant) -> Progress {
+        let inactive = Progress::at(polled.then(|| now + IDLE_NAP));
         if !self.active.load(Ordering::Acquire) {
-            return Progress::at(None);
+            return inactive;
         }
         if idle < HOT_TURNS {
             return Progress::at(Some(now));
@@ -212,7 +245,7 @@ impl Engine {
             // In this order: whoever launches afterwards finds it inactive, and wakes it.
             self.active.store(false, Ordering::SeqCst);
             if !self.may_post() {
-                return Progress::at(None);
+                return inactive;
             }
             self.active.store(true, Ordering::SeqCst);
         }
@@ -220,65 +253,91 @@ impl Engine {
     }
 }
 
-impl EngineState {
-    /// Gives a connection its stream.
-    fn attach(&mut self, number: u32, stream: OwnedFd) -> Result<(), Error> {
-        // It may be gone meanwhile.
-        let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
-        if let Some(registration) = &self.registration {
-            registration.watch(stream.as_fd(), number, Interest::READ)?;
+impl WatchedLink {
+    fn unwatch(&self, registration: &Registration) {
+        (0..self.interests.len())
+            .filter_map(|number| self.link.watched(number))
+            .for_each(|(fd, _)| registration.unwatch(fd));
+    }
+
+    /// Waits for what the link wants to be waited for.
+    fn watch(&mut self, token: u32, registration: &Registration) -> Result<(), Error> {
+        for number in 0..1usize << WATCHED_BITS {
+            let Some((fd, wanted)) = self.link.watched(number) else { break };
+            let token = token << WATCHED_BITS | number as u32;
+            match self.interests.get_mut(number) {
+                None => {
+                    registration.watch(fd, token, wanted)?;
+                    self.interests.push(wanted);
+                }
+                Some(known) if *known != wanted => {
+                    registration.rewatch(fd, token, wanted)?;
+                    *known = wanted;
+                }
+                Some(_) => {}
+            }
         }
-        connection.attach(stream);
         Ok(())
     }
+}
 
-    /// A peer that has not been sent all that kernels have posted.
-    fn undelivered(&self) -> Option<u32> {
-        self.connections.values().find(|connection| connection.is_behind()).map(MovedConnection::peer)
-    }
-
-    fn turn(&mut self, rank: u32) -> bool {
+impl MoverState {
+    /// Moves what can be moved; whether something was.
+    fn turn(&mut self, shared: &MoverShared) -> bool {
         let mut moved = false;
-        for (number, connection) in &mut self.connections {
-            let (was_blocked, was_broken) = (connection.is_blocked(), connection.is_broken());
-            moved |= connection.progress();
-            let (Some(registration), Some(socket)) = (&self.registration, connection.socket()) else { continue };
-            if connection.is_broken() && !was_broken {
-                log::info!(target: "NET", "rank {rank}: {}", connection.trouble());
-                if connection.is_remote() {
-                    self.lost.entry(connection.peer()).or_insert_with(|| connection.trouble().to_string());
-                }
-                registration.unwatch(socket);
-            } else if connection.is_blocked() != was_blocked && !connection.is_broken() {
-                let interest = Interest { readable: true, writable: connection.is_blocked() };
-                let _ = registration.rewatch(socket, *number, interest);
+        let MoverState { registration, links, .. } = self;
+        let Some(registration) = registration else { return false };
+        for (number, one) in links.iter_mut().filter(|(_, one)| !one.link.is_broken()) {
+            let turn = one.link.turn();
+            moved |= turn.moved;
+            if turn.tell_left {
+                (shared.tell_left)(one.link.peer, one.link.id);
+            }
+            // Closing a descriptor ends that it is watched.
+            if one.link.is_broken() {
+                shared.lose(&one.link);
+            } else if let Err(error) = one.watch(*number, registration) {
+                log::warn!("rank {} cannot watch a connection: {error}", shared.rank);
             }
         }
         moved
     }
 }
 
-impl Source for Engine {
+impl MoverShared {
+    fn lose(&self, link: &MovedLink) {
+        let why = format!("a link with rank {} is over: {}", link.peer, link.trouble());
+        log::info!(target: "NET", "rank {}: {why}", self.rank);
+        self.lost.lock().entry(link.peer).or_insert(why);
+    }
+}
+
+impl Source for LinkMover {
     fn receive(&self, _: Message, _: &mut Outbox) {}
 
     fn undeliverable(&self, _: Address, _: Undeliverable) {}
 
     fn ready(&self, token: u32, ready: Ready, _: &mut Outbox) {
-        if let Some(connection) = self.state.lock().connections.get_mut(&token) {
-            connection.ready(ready);
+        let mut state = self.state.lock();
+        let Some(one) = state.links.get_mut(&(token >> WATCHED_BITS)) else { return };
+        let was_broken = one.link.is_broken();
+        one.link.ready((token & ((1 << WATCHED_BITS) - 1)) as usize, ready);
+        if one.link.is_broken() && !was_broken {
+            self.shared.lose(&one.link);
         }
     }
 
     fn progress(&self, now: Instant, _: &mut Outbox) -> Progress {
         let mut state = self.state.lock();
-        if state.turn(self.rank) {
+        if state.turn(&self.shared) {
             state.idle = 0;
-            self.moved.notify_all();
+            drop(state);
+            self.shared.moved.notify_all();
             return Progress { moved: true, next: None };
         }
         state.idle = state.idle.saturating_add(1);
-        let idle = state.idle;
+        let rest = (state.idle, state.links.values().any(|one| one.link.is_polled()));
         drop(state);
-        self.rest(idle, now)
+        self.rest(rest, now)
     }
 }

@@ -1,23 +1,22 @@
-//! Links without common memory: slots and counters at both ends, in host memory, and a *mover* between them.
+//! Links without common memory: slots and counters at both ends, in host memory, and *movers* between them.
 //!
-//! A kernel that sends fills slots of its own rank and posts them, with their sizes beside the counter; the rank's
-//! event loop (`engine`) sends what is posted over a stream to the peer's (`connection`), which puts it into slots
-//! there and posts it to the kernel that receives. What is consumed there comes back as credit, so that no more is sent
-//! than there is room for. The mover knows no calls: a connection forwards what is posted. So launches of graphs, which
-//! the host does not see, need nothing of it.
-//!
-//! [`SOCKETS`] connects ranks by TCP: the lower of the two tells the other a token, and that one connects to the lower
-//! one's event loop and shows it. [`LOOPBACK`] connects ranks of one host by a pair of sockets. It is used where
-//! `OXCCL_TRANSPORTS` asks for it: to see what a network would see, without one.
+//! A kernel that sends fills slots of its own rank and posts them, with their sizes beside the counter; a mover of the
+//! rank (`engine`) gives each to a network as a message (`link`), and the peer's mover, which has given the network
+//! memory for it ahead, posts it to the kernel that receives. How a network carries messages is its own affair
+//! ([`Network`]): sockets (`socket`), or a plug-in. No more can be sent than there is room for, since messages need
+//! memory that was given. The mover knows no calls: it forwards what is posted. So launches of graphs, which the host
+//! does not see, need nothing of it.
 
-mod connection;
 mod engine;
-mod frame;
+mod link;
+mod slots;
+mod socket;
 #[cfg(test)]
 mod tests;
+mod trailer;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -32,60 +31,35 @@ use crate::error::Error;
 use crate::plan::SLOTS;
 use crate::plan::layout::Counter;
 use crate::plan::wiring::LinkNeed;
-use crate::proxy::Address;
-use crate::sys::{self, ChildCloses, SharedMemory, TcpStream, off_standard};
-use connection::{LinkMemory, MovedConnection, MoverStream};
+use crate::plugin::network::{NetListener, Network};
+use crate::sys::SharedMemory;
 pub(super) use engine::Engine;
+use engine::MovedLinkId;
+use link::{LinkSide, MovedLink};
+use slots::{LinkMemory, SLOT_GAP};
+pub(super) use socket::{SocketInterface, SocketNetwork, SocketSettings};
 
-/// Ranks of one host, by a pair of sockets.
-pub(super) const LOOPBACK: ByStream = ByStream(StreamKind::SocketPair);
-/// Ranks anywhere, by TCP.
-pub(super) const SOCKETS: ByStream = ByStream(StreamKind::Tcp);
+/// Ranks anywhere, by a network.
+pub(super) struct ByNetwork;
 
-/// Links over a stream of bytes.
-pub(super) struct ByStream(StreamKind);
+const LABEL: &str = "NET/Socket";
 
-/// What joins the two ranks of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StreamKind {
-    /// The lower rank makes a pair of sockets.
-    SocketPair,
-    /// The higher rank connects to the lower one.
-    Tcp,
-}
-
-impl StreamKind {
-    fn id(self) -> TransportId {
-        match self {
-            StreamKind::SocketPair => TransportId::Net,
-            StreamKind::Tcp => TransportId::Socket,
-        }
-    }
-
-    fn label(self) -> &'static str {
-        match self {
-            StreamKind::SocketPair => "NET/Loopback",
-            StreamKind::Tcp => "NET/Socket",
-        }
-    }
-}
-
-/// What a peer is told; from the lower rank a socket comes with it, or a token.
+/// What a peer is told.
 #[derive(Serialize, Deserialize)]
 struct NetInfo {
     /// The sizes of the slots of the links between the two, in the order in which both know them.
     slot_bytes: Vec<u32>,
-    /// What the higher rank is to show when it connects.
-    token: u64,
+    /// What the peer connects with, for each of the links that it sends on.
+    handles: Vec<Vec<u8>>,
 }
 
-impl Transport for ByStream {
+impl Transport for ByNetwork {
     fn id(&self) -> TransportId {
-        self.0.id()
+        TransportId::Net
     }
 
     fn label(&self) -> &'static str {
-        self.0.label()
+        LABEL
     }
 
     fn is_device_memory(&self) -> bool {
@@ -98,14 +72,12 @@ impl Transport for ByStream {
     }
 
     fn can_connect(&self, a: &PeerFacts, b: &PeerFacts) -> bool {
-        match self.0 {
-            StreamKind::SocketPair => a.host.can_pass_descriptors(&b.host),
-            StreamKind::Tcp => a.location.tcp.is_some() && b.location.tcp.is_some(),
-        }
+        a.location.tcp.is_some() && b.location.tcp.is_some()
     }
 
     fn endpoint(&self, site: Site) -> Result<Arc<dyn Endpoint>, Error> {
-        Ok(NetEnd::new(site, self.0))
+        let links = site.connectivity.links(site.rank, site.group, self.id());
+        Ok(Arc::new(NetEnd { site, links, state: Mutex::default() }))
     }
 
     /// Only whether the device takes host memory.
@@ -129,7 +101,6 @@ impl Transport for ByStream {
 /// An end of links without common memory.
 struct NetEnd {
     site: Site,
-    kind: StreamKind,
     links: Vec<LinkNeed>,
     state: Mutex<EndState>,
 }
@@ -137,17 +108,12 @@ struct NetEnd {
 #[derive(Default)]
 struct EndState {
     memory: Option<Arc<Mutex<HostSegment>>>,
-    /// This rank's streams, by peer.
-    streams: BTreeMap<u32, MoverStream>,
-    /// What higher ranks are to show when they connect.
-    tokens: BTreeMap<u32, u64>,
-    /// What lower ranks have told, which this one connects to when all is ready: who connects must go on at once.
-    told: BTreeMap<u32, u64>,
-    /// Sockets for peers, until they have been told.
-    offered: BTreeMap<u32, (ChildCloses, Arc<OwnedFd>)>,
-    /// The connections, as the engine knows them, and the tokens that some of them wait for.
-    connections: Vec<u32>,
-    awaited: Vec<u64>,
+    /// Of the links that this rank receives on, by their places in `links`.
+    listeners: BTreeMap<usize, Box<dyn NetListener>>,
+    /// What it connects with where it sends.
+    handles: BTreeMap<usize, Vec<u8>>,
+    /// The links, as movers know them.
+    moved: Vec<MovedLinkId>,
 }
 
 /// Where a link's parts are in this rank's memory, in bytes from its start: two counters, then the slots.
@@ -156,134 +122,98 @@ fn places(links: &[LinkNeed]) -> (Vec<usize>, usize) {
     let mut end = (links.len() * counters).next_multiple_of(PAGE);
     let slots = links.iter().map(|need| {
         let at = end;
-        end = (end + SLOTS * need.slot_bytes as usize).next_multiple_of(PAGE);
+        end = (end + SLOTS * (need.slot_bytes + SLOT_GAP) as usize).next_multiple_of(PAGE);
         at
     });
     (slots.collect(), end)
 }
 
 impl NetEnd {
-    /// The links with a peer, in the order in which both ends know them.
-    fn shared_with(&self, peer: u32) -> Vec<LinkNeed> {
-        let with = |need: &&LinkNeed| need.peer(self.site.rank) == peer;
-        let mut links: Vec<LinkNeed> = self.links.iter().filter(with).copied().collect();
-        links.sort_by_key(place_in_connection);
-        links
+    /// The links with a peer, as places in `links`, in the order in which both ends know them.
+    fn shared_with(&self, peer: u32) -> Vec<usize> {
+        let with = |place: &usize| self.links[*place].peer(self.site.rank) == peer;
+        let mut places: Vec<usize> = (0..self.links.len()).filter(with).collect();
+        places.sort_by_key(|place| self.links[*place].id);
+        places
     }
 
-    fn peers(&self) -> Vec<u32> {
-        let mut peers: Vec<u32> = self.links.iter().map(|need| need.peer(self.site.rank)).collect();
-        peers.sort_unstable();
-        peers.dedup();
-        peers
+    fn sends(&self, place: usize) -> bool {
+        self.links[place].id.from == self.site.rank
     }
 
-    fn new(site: Site, kind: StreamKind) -> Arc<NetEnd> {
-        let links = site.connectivity.links(site.rank, site.group, kind.id());
-        Arc::new(NetEnd { site, kind, links, state: Mutex::default() })
+    /// The device of the network that a link goes by: channels take turns.
+    fn device(&self, place: usize, network: &Arc<dyn Network>) -> usize {
+        self.links[place].id.channel as usize % network.devices().len().max(1)
     }
 
     fn info(&self, peer: u32) -> NetInfo {
-        let slot_bytes = self.shared_with(peer).iter().map(|need| need.slot_bytes).collect();
-        NetInfo { slot_bytes, token: self.state.lock().tokens.get(&peer).copied().unwrap_or_default() }
-    }
-
-    /// Begins to connect to a lower rank, which has told a token.
-    fn connect_to(&self, peer: &PeerFacts, token: u64) -> Result<MoverStream, Error> {
-        let none = || Error::Internal(format!("rank {} does not listen", peer.rank));
-        let address = peer.location.tcp.ok_or_else(none)?;
-        let to = Address { key: peer.links, rank: peer.rank };
-        let stream = TcpStream::connect(address.socket())
-            .map_err(|error| Error::system("connect", format!("rank {} at {}", peer.rank, address.socket()), &error))?;
-        Ok(MoverStream::new(stream.into_fd(), address.stream_hello(to, token)))
+        let (places, state) = (self.shared_with(peer), self.state.lock());
+        let slot_bytes = places.iter().map(|place| self.links[*place].slot_bytes).collect();
+        let handles = places.iter().filter_map(|place| state.listeners.get(place));
+        NetInfo { slot_bytes, handles: handles.map(|listener| listener.handle().to_vec()).collect() }
     }
 
     /// The memory of each link, from an address of the memory's start.
-    fn parts(&self, start: u64) -> Vec<(LinkNeed, LinkMemory)> {
+    fn parts(&self, start: u64) -> Vec<LinkMemory> {
         let (slots, _) = places(&self.links);
         let line = size_of::<Counter>() as u64;
         let part = |((need, slots), number): ((&LinkNeed, usize), u64)| {
             let (slots, posted) = (start + slots as u64, start + 2 * line * number);
-            (*need, LinkMemory { slots, posted, consumed: posted + line, slot_bytes: need.slot_bytes })
+            LinkMemory { slots, posted, consumed: posted + line, slot_bytes: need.slot_bytes }
         };
         self.links.iter().zip(slots).zip(0..).map(part).collect()
     }
 
-    /// The connection with a peer over a stream, which may come later.
-    fn connection(&self, peer: u32, stream: Option<MoverStream>, memory: &Arc<Mutex<HostSegment>>) -> MovedConnection {
-        let mut parts = self.parts(memory.lock().host_address());
-        parts.retain(|(need, _)| need.peer(self.site.rank) == peer);
-        parts.sort_by_key(|(need, _)| place_in_connection(need));
-        let links = parts.into_iter().map(|(need, memory)| (need.id.from == self.site.rank, memory));
-        MovedConnection::new((peer, self.kind == StreamKind::Tcp), stream, links.collect(), memory.clone())
+    /// Gives all links to movers.
+    fn begin(&self, memory: &Arc<Mutex<HostSegment>>) -> Result<(), Error> {
+        let (engine, mut state) = (&self.site.engine, self.state.lock());
+        let (network, (_, bytes)) = (engine.network()?, places(&self.links));
+        let address = memory.lock().host_address();
+        for (place, part) in self.parts(address).into_iter().enumerate() {
+            let need = &self.links[place];
+            let side = match (state.listeners.remove(&place), state.handles.remove(&place)) {
+                (Some(listener), _) => LinkSide::Listening(listener),
+                (None, Some(handle)) => LinkSide::Connecting(network.connect(self.device(place, network), &handle)?),
+                (None, None) => {
+                    return Err(Error::Internal("links are connected before they are accepted".to_string()));
+                }
+            };
+            let link = MovedLink::new((need.id, need.peer(self.site.rank)), side, part, (memory.clone(), bytes));
+            state.moved.push(engine.add(need.id.channel as usize, link)?);
+        }
+        Ok(())
     }
-}
-
-/// Where a link is among those of a connection: alike at both ends.
-fn place_in_connection(need: &LinkNeed) -> (u32, u32, u32, u32) {
-    (need.id.from, need.id.class as u32, need.id.proto as u32, need.id.channel)
-}
-
-/// A pair of connected sockets that do not wait.
-fn socket_pair() -> Result<(OwnedFd, OwnedFd), Error> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let failed = |error: std::io::Error| Error::system("socketpair", "connection of two ranks", &error);
-    let (mine, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(|errno| failed(errno.into()))?;
-    Ok((off_standard(mine).map_err(failed)?, off_standard(theirs).map_err(failed)?))
 }
 
 impl Endpoint for NetEnd {
     fn prepare(&self) -> Result<usize, Error> {
         let (_, bytes) = places(&self.links);
         let memory = HostSegment::new(SharedMemory::anonymous(bytes)?);
-        let mut state = self.state.lock();
+        let (network, mut state) = (self.site.engine.network()?, self.state.lock());
         state.memory = Some(Arc::new(Mutex::new(memory)));
-        for peer in self.peers().into_iter().filter(|peer| *peer > self.site.rank) {
-            if self.kind == StreamKind::Tcp {
-                let token = sys::random();
-                self.site.engine.announce(token);
-                state.tokens.insert(peer, token);
-                continue;
-            }
-            let (mine, theirs) = socket_pair()?;
-            state.streams.insert(peer, MoverStream::new(mine, Vec::new()));
-            state.offered.insert(peer, (ChildCloses::of(theirs.as_fd()), Arc::new(theirs)));
+        for place in (0..self.links.len()).filter(|place| !self.sends(*place)) {
+            let listener = network.listen(self.device(place, network))?;
+            state.listeners.insert(place, listener);
         }
         Ok(bytes)
     }
 
     fn connect_info(&self, peer: u32) -> ConnectInfo {
-        let bytes = postcard::to_stdvec(&self.info(peer)).unwrap_or_default();
-        ConnectInfo { bytes, fd: self.state.lock().offered.get(&peer).map(|(_, fd)| fd.clone()) }
+        ConnectInfo { bytes: postcard::to_stdvec(&self.info(peer)).unwrap_or_default(), fd: None }
     }
 
-    fn offered(&self) {
-        self.state.lock().offered.clear();
-    }
+    fn offered(&self) {}
 
     fn accept(&self, peer: u32, info: &[u8], fd: Option<OwnedFd>) -> Result<(), Error> {
-        let facts = &self.site.connectivity.facts[peer as usize];
-        let (label, lower) = (self.kind.label(), peer < self.site.rank);
-        let info: NetInfo = postcard::from_bytes(info).map_err(|_| wrong_info(facts, label))?;
-        let has_fd = self.kind == StreamKind::SocketPair && lower;
-        if info.slot_bytes != self.info(peer).slot_bytes || fd.is_some() != has_fd {
-            return Err(wrong_info(facts, label));
+        let wrong = || wrong_info(&self.site.connectivity.facts[peer as usize], LABEL);
+        let info: NetInfo = postcard::from_bytes(info).map_err(|_| wrong())?;
+        let (places, mut state) = (self.shared_with(peer), self.state.lock());
+        let slot_bytes = places.iter().map(|place| self.links[*place].slot_bytes);
+        let sending: Vec<usize> = places.iter().copied().filter(|place| self.sends(*place)).collect();
+        if !slot_bytes.eq(info.slot_bytes) || sending.len() != info.handles.len() || fd.is_some() {
+            return Err(wrong());
         }
-        let stream = match fd {
-            Some(fd) => {
-                rustix::io::ioctl_fionbio(&fd, true)
-                    .map_err(|errno| Error::system("ioctl(FIONBIO)", "connection of two ranks", &errno.into()))?;
-                MoverStream::new(fd, Vec::new())
-            }
-            None => {
-                let told = lower.then_some((peer, info.token));
-                self.state.lock().told.extend(told);
-                return Ok(());
-            }
-        };
-        self.state.lock().streams.insert(peer, stream);
+        state.handles.extend(sending.into_iter().zip(info.handles));
         Ok(())
     }
 
@@ -291,39 +221,25 @@ impl Endpoint for NetEnd {
         let none = || Error::Internal("links are connected before they are made".to_string());
         let memory = self.state.lock().memory.clone().ok_or_else(none)?;
         memory.lock().register(&self.site.context)?;
-        let mut state = self.state.lock();
-        for (peer, token) in std::mem::take(&mut state.told) {
-            let stream = self.connect_to(&self.site.connectivity.facts[peer as usize], token)?;
-            state.streams.insert(peer, stream);
-        }
-        for (peer, stream) in std::mem::take(&mut state.streams) {
-            let connection = self.connection(peer, Some(stream), &memory);
-            state.connections.push(self.site.engine.add(connection)?);
-        }
-        for (peer, token) in std::mem::take(&mut state.tokens) {
-            let number = self.site.engine.add(self.connection(peer, None, &memory))?;
-            state.connections.push(number);
-            state.awaited.push(token);
-            self.site.engine.await_stream(number, token)?;
-        }
+        self.begin(&memory)?;
         let (parts, rank) = (self.parts(memory.lock().address()), self.site.rank);
-        let connected = parts.into_iter().map(|(need, memory)| {
+        let connected = self.links.iter().zip(parts).map(|(need, memory)| {
             let LinkMemory { slots, posted, consumed, slot_bytes } = memory;
             let (peer, moved) = (need.peer(rank), need.id.from == rank);
-            (need, LinkAddresses { slots, posted, consumed, slot_bytes, peer, moved })
+            let slot_bytes = slot_bytes + SLOT_GAP;
+            (*need, LinkAddresses { slots, posted, consumed, slot_bytes, peer, moved })
         });
         Ok(connected.collect())
     }
 
     fn disconnect(&self) {
         let mut state = self.state.lock();
-        let EndState { connections, tokens, awaited, streams, .. } = &mut *state;
-        awaited.extend(std::mem::take(tokens).into_values());
-        let (connections, tokens) = (std::mem::take(connections), std::mem::take(awaited));
-        streams.clear();
+        let EndState { moved, listeners, handles, .. } = &mut *state;
+        let gone = (std::mem::take(listeners), std::mem::take(handles));
+        let moved = std::mem::take(moved);
         drop(state);
-        self.site.engine.forget(&tokens);
-        self.site.engine.remove(&connections);
+        drop(gone);
+        self.site.engine.remove(&moved);
     }
 }
 

@@ -1,29 +1,35 @@
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use proptest::prelude::*;
 
-use super::connection::{LinkMemory, MovedConnection};
-use super::frame::{HEAD, MoverFrame};
+use super::link::{LinkSide, MovedLink};
+use super::slots::LinkMemory;
+use super::socket::tests::networks;
+use super::trailer::{TRAILER, Trailer};
 use super::*;
-use crate::plan::layout::SLOT_SIZE_UNIT;
+use crate::plan::layout::{Proto, SLOT_SIZE_UNIT};
+use crate::plan::schedule::{LinkClass, LinkId};
+use crate::plugin::network::{NetBuffer, RegionId};
 use crate::sys::Ready;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const ID: LinkId = LinkId { from: 0, to: 1, class: LinkClass::Ring, proto: Proto::Simple, channel: 0 };
 
 /// One rank's part of one link: two counters, then slots.
 struct LinkPart {
-    segment: Arc<Mutex<HostSegment>>,
+    segment: (Arc<Mutex<HostSegment>>, usize),
     memory: LinkMemory,
 }
 
 impl LinkPart {
     fn new(slot_bytes: u32) -> LinkPart {
-        let bytes = PAGE + SLOTS * slot_bytes as usize;
+        let bytes = PAGE + SLOTS * (slot_bytes + SLOT_GAP) as usize;
         let segment = HostSegment::new(SharedMemory::anonymous(bytes).expect("memory"));
         let start = segment.host_address();
         let memory = LinkMemory { slots: start + PAGE as u64, posted: start, consumed: start + 64, slot_bytes };
-        LinkPart { segment: Arc::new(Mutex::new(segment)), memory }
+        LinkPart { segment: (Arc::new(Mutex::new(segment)), bytes), memory }
     }
 
     fn words(&self, address: u64, count: usize) -> &[AtomicU64] {
@@ -38,8 +44,10 @@ impl LinkPart {
 
     /// What a kernel does that sends: fills a slot with words of a number, and posts it.
     fn post(&self, number: u64, bytes: usize) {
-        let (place, slot) =
-            (number as usize % SLOTS, self.memory.slots + number % SLOTS as u64 * self.memory.slot_bytes as u64);
+        let (place, slot) = (
+            number as usize % SLOTS,
+            self.memory.slots + number % SLOTS as u64 * u64::from(self.memory.slot_bytes + SLOT_GAP),
+        );
         self.words(slot, bytes / 8).iter().for_each(|word| word.store(number + 1, Ordering::Relaxed));
         let line = self.words(self.memory.posted, 8);
         let set = |word: &AtomicU64, at: usize, bits: u32, value: u64| {
@@ -66,167 +74,152 @@ impl LinkPart {
     }
 
     fn holds(&self, number: u64, bytes: usize) -> bool {
-        let slot = self.memory.slots + number % SLOTS as u64 * u64::from(self.memory.slot_bytes);
+        let slot = self.memory.slots + number % SLOTS as u64 * u64::from(self.memory.slot_bytes + SLOT_GAP);
         self.words(slot, bytes / 8).iter().all(|word| word.load(Ordering::Relaxed) == number + 1)
     }
 }
 
-/// A link between two ranks: the parts and the connections of both.
-fn link(slot_bytes: u32) -> ([LinkPart; 2], [MovedConnection; 2]) {
-    let (sender, receiver) = (LinkPart::new(slot_bytes), LinkPart::new(slot_bytes));
-    let (one, other) = socket_pair().expect("sockets");
-    let connection = |peer, socket: OwnedFd, sends, part: &LinkPart| {
-        let stream = Some(MoverStream::new(socket, Vec::new()));
-        MovedConnection::new((peer, false), stream, vec![(sends, part.memory)], part.segment.clone())
-    };
-    let connections = [connection(1, one, true, &sender), connection(0, other, false, &receiver)];
-    ([sender, receiver], connections)
+/// A link between two ranks by sockets: the parts of both, and what their movers have.
+struct Linked {
+    sender: LinkPart,
+    receiver: LinkPart,
+    ends: [MovedLink; 2],
+    _networks: [Arc<SocketNetwork>; 2],
 }
 
-/// Both move until neither has anything to move; a socket that was full is free again, since the other has read.
-fn settle(connections: &mut [MovedConnection; 2]) {
-    let ready = Ready { token: 0, readable: true, writable: true };
-    let mut still = 0;
-    while still < 2 {
-        connections.iter_mut().for_each(|connection| connection.ready(ready));
-        let moved = connections.iter_mut().filter(|connection| !connection.is_broken()).map(MovedConnection::progress);
-        still = if moved.fold(false, |any, moved| any | moved) { 0 } else { still + 1 };
+impl Linked {
+    fn new(slot_bytes: u32, streams: u32) -> Linked {
+        let (sender, receiver) = (LinkPart::new(slot_bytes), LinkPart::new(slot_bytes));
+        let networks = networks(streams);
+        let listener = networks[1].listen(0).expect("a listener");
+        let connecting = networks[0].connect(0, listener.handle()).expect("a begin");
+        let ends = [
+            MovedLink::new((ID, 1), LinkSide::Connecting(connecting), sender.memory, sender.segment.clone()),
+            MovedLink::new((ID, 0), LinkSide::Listening(listener), receiver.memory, receiver.segment.clone()),
+        ];
+        Linked { sender, receiver, ends, _networks: networks }
+    }
+
+    /// Both move until something holds.
+    fn until(&mut self, what: &str, holds: impl Fn(&Linked) -> bool) {
+        let limit = Instant::now() + LIMIT;
+        while !holds(self) {
+            let ready = Ready { token: 0, readable: true, writable: true };
+            for end in &mut self.ends {
+                end.ready(0, ready);
+                end.turn();
+            }
+            assert!(Instant::now() < limit, "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn posted(&self) -> u64 {
+        self.receiver.value(self.receiver.memory.posted)
+    }
+
+    fn free(&self) -> u64 {
+        self.sender.value(self.sender.memory.consumed)
+    }
+
+    fn consume(&self, until: u64) {
+        self.receiver.words(self.receiver.memory.consumed, 1)[0].store(until, Ordering::Release);
     }
 }
 
 #[test]
 fn what_is_posted_arrives_in_order_with_its_signature_and_no_more_than_there_is_room_for() {
-    let ([sender, receiver], mut connections) = link(1 << 20);
-    let sizes = [8, 256, 4096, 1 << 20, 0, (1 << 20) - 8];
-    let (mut posted, mut consumed) = (0u64, 0u64);
-    while consumed < 60 {
-        // As a kernel does: as long as slots are free.
-        while posted < 70 && posted < sender.value(sender.memory.consumed) + SLOTS as u64 {
-            sender.post(posted, sizes[posted as usize % sizes.len()]);
-            posted += 1;
+    for streams in [1, 3] {
+        let mut linked = Linked::new(1 << 20, streams);
+        let sizes = [8, 256, 4096, 1 << 20, 0, (1 << 20) - 8];
+        let (mut posted, mut consumed) = (0u64, 0u64);
+        while consumed < 60 {
+            // As a kernel does: as long as slots are free.
+            while posted < 70 && posted < linked.free() + SLOTS as u64 {
+                linked.sender.post(posted, sizes[posted as usize % sizes.len()]);
+                posted += 1;
+            }
+            linked.until("more", |linked| linked.posted() > consumed);
+            let there = linked.posted();
+            assert!(there <= consumed + SLOTS as u64, "{there} of {posted}, {consumed} consumed");
+            for number in consumed..there {
+                assert!(linked.receiver.holds(number, sizes[number as usize % sizes.len()]), "slot {number}");
+                assert_eq!(linked.receiver.signature(number), number as u32 + 77);
+            }
+            consumed = there;
+            linked.consume(consumed);
         }
-        settle(&mut connections);
-        let there = receiver.value(receiver.memory.posted);
-        assert!(there > consumed && there <= consumed + SLOTS as u64, "{there} of {posted}, {consumed} consumed");
-        assert!(sender.value(sender.memory.consumed) == there, "what is on its way is free");
-        let until = (consumed + 3).min(there);
-        for number in consumed..until {
-            assert!(receiver.holds(number, sizes[number as usize % sizes.len()]), "slot {number}");
-            assert_eq!(receiver.signature(number), number as u32 + 77);
-        }
-        consumed = until;
-        receiver.words(receiver.memory.consumed, 1)[0].store(consumed, Ordering::Release);
+        assert!(linked.ends.iter().all(|end| !end.is_broken()));
     }
-    assert!(connections.iter().all(|connection| !connection.is_broken()));
-    assert!(connections[0].is_behind(), "there was no room for the last ones");
 }
 
 #[test]
 fn who_leaves_is_seen_at_the_other_end_after_what_it_has_posted() {
-    let ([sender, receiver], mut connections) = link(4096);
-    (0..SLOTS as u64).for_each(|number| sender.post(number, 64));
-    settle(&mut connections);
-    // There is no room for these.
-    (8..10).for_each(|number| sender.post(number, 64));
-    sender.leave(sender.memory.posted);
-    settle(&mut connections);
-    assert!(!receiver.has_left(receiver.memory.posted));
-    receiver.words(receiver.memory.consumed, 1)[0].store(8, Ordering::Release);
-    settle(&mut connections);
-    assert_eq!((receiver.value(receiver.memory.posted), receiver.has_left(receiver.memory.posted)), (10, true));
-    receiver.leave(receiver.memory.consumed);
-    settle(&mut connections);
-    assert!(sender.has_left(sender.memory.consumed) && !connections[0].is_behind());
+    let mut linked = Linked::new(4096, 1);
+    (0..10).for_each(|number| {
+        linked.until("room", |linked| number < linked.free() + SLOTS as u64);
+        linked.sender.post(number, 64);
+    });
+    linked.sender.leave(linked.sender.memory.posted);
+    linked.until("eight slots", |linked| linked.posted() == 8);
+    // There is no room for the others.
+    assert!(!linked.receiver.has_left(linked.receiver.memory.posted));
+    linked.consume(8);
+    linked.until("the end", |linked| linked.receiver.has_left(linked.receiver.memory.posted));
+    assert_eq!(linked.posted(), 10);
+    linked.until("delivery", |linked| !linked.ends[0].is_behind());
+    assert!(linked.ends.iter().all(|end| !end.is_broken()));
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_the_connection_and_what_it_has_sent_arrives() {
-    let ([sender, receiver], [mut one, mut other]) = link(4096);
-    (0..8).for_each(|number| sender.post(number, 128));
-    while one.progress() {}
-    drop(one);
-    // What the receiver has to say nobody hears, and that is no reason to lose what was sent to it.
-    receiver.words(receiver.memory.consumed, 1)[0].store(1, Ordering::Release);
-    receiver.leave(receiver.memory.consumed);
-    while other.progress() {}
-    assert_eq!(receiver.value(receiver.memory.posted), 8);
-    assert!(other.is_broken() && other.trouble().contains("rank 0"), "{}", other.trouble());
-    assert!(!other.is_behind());
-}
-
-/// The peer connects when it likes, and says first who it is. Where its host is another one, its end is that of its
-/// links.
-#[test]
-fn a_stream_may_come_late_and_end_for_good() {
-    let (sender, receiver) = (LinkPart::new(4096), LinkPart::new(4096));
-    let (one, other) = socket_pair().expect("sockets");
-    let hello = MoverStream::new(one, b"hello".to_vec());
-    let mut early = MovedConnection::new((1, true), Some(hello), vec![(true, sender.memory)], sender.segment.clone());
-    let mut late = MovedConnection::new((0, true), None, vec![(false, receiver.memory)], receiver.segment.clone());
-    sender.post(0, 256);
-    while early.progress() {}
-    assert!(!late.progress() && late.socket().is_none());
-    let mut read = [0; 5];
-    rustix::io::read(&other, &mut read).expect("a hello");
-    assert_eq!(&read, b"hello");
-    late.attach(other);
-    while late.progress() {}
-    assert_eq!(receiver.value(receiver.memory.posted), 1);
-    assert!(receiver.holds(0, 256) && !receiver.has_left(receiver.memory.posted));
-    drop(early);
-    late.ready(Ready { token: 0, readable: true, writable: true });
-    while late.progress() {}
-    assert!(late.is_broken() && receiver.has_left(receiver.memory.posted));
-}
-
-/// Bytes of a stranger, or of a peer gone mad.
-fn told(bytes: &[u8]) -> String {
-    let ([_sender, receiver], [_one, other]) = link(4096);
-    let (mine, theirs) = socket_pair().expect("sockets");
-    let stream = Some(MoverStream::new(theirs, Vec::new()));
-    let links = vec![(false, receiver.memory)];
-    let mut connection = MovedConnection::new((3, false), stream, links, receiver.segment.clone());
-    rustix::io::write(&mine, bytes).expect("written");
-    while connection.progress() {}
-    drop(other);
-    connection.trouble().to_string()
+fn a_receiver_that_leaves_is_to_be_told_of_once() {
+    let mut linked = Linked::new(4096, 1);
+    linked.sender.post(0, 64);
+    linked.until("a slot", |linked| linked.posted() == 1);
+    linked.receiver.leave(linked.receiver.memory.consumed);
+    let told = (0..5).filter(|_| linked.ends[1].turn().tell_left).count();
+    assert_eq!(told, 1);
+    linked.ends[0].peer_left();
+    assert!(linked.sender.has_left(linked.sender.memory.consumed));
 }
 
 #[test]
-fn nonsense_ends_the_connection_and_harms_nothing() {
-    for (frame, what) in [
-        (MoverFrame::Data { link: 1, bytes: 8, signature: 0 }, "a frame of no link"),
-        (MoverFrame::Data { link: 0, bytes: 4097, signature: 0 }, "more data than"),
-        (MoverFrame::Credit { link: 0, consumed: 1 }, "credit for what"),
-        (MoverFrame::Left { link: 0, sender: false }, "an end that is not its own"),
-    ] {
-        let trouble = told(&frame.encode());
-        assert!(trouble.contains("rank 3") && trouble.contains(what), "{trouble}");
-    }
-    assert!(told(&[9; HEAD]).contains("no frame"));
-    let empty = MoverFrame::Data { link: 0, bytes: 0, signature: 0 }.encode();
-    assert!(told(&empty.repeat(SLOTS)).is_empty());
-    assert!(told(&empty.repeat(SLOTS + 1)).contains("no room"));
+fn a_peer_that_is_gone_ends_the_link_and_what_it_has_sent_arrives() {
+    let mut linked = Linked::new(4096, 2);
+    (0..8).for_each(|number| linked.sender.post(number, 128));
+    linked.until("all is sent", |linked| linked.free() == 8 && linked.posted() == 8);
+    let [sender, receiver] = linked.ends;
+    drop(sender);
+    linked.ends = [Linked::new(4096, 1).ends.into_iter().next().expect("one"), receiver];
+    // Who has no slot to receive into does not look.
+    linked.consume(1);
+    linked.until("the end", |linked| linked.ends[1].is_broken());
+    assert_eq!((linked.posted(), linked.receiver.has_left(linked.receiver.memory.posted)), (8, true));
+    assert!(linked.ends[1].trouble().contains("closed"), "{}", linked.ends[1].trouble());
+    assert!(!linked.ends[1].is_behind());
 }
 
-proptest! {
-    #[test]
-    fn frames_survive_their_encoding(link: u16, bytes: u32, signature: u32, consumed: u64, sender: bool) {
-        let data = MoverFrame::Data { link, bytes, signature };
-        for frame in [data, MoverFrame::Credit { link, consumed }, MoverFrame::Left { link, sender }] {
-            prop_assert_eq!(MoverFrame::decode(&frame.encode()), Some(frame));
+/// What a link makes of a message that is no slot of its.
+#[test]
+fn nonsense_ends_the_link_and_harms_nothing() {
+    let slot = |number| Trailer::Slot { number, signature: 7 }.encode().to_vec();
+    let messages = [vec![], vec![1; 5], vec![9; TRAILER], slot(1), [vec![3; 256], slot(9)].concat()];
+    for mut message in messages.into_iter().chain([Trailer::Left { number: 3 }.encode().to_vec()]) {
+        let (part, networks) = (LinkPart::new(4096), networks(1));
+        let (mut sender, receiver) = super::socket::tests::connection_parts(&networks);
+        let mut link = MovedLink::new((ID, 0), LinkSide::Listening(receiver), part.memory, part.segment.clone());
+        let buffer = NetBuffer { address: message.as_mut_ptr() as u64, bytes: message.len(), region: RegionId(0) };
+        let (limit, mut sent) = (Instant::now() + LIMIT, false);
+        while !link.is_broken() {
+            if let Some(sender) = sender.connected().filter(|_| !std::mem::replace(&mut sent, true)) {
+                // SAFETY: the message lives until the end.
+                unsafe { sender.send(buffer) }.expect("send");
+            }
+            link.ready(0, Ready { token: 0, readable: true, writable: false });
+            link.turn();
+            assert!(Instant::now() < limit, "nothing comes of {message:?}");
         }
-    }
-
-    #[test]
-    fn any_head_is_read_without_harm(head: [u8; HEAD]) {
-        if let Some(frame) = MoverFrame::decode(&head) {
-            prop_assert_eq!(MoverFrame::decode(&frame.encode()), Some(frame));
-        }
-    }
-
-    #[test]
-    fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(0..4u8, 1..400)) {
-        let _ = told(&bytes);
+        assert!(link.trouble().contains("slot 0 of its link"), "{}", link.trouble());
+        assert_eq!(part.value(part.memory.posted), 0);
     }
 }
