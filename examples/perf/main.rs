@@ -8,6 +8,7 @@
 //! cargo run --release --example perf -- predict all_reduce --machine 8xH100
 //! cargo run --release --example perf -- constants --out here.txt
 //! cargo run --release --example perf -- predict all_reduce --machine here.txt --measured
+//! cargo run --release --example perf -- network
 //! ```
 //!
 //! Where there is no GPU driver, the ranks run on softcuda, with as many devices as ranks. Every result is
@@ -24,6 +25,7 @@ mod flags;
 mod here;
 mod machine;
 mod measured;
+mod network;
 mod orders;
 mod predict;
 mod processes;
@@ -40,7 +42,7 @@ const USAGE: u8 = 2;
 const FAILED: u8 = 3;
 
 fn main() -> ExitCode {
-    if let Some(code) = flags::main_if_peer().or_else(worker::main_if_worker) {
+    if let Some(code) = flags::main_if_peer().or_else(network::main_if_end).or_else(worker::main_if_worker) {
         return ExitCode::from(u8::try_from(code).unwrap_or(FAILED));
     }
     let mut arguments = std::env::args_os().skip(1).peekable();
@@ -49,6 +51,9 @@ fn main() -> ExitCode {
     }
     if arguments.next_if(|word| word == "constants").is_some() {
         return constants::main(arguments);
+    }
+    if arguments.next_if(|word| word == "network").is_some() {
+        return network::main(arguments);
     }
     let args = match args::parse(arguments) {
         Ok(Some(args)) => args,

@@ -40,6 +40,7 @@ pub use blocks::{devices_of_released, free_released};
 pub use distance::Distance;
 pub use facts::{Connectivity, PeerFacts, PeerReach, exclude_peer_memory};
 pub use links::{Hooks, Links, Told};
+pub use net::{SocketInterface, SocketNetwork, SocketSettings};
 pub use p2p::PeerBuffer;
 pub use probe::{Exchange, Probe, Route, Unconnected, probe, routes};
 pub use validation::{LIMIT as COPY_LIMIT, PeerFault};

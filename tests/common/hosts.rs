@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use super::launch::Job;
@@ -44,18 +45,35 @@ impl Hosts {
         needed(read.is_ok() && line == "ready\n").map(|()| hosts)
     }
 
+    /// A program on a host, from 0.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn command(&self, host: usize, program: &Path) -> Command {
+        let enter = self.enter(host);
+        let mut command = Command::new(&enter[0]);
+        command.args(&enter[1..]).arg(program);
+        command
+    }
+
+    /// What goes before a command so that it runs on a host.
+    fn enter(&self, host: usize) -> Vec<String> {
+        assert!(host < self.count, "there is no host {host}");
+        let (holder, name) = (self.holder.id().to_string(), format!("h{}", host + 1));
+        let words =
+            ["nsenter", "--preserve-credentials", "-U", "-m", "-n", "-t", &holder, "ip", "netns", "exec", &name];
+        words.map(String::from).to_vec()
+    }
+
     /// Puts a job's ranks on hosts: the host of each rank, from 0. Each host has an identity of its own if `apart`;
     /// else they are containers of one host.
     ///
     /// # Panics
     /// If there is no such host.
     pub fn place(&self, job: Job, places: &[usize], apart: bool) -> Job {
-        let holder = self.holder.id().to_string();
         places.iter().enumerate().fold(job, |job, (rank, host)| {
-            assert!(*host < self.count, "there is no host {host}");
-            let name = format!("h{}", host + 1);
-            let enter = ["nsenter", "--preserve-credentials", "-U", "-m", "-n", "-t", &holder, "ip", "netns", "exec"];
-            let job = job.under(rank, enter.iter().copied().chain([name.as_str()]));
+            let (enter, name) = (self.enter(*host), format!("h{}", host + 1));
+            let job = job.under(rank, enter.iter().map(String::as_str));
             if apart { job.env_of(rank, "NCCL_HOSTID", &name) } else { job }
         })
     }

@@ -37,7 +37,7 @@ pub(super) use engine::Engine;
 use engine::MovedLinkId;
 use link::{LinkSide, MovedLink};
 use slots::{LinkMemory, SLOT_GAP};
-pub(super) use socket::{SocketInterface, SocketNetwork, SocketSettings};
+pub use socket::{SocketInterface, SocketNetwork, SocketSettings};
 
 /// Ranks anywhere, by a network.
 pub(super) struct ByNetwork;

@@ -33,7 +33,7 @@ use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Sourc
 use crate::sys::{self, TcpStream};
 use connect::SocketConnecting;
 use receive::SocketReceiver;
-pub(in crate::transport) use settings::SocketSettings;
+pub use settings::SocketSettings;
 
 /// The most streams of a connection, as NCCL has it.
 pub(in crate::transport) const STREAMS_MAX: u32 = 64;
@@ -46,7 +46,7 @@ const HANDLE_MAX: usize = 1024;
 
 /// An interface that connections go by.
 #[derive(Clone, Debug)]
-pub(in crate::transport) struct SocketInterface {
+pub struct SocketInterface {
     /// What is told of it.
     pub properties: NetProperties,
     /// Its address.
@@ -54,7 +54,7 @@ pub(in crate::transport) struct SocketInterface {
 }
 
 /// The interfaces of a host, and who listens there.
-pub(in crate::transport) struct SocketNetwork {
+pub struct SocketNetwork {
     settings: SocketSettings,
     properties: Vec<NetProperties>,
     addresses: Vec<SocketAddr>,

@@ -7,7 +7,7 @@ use crate::sys;
 
 /// How connections are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::transport) struct SocketSettings {
+pub struct SocketSettings {
     /// The threads of a communicator that move data.
     pub threads: u32,
     /// The streams of a connection that this rank listens for.
