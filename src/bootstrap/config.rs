@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::sys::PortRange;
 
 /// The most bytes that a variable of the interface filter may have; the rest is ignored with a warning.
 const FILTER_BYTES_MAX: usize = 1024;
@@ -29,8 +30,10 @@ pub struct NetConfig {
     pub send_buffer: Option<usize>,
     /// `NCCL_SOCKET_RCVBUF` in bytes; `None` = the system's choice.
     pub receive_buffer: Option<usize>,
-    /// First and last port that a listener may take; `None` = any. For hosts with a firewall.
-    pub ports: Option<(u16, u16)>,
+    /// `OXCCL_PORT_RANGE`: first and last port that a listener may take; `None` = any. For hosts with a firewall.
+    pub ports: Option<PortRange>,
+    /// `OXCCL_ADVERTISE`: what others are told in place of the address that this process listens at.
+    pub advertise: Option<Advertise>,
     /// `OXCCL_BOOTSTRAP_TIMEOUT`: from the first check-in until all ranks are there, and for every exchange after that;
     /// `None` = never.
     pub timeout: Option<Duration>,
@@ -54,6 +57,7 @@ impl Default for NetConfig {
             send_buffer: None,
             receive_buffer: None,
             ports: None,
+            advertise: None,
             timeout: None,
             progress: Duration::from_secs(30),
             root_idle: Duration::from_secs(24 * 3600),
@@ -84,6 +88,60 @@ impl Family {
     /// Whether an address belongs to the family.
     pub fn contains(self, ip: IpAddr) -> bool {
         matches!((self, ip), (Family::V4, IpAddr::V4(_)) | (Family::V6, IpAddr::V6(_)))
+    }
+}
+
+/// Reads `OXCCL_PORT_RANGE`: `first-last`, or one port.
+///
+/// # Errors
+/// `InvalidArgument` that shows the text.
+pub fn parse_ports(text: &str) -> Result<PortRange, Error> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port != 0);
+    match (port(first), port(last)) {
+        (Some(first), Some(last)) if first <= last => Ok((first, last)),
+        _ => Err(Error::InvalidArgument(format!(
+            "OXCCL_PORT_RANGE='{text}' is no range of ports: write first-last, both from 1 to 65535, as in 40000-40100"
+        ))),
+    }
+}
+
+/// `OXCCL_ADVERTISE`: an address by which others reach this process, which it may not have itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advertise {
+    /// The text as the user wrote it, for messages.
+    pub text: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// Name or number of the interface of a link-local IPv6 address.
+    pub scope: Option<String>,
+}
+
+impl Advertise {
+    /// Reads the variable.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that shows the text.
+    pub fn parse(text: &str) -> Result<Advertise, Error> {
+        let wrong = |why: &str| Error::InvalidArgument(format!("OXCCL_ADVERTISE='{text}': {why}"));
+        let (address, scope) = match text.trim().split_once('%') {
+            Some((address, scope)) => (address, Some(scope.to_string())),
+            None => (text.trim(), None),
+        };
+        let ip: IpAddr = address
+            .trim_matches(['[', ']'])
+            .parse()
+            .map_err(|_| wrong("write an IP address, without a port; an interface may follow after %"))?;
+        let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        match (&scope, link_local) {
+            _ if ip.is_unspecified() || ip.is_multicast() => Err(wrong("nobody can connect to this address")),
+            (None, true) => {
+                Err(wrong("a link-local address needs its interface: write it behind the address, as %eth0"))
+            }
+            (Some(scope), _) if scope.is_empty() => Err(wrong("the interface after % is missing")),
+            (Some(_), false) => Err(wrong("only a link-local IPv6 address has an interface")),
+            _ => Ok(Advertise { text: text.trim().to_string(), ip, scope }),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::net::interface::{self, AddressRequest};
 use super::net::{root, socket};
 use super::protocol::member::Member;
 use super::protocol::wire::{Encoder, FrameKind, Preamble, Service};
-use super::{Bootstrap, Errand, Join, NetConfig, Timings, abandon, log_interface, prepare};
+use super::{Bootstrap, Errand, Join, NetConfig, Timings, abandon, log_interface, prepare, told_address};
 use crate::error::Error;
 use crate::sys;
 
@@ -107,7 +107,7 @@ pub(super) fn start_root(config: &NetConfig, grow: Option<Growth>, stop: Option<
     )?;
     log_interface(&interface);
     let listener = socket::listen(interface.at(0), config.ports, "the ranks (root)")?;
-    let address = socket::local_address(&listener)?;
+    let address = told_address(config, &listener)?;
     let parts = IdParts { magic: sys::random(), root: address, fixed: false, token: sys::random(), grow };
     root::start(config, listener, (parts.magic, parts.token), false, stop)?;
     Ok(parts.encode())

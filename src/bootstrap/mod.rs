@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use socket2::Socket;
 
 use crate::error::Error;
+use crate::proxy::ListenAddress;
 use crate::sys;
 
 pub mod config;
@@ -31,15 +32,16 @@ pub mod protocol;
 #[cfg(test)]
 mod tests;
 
-pub use config::{CommId, Family, InterfaceFilter, NetConfig};
+pub use config::{Advertise, CommId, Family, InterfaceFilter, NetConfig, parse_ports};
 pub use id::{Growth, UniqueId};
 pub use joining::{Joining, RootHandle, create_root, dismiss, growth};
 pub use net::cancel::Cancel;
 pub use participants::Participants;
 pub use presence::Presence;
 
-use id::{IdParts, show_ip};
+use id::{IdParts, show, show_ip};
 use net::driver::{MachineDriver, Parting, Stop};
+pub use net::interface::HostInterface;
 use net::interface::{self, AddressRequest, Interface};
 use net::socket::{self, Buffers};
 use protocol::checkin::{Entry, MAX_SETTINGS};
@@ -126,19 +128,62 @@ pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
     joining::start_root(config, None, None)
 }
 
-/// The address of this host by which a rank that joins by an id is found by the others, with port 0.
+/// Where a rank that joins by an id listens for the others.
 ///
 /// # Errors
 /// As [`Bootstrap::join`], of the id and of interfaces.
-pub fn own_address(config: &NetConfig, id: &UniqueId) -> Result<SocketAddr, Error> {
-    Ok(choose_interface(config, &IdParts::decode(id)?)?.at(0))
+pub fn own_address(config: &NetConfig, id: &UniqueId) -> Result<ListenAddress, Error> {
+    let at = choose_interface(config, &IdParts::decode(id)?)?.at(0);
+    let advertise = config.advertise.as_ref().map(|advertise| interface::advertised(advertise, 0)).transpose()?;
+    Ok(ListenAddress { at, ports: config.ports, advertise })
+}
+
+/// All interfaces by which a rank that joins by an id can exchange data with others, the best first.
+///
+/// # Errors
+/// As [`Bootstrap::join`], of the id and of interfaces.
+pub fn socket_interfaces(config: &NetConfig, id: &UniqueId) -> Result<Vec<HostInterface>, Error> {
+    let request = address_request(config, &IdParts::decode(id)?);
+    interface::choose_all(&interface::list()?, request, interface::facts)
+}
+
+fn address_request<'a>(config: &'a NetConfig, parts: &IdParts) -> AddressRequest<'a> {
+    AddressRequest {
+        filter: config.interfaces.as_ref(),
+        family: config.family,
+        route: interface::route_to(parts.root),
+        subnet: Some(parts.root.ip()),
+    }
 }
 
 fn choose_interface(config: &NetConfig, parts: &IdParts) -> Result<Interface, Error> {
-    let route = interface::route_to(parts.root);
-    let subnet = parts.fixed.then_some(parts.root.ip());
-    let request = AddressRequest { filter: config.interfaces.as_ref(), family: config.family, route, subnet };
-    interface::choose(&interface::list()?, request)
+    interface::choose(&interface::list()?, address_request(config, parts))
+}
+
+/// Says so where the others cannot reach this rank: the root tells all of it, but does not know what there is here.
+fn warn_out_of_reach(config: &NetConfig, chosen: &Interface, root: SocketAddr) {
+    if config.advertise.is_some() {
+        return;
+    }
+    if let Some(text) = interface::list().ok().and_then(|all| interface::out_of_reach(&all, chosen, root.ip())) {
+        log::warn!(target: "BOOTSTRAP", "Bootstrap: {text}");
+    }
+}
+
+/// The address of a listener as others are told.
+fn told_address(config: &NetConfig, listener: &Socket) -> Result<SocketAddr, Error> {
+    let own = socket::local_address(listener)?;
+    let Some(advertise) = &config.advertise else { return Ok(own) };
+    let told = interface::advertised(advertise, own.port())?;
+    log::info!(target: "BOOTSTRAP", "Bootstrap: others are told {} for {}", show(told), show(own));
+    Ok(told)
+}
+
+/// Where the root of a fixed rendezvous listens: at the address of `NCCL_COMM_ID`, unless that is what this process has
+/// been told to advertise.
+fn fixed_address(config: &NetConfig, interface: &Interface, root: SocketAddr) -> SocketAddr {
+    let behind = config.advertise.as_ref().is_some_and(|advertise| advertise.ip == root.ip());
+    if behind { interface.at(root.port()) } else { root }
 }
 
 fn log_interface(interface: &Interface) {
@@ -445,12 +490,14 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Res
     let parts = IdParts::decode(id)?;
     let interface = choose_interface(config, &parts)?;
     log_interface(&interface);
+    warn_out_of_reach(config, &interface, parts.root);
     if parts.fixed && join.rank == 0 && errand != Errand::ReportAgain {
-        let listener = net::root::listen_fixed(parts.root, join.cancel.as_ref())?;
+        let at = fixed_address(config, &interface, parts.root);
+        let listener = net::root::listen_fixed(at, join.cancel.as_ref())?;
         net::root::start(config, listener, (parts.magic, sys::random()), true, None)?;
     }
     let listener = listen.then(|| socket::listen(interface.at(0), config.ports, "other ranks")).transpose()?;
-    let address = listener.as_ref().map_or(Ok(interface.at(NO_PORT)), socket::local_address)?;
+    let address = listener.as_ref().map_or(Ok(interface.at(NO_PORT)), |own| told_address(config, own))?;
     let settings = MemberConfig {
         rank: join.rank,
         nranks: join.nranks,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bootstrap::{self, CommId, Family, InterfaceFilter, NetConfig, UniqueId};
+use crate::bootstrap::{self, Advertise, CommId, Family, InterfaceFilter, NetConfig, UniqueId};
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
 use crate::tuning::{self, Filters};
@@ -119,12 +119,18 @@ fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
     for warning in warnings {
         log::warn!("NCCL_SOCKET_IFNAME: {warning}");
     }
+    let family = params.text(params::SOCKET_FAMILY);
+    if let Some(text) = family.filter(|text| Family::parse(text).is_none()) {
+        log::warn!("NCCL_SOCKET_FAMILY='{text}' is neither AF_INET nor AF_INET6; any is used");
+    }
     let seconds =
         |key: Key| u64::try_from(params.int(key)).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let defaults = NetConfig::default();
     Ok(NetConfig {
         interfaces,
-        family: params.text(params::SOCKET_FAMILY).and_then(Family::parse),
+        family: family.and_then(Family::parse),
+        ports: params.text(params::PORT_RANGE).map(bootstrap::parse_ports).transpose()?,
+        advertise: params.text(params::ADVERTISE).map(Advertise::parse).transpose()?,
         comm_id: params.text(params::COMM_ID).map(CommId::parse).transpose()?,
         magic: params.set_int(params::SOCKET_MAGIC).map(|magic| magic as u64),
         retry_count: u32::try_from(params.int(params::SOCKET_RETRY_CNT)).unwrap_or(defaults.retry_count),

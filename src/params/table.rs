@@ -155,6 +155,20 @@ const USED: &[Param] = &[
     int("NCCL_SOCKET_MIN_TASKSIZE", 65_536, 1024, 1 << 30, "least bytes of a message's piece for one socket").fresh(),
     int("NCCL_SOCKET_RCVBUF", -1, -1, 1 << 30, "SO_RCVBUF of sockets for data; -1: the system's choice").fresh(),
     int("NCCL_SOCKET_SNDBUF", -1, -1, 1 << 30, "SO_SNDBUF of sockets for data; -1: the system's choice").fresh(),
+    text(
+        "OXCCL_PORT_RANGE",
+        "any",
+        "first-last: the ports that listeners take, but for a port of NCCL_COMM_ID; two for each rank of a host and one \
+         for each communicator that is being made",
+    )
+    .fresh(),
+    text(
+        "OXCCL_ADVERTISE",
+        "unset",
+        "IP address (or ip%interface) that others are told in place of the one that this process listens at, as behind \
+         NAT; the ports stay the same",
+    )
+    .fresh(),
     over("NCCL_SOCKET_MAGIC", 0, i64::MAX, "63-bit number by which the sockets of a job know each other"),
     int("NCCL_SOCKET_RETRY_CNT", 34, 0, 10_000, "retries of a refused or timed-out connect").fresh(),
     int(
@@ -379,6 +393,10 @@ pub const SOCKET_MIN_TASKSIZE: Key = key("NCCL_SOCKET_MIN_TASKSIZE");
 pub const SOCKET_RCVBUF: Key = key("NCCL_SOCKET_RCVBUF");
 /// `NCCL_SOCKET_SNDBUF`.
 pub const SOCKET_SNDBUF: Key = key("NCCL_SOCKET_SNDBUF");
+/// `OXCCL_PORT_RANGE`.
+pub const PORT_RANGE: Key = key("OXCCL_PORT_RANGE");
+/// `OXCCL_ADVERTISE`.
+pub const ADVERTISE: Key = key("OXCCL_ADVERTISE");
 /// `NCCL_SOCKET_MAGIC`.
 pub const SOCKET_MAGIC: Key = key("NCCL_SOCKET_MAGIC");
 /// `NCCL_SOCKET_RETRY_CNT`.

@@ -1,20 +1,19 @@
 //! The thread, and how sources come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::message::{Address, Content, Location, Message, Undeliverable};
+use super::message::{Address, Content, ListenAddress, Location, Message, Undeliverable};
 use super::outbox::Outbox;
 use super::source::{Progress, Source};
 use super::{tcp, unix};
 use crate::error::Error;
 use crate::sys::sync::thread::{self, JoinHandle, ThreadId};
 use crate::sys::sync::{Condvar, Mutex};
-use crate::sys::{self, Interest, Mailbox, Poller, Ready, TcpListener};
+use crate::sys::{self, Interest, Mailbox, Poller, Ready};
 
 /// How long the thread rests while somebody's mailbox is full.
 const FULL_RETRY: Duration = Duration::from_millis(1);
@@ -170,14 +169,16 @@ impl Registration {
     /// loop.
     ///
     /// # Errors
-    /// [`Error::System`] that names the address, or where the process may open no more files.
-    pub fn listen(&self, at: SocketAddr) -> Result<Location, Error> {
+    /// [`Error::System`] that names the address, or where the process may open no more files; [`Error::Resource`] where
+    /// all ports that it may be are taken.
+    pub fn listen(&self, wanted: impl Into<ListenAddress>) -> Result<Location, Error> {
+        let wanted = wanted.into();
         let mut shared = self.event_loop.shared.lock();
-        let known = shared.listeners.iter().find(|listener| listener.address.serves(at)).cloned();
+        let known = shared.listeners.iter().find(|listener| listener.serves(wanted.at)).cloned();
         let listener = match known {
             Some(listener) => listener,
             None => {
-                let listener = tcp::KeyedListener::new(TcpListener::open(at)?, sys::random(), shared.listeners.len())?;
+                let listener = tcp::KeyedListener::open(wanted, sys::random(), shared.listeners.len())?;
                 listener.watch(&self.event_loop.poller)?;
                 shared.listeners.push(Arc::new(listener));
                 shared.listeners[shared.listeners.len() - 1].clone()

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::frame;
 use crate::error::Error;
-use crate::sys::MailboxName;
+use crate::sys::{MailboxName, PortRange};
 
 /// What a message of this library begins with, so that a stranger's is none.
 const MAGIC: u32 = 0x6f78_7032;
@@ -58,12 +58,6 @@ impl TcpAddress {
         TcpAddress { ip: address.ip(), port: address.port(), scope: scope(address), key }
     }
 
-    /// Whether it is what somebody wants who would listen at an address.
-    pub(super) fn serves(&self, at: SocketAddr) -> bool {
-        let own = self.socket();
-        own.ip() == at.ip() && self.scope == scope(at) && (at.port() == 0 || at.port() == own.port())
-    }
-
     /// What a stream must begin with that is for a source of this process, with a token that the source knows.
     pub fn stream_hello(&self, to: Address, token: u64) -> Vec<u8> {
         frame::stream_hello(self.key, to, token)
@@ -80,6 +74,23 @@ impl TcpAddress {
 
 fn scope(address: SocketAddr) -> u32 {
     if let SocketAddr::V6(v6) = address { v6.scope_id() } else { 0 }
+}
+
+/// Where a process wants to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenAddress {
+    /// An address of this host; with port 0 the system chooses a port.
+    pub at: SocketAddr,
+    /// The ports that it may be, where `at` has none.
+    pub ports: Option<PortRange>,
+    /// What others are told in place of that address, with the port of the listener.
+    pub advertise: Option<SocketAddr>,
+}
+
+impl From<SocketAddr> for ListenAddress {
+    fn from(at: SocketAddr) -> ListenAddress {
+        ListenAddress { at, ports: None, advertise: None }
+    }
 }
 
 /// Where a message goes, and by which carrier.

@@ -22,6 +22,6 @@ pub(crate) mod tests;
 mod unix;
 
 pub use event_loop::{MOVERS_MAX, Registration, join, join_mover};
-pub use message::{Address, Content, Destination, Location, Message, TcpAddress, Undeliverable};
+pub use message::{Address, Content, Destination, ListenAddress, Location, Message, TcpAddress, Undeliverable};
 pub use outbox::Outbox;
 pub use source::{Progress, Source};

@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::frame::{Hello, TcpDecoder, TcpFrame, hello};
-use super::message::{Address, Message, TcpAddress, Undeliverable};
+use super::message::{Address, ListenAddress, Message, TcpAddress, Undeliverable};
 use super::outbox::Lost;
 use crate::error::Error;
 use crate::sys::{Interest, Poller, Ready, TcpListener, TcpStream};
@@ -54,7 +55,9 @@ type ConnectionId = u32;
 /// Where others connect.
 pub(super) struct KeyedListener {
     pub socket: TcpListener,
+    /// What others are told.
     pub address: TcpAddress,
+    at: SocketAddr,
     token: u64,
 }
 
@@ -158,9 +161,22 @@ impl TcpEnd {
 
 impl KeyedListener {
     /// `number`: the listeners that the process had before.
-    pub fn new(socket: TcpListener, key: u128, number: usize) -> Result<KeyedListener, Error> {
-        let address = TcpAddress::new(socket.address()?, key);
-        Ok(KeyedListener { socket, address, token: token(LISTENERS + number as u32) })
+    pub fn open(wanted: ListenAddress, key: u128, number: usize) -> Result<KeyedListener, Error> {
+        let socket = TcpListener::open(wanted.at, wanted.ports)?;
+        let own = socket.address()?;
+        let mut told = wanted.advertise.unwrap_or(own);
+        told.set_port(own.port());
+        let (address, token) = (TcpAddress::new(told, key), token(LISTENERS + number as u32));
+        log::info!(target: "INIT,NET", "NET/Socket : listening for other ranks at {own}, as {told}");
+        Ok(KeyedListener { socket, address, at: wanted.at, token })
+    }
+
+    /// Whether it is what somebody wants who would listen at an address. Whoever has come first has said which ports
+    /// it may be, and what others are told.
+    pub fn serves(&self, at: SocketAddr) -> bool {
+        let mut wanted = at;
+        wanted.set_port(self.at.port());
+        wanted == self.at && [0, self.at.port(), self.address.socket().port()].contains(&at.port())
     }
 
     /// Lets the event loop know of connections.

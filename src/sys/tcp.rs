@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
-use super::{ChildCloses, off_standard};
+use super::{ChildCloses, off_standard, random};
 use crate::error::Error;
 
 /// The system caps it at `net.core.somaxconn`.
@@ -16,6 +16,9 @@ const BACKLOG: i32 = 4096;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
+
+/// First and last port that a listener may take.
+pub type PortRange = (u16, u16);
 
 /// A socket that waits for connections. A child has none.
 pub struct TcpListener(TcpSocket);
@@ -30,19 +33,15 @@ struct TcpSocket {
 }
 
 impl TcpListener {
-    /// Listens at an address of this host; with port 0 the system chooses a port.
+    /// Listens at an address of this host, as [`listen`].
     ///
     /// # Errors
-    /// [`Error::System`] that names the address.
-    pub fn open(at: SocketAddr) -> Result<TcpListener, Error> {
-        let open = || -> io::Result<Socket> {
-            let socket = socket(at, Type::STREAM.nonblocking())?;
-            socket.bind(&SockAddr::from(at))?;
-            socket.listen(BACKLOG)?;
-            Ok(socket)
-        };
-        let socket =
-            open().map_err(|error| Error::system("bind", format!("listening for messages on {at}"), &error))?;
+    /// [`Error::System`] that names the address, [`Error::Resource`] where all ports of the range are taken.
+    pub fn open(at: SocketAddr, ports: Option<PortRange>) -> Result<TcpListener, Error> {
+        let socket = listen(at, ports, BACKLOG).map_err(|error| {
+            let other = || Error::system("bind", format!("listening for messages on {at}"), &error);
+            no_port_left(at, ports, &error).unwrap_or_else(other)
+        })?;
         Ok(TcpListener(TcpSocket::new(socket)))
     }
 
@@ -209,6 +208,43 @@ pub fn socket(address: SocketAddr, kind: Type) -> io::Result<Socket> {
     Socket::new(Domain::for_address(address), kind.cloexec(), Some(Protocol::TCP)).and_then(off_standard)
 }
 
+/// A socket that listens at exactly this address; with port 0 the system chooses a port, or it is one of `ports`.
+///
+/// # Errors
+/// What the system says: `AddrInUse` where all ports of the range are taken.
+pub fn listen(at: SocketAddr, ports: Option<PortRange>, backlog: i32) -> io::Result<Socket> {
+    let open = |at: SocketAddr| -> io::Result<Socket> {
+        let socket = socket(at, Type::STREAM.nonblocking())?;
+        // Connections of an earlier run in TIME_WAIT do not hold the port; another listener does.
+        socket.set_reuse_address(true)?;
+        socket.bind(&SockAddr::from(at))?;
+        socket.listen(backlog)?;
+        Ok(socket)
+    };
+    let Some((first, last)) = ports.filter(|_| at.port() == 0) else { return open(at) };
+    let count = u32::from(last - first) + 1;
+    // From a random one, so that many ranks of a host do not all try the same.
+    let start = random::random::<u32>() % count;
+    for i in 0..count {
+        let mut at = at;
+        at.set_port(first + ((start + i) % count) as u16);
+        match open(at) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            outcome => return outcome,
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// What to say where [`listen`] has failed because all ports of the range are taken; none where it is something else.
+pub fn no_port_left(at: SocketAddr, ports: Option<PortRange>, error: &io::Error) -> Option<Error> {
+    let (first, last) = ports.filter(|_| at.port() == 0 && error.kind() == io::ErrorKind::AddrInUse)?;
+    Some(Error::Resource(format!(
+        "all ports of OXCCL_PORT_RANGE={first}-{last} are in use on {}: widen the range",
+        at.ip()
+    )))
+}
+
 /// The next connection at a listening socket, and who has made it; none where there is none now. It does not wait.
 ///
 /// # Errors
@@ -314,7 +350,7 @@ mod tests {
 
     #[test]
     fn bytes_go_both_ways_and_the_end_is_told() {
-        let listener = TcpListener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a listener");
+        let listener = TcpListener::open((Ipv4Addr::LOCALHOST, 0).into(), None).expect("a listener");
         assert!(listener.accept().expect("accept").is_none());
         let here = TcpStream::connect(listener.address().expect("an address")).expect("connect");
         let there = wait(|| listener.accept().expect("accept"));
@@ -336,8 +372,24 @@ mod tests {
     }
 
     #[test]
+    fn a_range_of_ports_is_kept_to_and_its_end_is_told() {
+        let at = SocketAddr::from(([127, 0, 0, 7], 0));
+        let ports = Some((47_101, 47_103));
+        let listeners: Vec<TcpListener> =
+            (0..3).map(|_| TcpListener::open(at, ports).expect("a port is left")).collect();
+        let mut taken: Vec<u16> =
+            listeners.iter().map(|listener| listener.address().expect("an address").port()).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, [47_101, 47_102, 47_103]);
+        let error = TcpListener::open(at, ports).err().expect("no port is left").to_string();
+        assert!(error.contains("OXCCL_PORT_RANGE=47101-47103") && error.contains("127.0.0.7"), "{error}");
+        drop(listeners);
+        assert!(TcpListener::open(at, Some((47_102, 47_102))).is_ok());
+    }
+
+    #[test]
     fn a_port_that_nobody_has_refuses() {
-        let listener = TcpListener::open((Ipv4Addr::LOCALHOST, 0).into()).expect("a listener");
+        let listener = TcpListener::open((Ipv4Addr::LOCALHOST, 0).into(), None).expect("a listener");
         let address = listener.address().expect("an address");
         drop(listener);
         let outcome = TcpStream::connect(address).and_then(|stream| {
@@ -347,7 +399,8 @@ mod tests {
             })
         });
         assert_eq!(outcome.expect_err("nobody listens").kind(), io::ErrorKind::ConnectionRefused);
-        let error = TcpListener::open((Ipv4Addr::new(192, 0, 2, 1), 0).into()).err().expect("no address of this host");
+        let error = TcpListener::open((Ipv4Addr::new(192, 0, 2, 1), 0).into(), None).err();
+        let error = error.expect("no address of this host");
         assert!(error.to_string().contains("192.0.2.1"), "{error}");
     }
 }

@@ -1,7 +1,9 @@
 //! The room `sys` as the sources under test see it: addresses are real, locks and threads are shuttle's.
 
 pub use mailbox::{Mailbox, Sent};
-pub use nccl::sys::{AddressRange, Interest, MESSAGE_MAX, MailboxName, Ready, TcpListener, TcpStream, forks, random};
+pub use nccl::sys::{
+    AddressRange, Interest, MESSAGE_MAX, MailboxName, PortRange, Ready, TcpListener, TcpStream, forks, random,
+};
 pub use poller::Poller;
 
 mod mailbox;

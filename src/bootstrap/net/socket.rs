@@ -11,7 +11,7 @@ use crate::bootstrap::config::NetConfig;
 use crate::bootstrap::id::show;
 use crate::bootstrap::protocol::{Cause, ConnectError};
 use crate::error::Error;
-use crate::sys::{self, tcp};
+use crate::sys::{PortRange, tcp};
 
 /// The system caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 16384;
@@ -39,53 +39,13 @@ impl Buffers {
 ///
 /// # Errors
 /// `System` that names the address; `Resource` if every port of the range is taken.
-pub fn listen(address: SocketAddr, ports: Option<(u16, u16)>, purpose: &str) -> Result<Socket, Error> {
-    let candidates: Vec<u16> = match ports {
-        Some((first, last)) if address.port() == 0 => shuffled(first, last),
-        _ => vec![address.port()],
-    };
-    let count = candidates.len();
-    for port in candidates {
-        let wanted = SocketAddr::new(address.ip(), port);
-        let wanted = if let (SocketAddr::V6(mut v6), SocketAddr::V6(given)) = (wanted, address) {
-            v6.set_scope_id(given.scope_id());
-            SocketAddr::V6(v6)
-        } else {
-            wanted
-        };
-        match listen_at(wanted) {
-            Ok(socket) => {
-                let local = socket.local_addr().ok().and_then(|local| local.as_socket());
-                let at = local.map_or(String::new(), show);
-                log::info!(target: "BOOTSTRAP", "Bootstrap: listening for {purpose} on {at}");
-                return Ok(socket);
-            }
-            Err(error) if count > 1 && error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => {
-                return Err(Error::system("bind", format!("listening for {purpose} on {}", show(wanted)), &error));
-            }
-        }
-    }
-    Err(Error::Resource(format!(
-        "all {count} ports of the configured range are in use on {}: widen the range",
-        address.ip()
-    )))
-}
-
-/// The ports of a range from a random start, so that many ranks of a host do not all try the same.
-fn shuffled(first: u16, last: u16) -> Vec<u16> {
-    let (first, last) = (first.min(last), first.max(last));
-    let count = u32::from(last - first) + 1;
-    let start = sys::random::<u32>() % count;
-    (0..count).map(|i| first + ((start + i) % count) as u16).collect()
-}
-
-fn listen_at(address: SocketAddr) -> io::Result<Socket> {
-    let socket = tcp::socket(address, Type::STREAM.nonblocking())?;
-    // Connections of an earlier run in TIME_WAIT do not hold the port; another listener does.
-    socket.set_reuse_address(true)?;
-    socket.bind(&SockAddr::from(address))?;
-    socket.listen(BACKLOG)?;
+pub fn listen(address: SocketAddr, ports: Option<PortRange>, purpose: &str) -> Result<Socket, Error> {
+    let socket = tcp::listen(address, ports, BACKLOG).map_err(|error| {
+        let other = || Error::system("bind", format!("listening for {purpose} on {}", show(address)), &error);
+        tcp::no_port_left(address, ports, &error).unwrap_or_else(other)
+    })?;
+    let at = local_address(&socket).map_or(String::new(), show);
+    log::info!(target: "BOOTSTRAP", "Bootstrap: listening for {purpose} on {at}");
     Ok(socket)
 }
 

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::interface::{AddressRequest, Interface, choose, list, route_to};
-use crate::bootstrap::config::{Family, InterfaceFilter};
+use super::interface::{AddressRequest, Interface, advertised, choose, choose_all, list, out_of_reach, route_to};
+use crate::bootstrap::config::{Advertise, Family, InterfaceFilter, parse_ports};
 use crate::error::{Code, Error};
+use crate::sys::NicFacts;
 
 fn host(table: &[(&str, &str)]) -> Vec<Interface> {
     let one = |(name, text): &(&str, &str)| {
@@ -18,6 +19,7 @@ fn host(table: &[(&str, &str)]) -> Vec<Interface> {
             prefix: prefix.parse().unwrap(),
             running,
             loopback: ip.is_loopback(),
+            tunnel: ["tun", "wg"].iter().any(|kind| name.starts_with(kind)),
         }
     };
     table.iter().map(one).collect()
@@ -87,6 +89,131 @@ fn the_rendezvous_guides_the_choice() {
         }),
         "docker0"
     );
+}
+
+/// What others cannot use comes last, whatever its name, and better addresses come first.
+#[test]
+fn an_address_that_others_can_use_comes_first() {
+    let lo = ("lo", "127.0.0.1/8");
+    assert_eq!(default(&[lo, ("eth0", "fd00::1/64"), ("eth1", "2001:db8::1/64")]), "eth1:2001:db8::1");
+    assert_eq!(default(&[lo, ("eth0", "fe80::1/64"), ("eth0", "fd00::1/64")]), "eth0:fd00::1");
+    assert_eq!(default(&[lo, ("eth0", "169.254.1.1/16"), ("eth0", "fd00::1/64")]), "eth0:fd00::1");
+    assert_eq!(default(&[lo, ("eth0", "169.254.1.1/16")]), "eth0:169.254.1.1");
+    // Tunnels, and bridges for containers; a bridge that has the host's own address is none of these.
+    assert_eq!(default(&[lo, ("tun0", "10.8.0.2"), ("wg0", "10.9.0.2")]), "lo:127.0.0.1");
+    assert_eq!(default(&[("tun0", "10.8.0.2"), lo, ("docker0", "172.17.0.1/16")]), "docker0:172.17.0.1");
+    let docker_network = ("br-0123456789ab", "172.18.0.1/16");
+    assert_eq!(default(&[docker_network, ("eth0", "fd00::1/64"), lo]), "eth0:fd00::1");
+    assert_eq!(default(&[docker_network, ("br-ex", "10.0.0.1")]), "br-ex:10.0.0.1");
+    // All but docker0: neither the loopback interface nor a tunnel, while there is anything else.
+    let cloud = [lo, ("docker0", "172.17.0.1/16"), ("wg0", "10.9.0.2"), ("eth0", "fd00::1/64"), ("eth0", "fe80::2/64")];
+    assert_eq!(named(&cloud, "^docker0").unwrap(), "eth0:fd00::1");
+    assert_eq!(named(&cloud, "^=docker0,eth0").unwrap(), "lo:127.0.0.1");
+    // What is named is used.
+    assert_eq!(named(&cloud, "wg").unwrap(), "wg0:10.9.0.2");
+    assert_eq!(named(&cloud, "docker0").unwrap(), "docker0:172.17.0.1");
+    assert_eq!(named(&cloud, "lo,eth0").unwrap(), "eth0:fd00::1");
+}
+
+/// A host has both names of a list, and only one of them leads to the root.
+#[test]
+fn of_a_list_the_interface_that_leads_to_the_root_is_used() {
+    let all = host(&[("eth0", "10.0.0.1"), ("ens5", "10.9.0.1"), ("tun0", "10.8.0.1"), ("eth0", "fe80::1/64")]);
+    let (filter, _) = InterfaceFilter::parse("eth0,ens5");
+    let by = |filter, route: &str| {
+        let route = Some(route.parse().unwrap());
+        choose(&all, AddressRequest { filter, route, ..AddressRequest::default() }).unwrap().show()
+    };
+    assert_eq!(by(filter.as_ref(), "10.9.0.1"), "ens5:10.9.0.1");
+    assert_eq!(by(filter.as_ref(), "10.0.0.1"), "eth0:10.0.0.1");
+    assert_eq!(by(filter.as_ref(), "fe80::1"), "eth0:fe80::1");
+    // Through a tunnel that nobody has named.
+    assert_eq!(by(filter.as_ref(), "10.8.0.1"), "eth0:10.0.0.1");
+    assert_eq!(by(None, "10.8.0.1"), "eth0:10.0.0.1");
+    let (filter, _) = InterfaceFilter::parse("eth0,tun");
+    assert_eq!(by(filter.as_ref(), "10.8.0.1"), "tun0:10.8.0.1");
+}
+
+#[test]
+fn all_interfaces_come_in_order_each_once() {
+    let lo = ("lo", "127.0.0.1/8");
+    let table = [
+        lo,
+        ("eth0", "10.0.0.1"),
+        ("eth0", "2001:db8::1/64"),
+        ("docker0", "172.17.0.1/16"),
+        ("ib0", "10.1.0.1"),
+        ("eth1", "10.0.0.2"),
+        ("eth2", "10.2.0.1"),
+        ("tun0", "10.8.0.1"),
+        ("veth7", "fe80::7/64"),
+        ("eth3", "-10.3.0.1"),
+    ];
+    let facts = |pci: &'static [(&str, &str)]| {
+        move |one: &Interface| NicFacts {
+            speed: (one.name == "ib0").then_some(100_000),
+            pci: pci.iter().find(|(name, _)| *name == one.name).map(|(_, path)| (*path).into()),
+        }
+    };
+    let all = |table: &[(&str, &str)], text: &str, pci| {
+        let (filter, _) = InterfaceFilter::parse(text);
+        let request = AddressRequest { filter: filter.as_ref(), ..AddressRequest::default() };
+        choose_all(&host(table), request, facts(pci)).unwrap()
+    };
+    let shown = |table: &[(&str, &str)], text, pci| {
+        all(table, text, pci).iter().map(|one| one.show()).collect::<Vec<_>>().join(" ")
+    };
+    // eth1 is in eth0's network, by which the system would send all the same.
+    assert_eq!(shown(&table, "", &[]), "ib0:10.1.0.1<0> eth0:10.0.0.1<0> eth2:10.2.0.1<0>");
+    let devices = &[("eth0", "/sys/devices/pci0000:00/0000:00:03.0"), ("eth1", "/sys/devices/pci0000:00/0000:00:04.0")];
+    assert_eq!(shown(&table, "eth1,eth", devices), "eth1:10.0.0.2<0> eth0:10.0.0.1<0> eth2:10.2.0.1<0>");
+    assert_eq!(shown(&table, "docker0,tun", &[]), "docker0:172.17.0.1<0> tun0:10.8.0.1<0>");
+    assert_eq!(shown(&table, "^ib,eth", &[]), "docker0:172.17.0.1<0>");
+    assert_eq!(shown(&[lo, ("lo", "::1/128")], "", &[]), "lo:127.0.0.1<0>");
+    let first = &all(&table, "", &[])[0];
+    assert_eq!((first.speed, first.address, &first.pci_path), (Some(100_000), "10.1.0.1:0".parse().unwrap(), &None));
+    let many: Vec<(String, String)> = (0..20).map(|i| (format!("eth{i}"), format!("10.{i}.0.1"))).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(name, ip)| (name.as_str(), ip.as_str())).collect();
+    assert_eq!(all(&many, "", &[]).len(), 16);
+    assert!(choose_all(&host(&table), AddressRequest::default(), facts(&[])).unwrap().len() > 1);
+}
+
+/// The ranks meet on another host, and nothing here can be reached from there.
+#[test]
+fn an_address_out_of_reach_is_told_with_what_there_is() {
+    let all = host(&[("lo", "127.0.0.1/8"), ("wg0", "10.8.0.2"), ("eth0", "fe80::1/64")]);
+    let text = |chosen: usize, root: &str| out_of_reach(&all, &all[chosen], root.parse().unwrap());
+    let told = text(0, "10.9.0.1").unwrap();
+    for part in ["10.9.0.1", "lo:127.0.0.1", "NCCL_SOCKET_IFNAME", "wg0:10.8.0.2 (tunnel)", "eth0:fe80::1"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(text(2, "10.9.0.1").is_some());
+    assert_eq!([text(0, "127.0.0.1"), text(0, "10.8.0.2"), text(1, "10.9.0.1")], [None, None, None]);
+}
+
+#[test]
+fn ports_and_the_address_to_advertise_are_read() {
+    assert_eq!(parse_ports("40000-40100"), Ok((40_000, 40_100)));
+    assert_eq!(parse_ports(" 1 - 65535 "), Ok((1, 65_535)));
+    assert_eq!(parse_ports("5000"), Ok((5000, 5000)));
+    for text in ["", "0-10", "10-5", "a-b", "40000:40100", "1-65536", "-", "1-2-3", "-5"] {
+        let error = parse_ports(text).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.to_string().contains(&format!("OXCCL_PORT_RANGE='{text}'")), "{error}");
+    }
+    let at =
+        |text: &str| Advertise::parse(text).and_then(|advertise| advertised(&advertise, 7)).map(|at| at.to_string());
+    assert_eq!(at("203.0.113.5").unwrap(), "203.0.113.5:7");
+    assert_eq!(at("2001:db8::5").unwrap(), "[2001:db8::5]:7");
+    assert_eq!(at("[2001:db8::5]").unwrap(), "[2001:db8::5]:7");
+    assert_eq!(at("fe80::5%3").unwrap(), "[fe80::5%3]:7");
+    for text in
+        ["host", "203.0.113.5:80", "0.0.0.0", "::", "224.0.0.1", "fe80::5", "fe80::5%", "10.0.0.1%eth0", "fe80::5%none"]
+    {
+        let error = at(text).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.to_string().contains(&format!("OXCCL_ADVERTISE='{text}'")), "{error}");
+    }
 }
 
 /// Four syntaxes over bond0, bond0.2973, bond0.2973.1.

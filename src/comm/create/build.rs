@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::report::tell;
 use super::timings::InitTimings;
 use super::{flight_recorder, report_failure};
-use crate::bootstrap::{self, Bootstrap, Join, Joining, NetConfig, UniqueId};
+use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
 use crate::comm::config::VERSION;
 use crate::comm::context_order::{ContextOrder, Orders};
 use crate::comm::graphs::MIXED_GRAPHS;
@@ -25,7 +25,7 @@ use crate::plan::wiring::Wiring;
 use crate::schedules::{self, LaunchParameters, Schedules};
 use crate::sys::{self, HostFacts, PciPlace};
 use crate::topology::Graph;
-use crate::transport::{self, Links, PeerFacts, PeerReach, TransportId};
+use crate::transport::{self, Links, PeerFacts, PeerReach};
 use crate::tuning::{self, Agreed, LinkKind, MachineConstants, Preferences, Tuning};
 
 /// Where sysfs is.
@@ -127,7 +127,7 @@ impl Comm {
             Kernels::get(&self.device.context, &schedules::kernel_names(self.device.context.driver().is_software()))?;
         let open = || Links::open(&self.device.context, self.identity.rank, &self.cancel, &self.device.ledger);
         let links = (self.identity.nranks > 1).then(open).transpose()?;
-        links.iter().for_each(|links| self.listen(links, &settings.net, id));
+        self.listen(links.as_deref(), &settings.net, id);
         let join = Join {
             rank: self.identity.rank,
             nranks: self.identity.nranks,
@@ -137,17 +137,6 @@ impl Comm {
             cancel: Some(self.cancel.clone()),
         };
         Ok((kernels, links, join))
-    }
-
-    /// Lets ranks of other hosts find this one, where links may go by sockets. Who cannot be found says so if it is
-    /// needed: what is wrong with the id or with interfaces the rendezvous tells.
-    fn listen(&self, links: &Links, net: &NetConfig, id: &UniqueId) {
-        if !transport::allowed().is_ok_and(|ids| ids.contains(&TransportId::Net)) {
-            return;
-        }
-        if let Err(error) = bootstrap::own_address(net, id).and_then(|at| links.listen(at)) {
-            log::info!(target: "INIT,NET", "rank {} does not listen for other hosts: {error}", self.rank());
-        }
     }
 
     fn build_joined(

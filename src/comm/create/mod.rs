@@ -2,6 +2,7 @@
 
 mod build;
 mod flight_recorder;
+mod network;
 mod peer_faults;
 mod probe;
 mod report;

@@ -207,10 +207,17 @@ fn a_process_listens_once_at_an_address() {
     let second = join_in(&first.loops, &first.listener, address(1));
     assert_eq!(second.location().tcp, None);
     assert_eq!(second.listen(localhost()), Ok(first.location));
-    let other = second.listen((Ipv4Addr::new(127, 0, 0, 2), 0).into()).expect("another address");
+    let ports = Some((47_121, 47_122));
+    let advertise = Some(SocketAddr::from(([198, 51, 100, 7], 0)));
+    let at = SocketAddr::from(([127, 0, 0, 3], 0));
+    let told = second.listen(ListenAddress { at, ports, advertise }).expect("a port is left");
+    assert_eq!(second.listen(at), Ok(told));
+    let told = told.tcp.expect("it listens").socket();
+    assert!(told.ip().to_string() == "198.51.100.7" && (47_121..=47_122).contains(&told.port()), "{told}");
+    let other = second.listen(SocketAddr::from(([127, 0, 0, 2], 0))).expect("another address");
     assert!(other.tcp != first.location.tcp && other == second.location());
     assert_eq!(first.registration.location(), first.location);
-    let error = second.listen((Ipv4Addr::new(192, 0, 2, 1), 0).into()).expect_err("no address of this host");
+    let error = second.listen(SocketAddr::from(([192, 0, 2, 1], 0))).expect_err("no address of this host");
     assert!(error.to_string().contains("192.0.2.1"), "{error}");
 }
 
@@ -491,8 +498,7 @@ fn the_last_source_may_end_in_the_thread() {
 fn so_many_strangers_are_kept_and_no_more() {
     let mailbox = Mailbox::open().expect("a mailbox");
     let (poller, mut tcp, mut lost) = (Poller::open(&mailbox).expect("a poller"), Tcp::default(), Vec::new());
-    let socket = crate::sys::TcpListener::open(localhost()).expect("a listener");
-    let listener = Arc::new(super::super::tcp::KeyedListener::new(socket, KEY, 0).expect("a listener"));
+    let listener = Arc::new(super::super::tcp::KeyedListener::open(localhost().into(), KEY, 0).expect("a listener"));
     let mut streams: Vec<TcpStream> = Vec::new();
     for number in 0..STRANGERS_MAX + 20 {
         streams.push(TcpStream::connect(listener.address.socket()).expect("a connection"));

@@ -13,7 +13,6 @@ mod make;
 mod message;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ use crate::bootstrap::Cancel;
 use crate::device::{Charge, Context, Ledger};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
-use crate::proxy::{self, Address, Location, Registration, Source};
+use crate::proxy::{self, Address, ListenAddress, Location, Registration, Source};
 use crate::sys::{self, SharedMemory};
 
 /// How often a rank that waits for its peers looks at what else could end the wait.
@@ -139,11 +138,11 @@ impl Links {
     ///
     /// # Errors
     /// As [`Registration::listen`].
-    pub fn listen(&self, at: SocketAddr) -> Result<(), Error> {
+    pub fn listen(&self, at: ListenAddress) -> Result<(), Error> {
         if let Some(registration) = &*self.registration.lock() {
             registration.listen(at)?;
         }
-        let interface = SocketInterface::unknown(at);
+        let interface = SocketInterface::unknown(at.at);
         self.engine.set_network(SocketNetwork::open(self.rank, vec![interface], SocketSettings::read(None))?);
         Ok(())
     }
