@@ -65,6 +65,9 @@ fn lines_that_people_look_for() {
     assert_eq!(line.gone("Destroy"), "comm 0x55ab rank 1 nranks 4 cudaDev 1 busId 41000 - Destroy COMPLETE");
     assert_eq!(lines::channel(3, Some(0), (0, 0), (1, 5), "P2P/IPC"), "Channel 03/0 : 0[0] -> 1[5] via P2P/IPC");
     assert_eq!(lines::channel(3, None, (0, 0), (1, 5), "SHM/direct"), "Channel 03 : 0[0] -> 1[5] via SHM/direct");
+    let net = |sends| lines::net_channel(0, sends, (0, 0), (1, 0), "NET/Socket");
+    assert_eq!(net(true), "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0");
+    assert_eq!(net(false), "Channel 00/0 : 0[0] -> 1[0] [receive] via NET/Socket/0");
     assert_eq!(lines::ring(0, 24, &[0, 1, 2, 3]), "Channel 00/24 : 0 1 2 3");
 }
 

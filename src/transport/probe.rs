@@ -12,17 +12,21 @@ use super::validation::{self, Lines, MappedPeer, PeerFault};
 use super::{Links, PeerFacts, Transport, TransportId, by_id, choose};
 use crate::device::{Charge, Context, Ledger, OUT_OF_MEMORY, Use};
 use crate::error::Error;
-use crate::plan::LinkClass;
 use crate::plan::wiring::Wiring;
+use crate::plan::{LinkClass, LinkId};
 use crate::sys;
 
-/// How a rank's data reaches the next rank of a ring, for the log.
+/// How data reaches the next rank of a ring, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The channel.
     pub channel: u32,
+    /// The sending rank.
+    pub from: u32,
     /// The receiving rank.
     pub to: u32,
+    /// Data go over a network: both ends have a line.
+    pub network: bool,
     /// The number of the connection, where log lines of the transport have one.
     pub connection: Option<u32>,
     /// The transport's label.
@@ -327,16 +331,20 @@ fn is_of_peer_memory(error: &Error) -> bool {
     matches!(error, Error::Cuda { code, .. } if *code != OUT_OF_MEMORY)
 }
 
-/// How a rank sends along wakeups.
+/// How a rank sends along rings, and how it receives over a network.
 ///
 /// # Errors
 /// Where there is no transport.
 pub fn routes(me: u32, facts: &[PeerFacts], wiring: &Wiring) -> Result<Vec<Route>, Error> {
     let mut routes: Vec<Route> = Vec::new();
-    for need in wiring.links(me).iter().filter(|need| need.id.class == LinkClass::Ring && need.id.from == me) {
-        let transport = choose(&facts[me as usize], &facts[need.id.to as usize])?;
-        let (channel, to) = (need.id.channel, need.id.to);
-        routes.push(Route { channel, to, connection: transport.connection(), label: transport.label() });
+    for need in wiring.links(me).iter().filter(|need| need.id.class == LinkClass::Ring) {
+        let LinkId { channel, from, to, .. } = need.id;
+        let transport = choose(&facts[from as usize], &facts[to as usize])?;
+        let network = transport.id() == TransportId::Net;
+        if from == me || network {
+            let (connection, label) = (transport.connection(), transport.label());
+            routes.push(Route { channel, from, to, network, connection, label });
+        }
     }
     Ok(routes)
 }

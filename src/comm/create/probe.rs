@@ -64,9 +64,14 @@ impl Comm {
             }
         }
         for route in transport::routes(self.identity.rank, facts, wiring).unwrap_or_default() {
-            let to = (route.to as i32, facts[route.to as usize].nvml_device);
-            let line =
-                lines::channel(route.channel, route.connection, (self.rank(), self.nvml_device()), to, route.label);
+            let [from, to] = [route.from, route.to].map(|rank| (rank as i32, facts[rank as usize].nvml_device));
+            if route.network {
+                let sends = route.from == self.identity.rank;
+                let line = lines::net_channel(route.channel, sends, from, to, route.label);
+                log::info!(target: "INIT,NET", "{line}");
+                continue;
+            }
+            let line = lines::channel(route.channel, route.connection, from, to, route.label);
             match route.connection {
                 Some(_) => log::info!(target: "INIT,P2P", "{line}"),
                 None => log::info!(target: "INIT,SHM", "{line}"),
