@@ -146,7 +146,7 @@ const USED: &[Param] = &[
     flag("NCCL_ENABLE_VERSION_CHECK", true, "wording of the refusal of device-API callers with a newer header"),
     // Rendezvous and sockets.
     text("NCCL_COMM_ID", "unset", "fixed address of the rendezvous, host:port, instead of a generated one").fresh(),
-    text("NCCL_HOSTID", "automatic", "string that identifies the host; ranks with the same one share memory").fresh(),
+    text("NCCL_HOSTID", "automatic", "name of the host; ranks with different ones use the network, with the same one memory where they reach each other").fresh(),
     text("NCCL_SOCKET_IFNAME", "automatic", "network interfaces: prefixes, = exact names, ^ all but these").fresh(),
     text("NCCL_SOCKET_FAMILY", "any", "AF_INET or AF_INET6").fresh(),
     int("NCCL_SOCKET_NTHREADS", -2, -2, 16, "threads that move data over sockets (1; AWS 2, Google 4 by default)")

@@ -23,15 +23,12 @@ pub struct HostFacts {
 }
 
 impl HostFacts {
-    /// Reads the facts of this process. `host_id` replaces name and boot id where the user set it.
+    /// Reads the facts of this process. `host_id` replaces the name where the user set it.
     pub fn read(host_id: Option<&str>) -> HostFacts {
-        let (name, boot_id) = match host_id {
-            Some(text) => (text.to_string(), String::new()),
-            None => (host_name(), boot_id()),
-        };
         HostFacts {
-            name,
-            boot_id,
+            name: host_id.map_or_else(host_name, str::to_string),
+            // Also where the user says that two hosts are one: they share no memory for that.
+            boot_id: boot_id(),
             network_namespace: namespace("net"),
             pid_namespace: namespace("pid"),
             pid: std::process::id(),
@@ -82,4 +79,19 @@ pub fn loaded_file(address: usize) -> Option<String> {
     let name = unsafe { info.assume_init() }.dli_fname;
     // SAFETY: the loader's name of a loaded object is NUL-terminated and stays while the object is loaded.
     (found && !name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_id_replaces_the_name_alone() {
+        let (own, a, b) = (HostFacts::read(None), HostFacts::read(Some("a")), HostFacts::read(Some("b")));
+        assert_eq!((a.name.as_str(), &a.boot_id), ("a", &own.boot_id));
+        assert!(a.same_host(&HostFacts::read(Some("a"))) && !a.same_host(&b) && !a.same_host(&own));
+        // Another kernel, whatever the user calls it, and names that differ behind a dot.
+        assert!(!a.same_host(&HostFacts { boot_id: "another".into(), ..a.clone() }));
+        assert!(!HostFacts::read(Some("n1.east")).same_host(&HostFacts::read(Some("n1.west"))));
+    }
 }

@@ -8,6 +8,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -142,12 +143,22 @@ impl AsFd for Mailbox {
 
 /// Whether somebody has a mailbox of this name; so where that cannot be found out.
 pub fn is_open(name: &MailboxName) -> bool {
+    !matches!(try_open(name), Err(Errno::CONNREFUSED))
+}
+
+/// Whether messages can go to a mailbox: somebody has it here, and it may be written to.
+pub fn can_reach(name: &MailboxName) -> bool {
+    !matches!(try_open(name), Err(Errno::CONNREFUSED | Errno::PERM | Errno::ACCESS))
+}
+
+/// Connects with a mailbox; so where this process can open no socket for it.
+fn try_open(name: &MailboxName) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(io::Error::from);
     let socket = socket.and_then(off_standard);
-    let (Ok(socket), Ok(address)) = (socket, address(name)) else { return true };
+    let (Ok(socket), Ok(address)) = (socket, address(name)) else { return Ok(()) };
     // Nothing is sent, and it does not matter whether the mailbox is full.
-    !matches!(rustix::net::connect(&socket, &address), Err(rustix::io::Errno::CONNREFUSED))
+    rustix::net::connect(&socket, &address)
 }
 
 /// What to say where a descriptor did not arrive.

@@ -19,7 +19,7 @@ pub use descriptor::off_standard;
 pub use fork::{ChildCloses, forks, is_forked};
 pub use holders::{Hold, Holders};
 pub use host::{HostFacts, allowed_cpus, loaded_file};
-pub use mailbox::{Datagram, MESSAGE_MAX, Mailbox, MailboxName, Sent, is_open, too_many_files};
+pub use mailbox::{Datagram, MESSAGE_MAX, Mailbox, MailboxName, Sent, can_reach, is_open, too_many_files};
 pub use nic::{NicFacts, is_tunnel, unready_addresses};
 pub use pci::PciPlace;
 pub use poller::{Interest, Poller, Ready};

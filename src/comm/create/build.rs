@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::report::tell;
 use super::timings::InitTimings;
-use super::{flight_recorder, report_failure};
+use super::{flight_recorder, reach, report_failure};
 use crate::bootstrap::{Bootstrap, Join, Joining, NetConfig, UniqueId};
 use crate::comm::config::VERSION;
 use crate::comm::context_order::{ContextOrder, Orders};
@@ -147,7 +147,8 @@ impl Comm {
         kernels: Arc<Kernels>,
         timings: &mut InitTimings,
     ) -> Result<Parts, Error> {
-        let peers = read_facts(bootstrap)?;
+        let mut peers = read_facts(bootstrap)?;
+        reach::confirm(bootstrap, self.identity.rank, &mut peers)?;
         peers::check_devices(&peers, self.identity.rank, settings.multi_rank_device)?;
         let mut agreed = peers::agree(&peers);
         let wired = self.probe(bootstrap, &peers, links.as_deref(), &mut agreed)?;

@@ -5,6 +5,7 @@ mod flight_recorder;
 mod network;
 mod peer_faults;
 mod probe;
+mod reach;
 mod report;
 mod timings;
 
