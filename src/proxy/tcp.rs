@@ -586,8 +586,10 @@ impl Tcp {
 
     fn count_stranger(&mut self) {
         self.strangers += 1;
-        if self.strangers == 1 {
-            log::info!(target: "INIT", "a connection for messages was closed: it is not of this library");
+        // Every one would be too many where somebody scans ports.
+        if self.strangers.is_power_of_two() {
+            let count = self.strangers;
+            log::info!(target: "INIT,NET", "connections for messages that are not of this library: {count} closed");
         }
     }
 }

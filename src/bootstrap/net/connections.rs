@@ -27,6 +27,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long accepting may fail before that is an error.
 const ACCEPT_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Lines for the log in such a time; more are counted.
+const LINES: u32 = 32;
+const LINES_PERIOD: Duration = Duration::from_secs(10);
+
+/// Lines that were written since a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct LineCount {
+    since: Duration,
+    said: u32,
+    left_out: u64,
+}
+
 /// What is waited for while a connect is under way, and where only what is queued keeps a connection open.
 const WRITE: Interest = Interest { readable: false, writable: true };
 /// Nothing but failures.
@@ -76,6 +88,7 @@ pub struct Connections<M: Machine> {
     /// A call failed that cannot fail in a healthy system.
     error: Option<Error>,
     start: Instant,
+    lines: LineCount,
     scratch: Vec<u8>,
     /// After the sockets, so that it goes last; none before [`Connections::register`].
     registration: Option<Registration>,
@@ -98,6 +111,7 @@ impl<M: Machine> Connections<M> {
             accept_failing: None,
             error: None,
             start,
+            lines: LineCount::default(),
             scratch: vec![0; READ],
             registration: None,
         }
@@ -186,7 +200,7 @@ impl<M: Machine> Connections<M> {
             match action {
                 Action::Log(Level::Warn, text) => log::warn!(target: "BOOTSTRAP", "{text}"),
                 Action::Log(Level::Attention, text) => log::warn!(target: "ATTN", "{text}"),
-                Action::Log(Level::Info, text) => log::info!(target: "BOOTSTRAP", "{text}"),
+                Action::Log(Level::Info, text) => self.inform(&text),
                 Action::StopListening => self.stop_listening(),
                 Action::Connect { conn, to } => match self.connect(conn, to) {
                     Ok(false) => {}
@@ -204,8 +218,31 @@ impl<M: Machine> Connections<M> {
         }
     }
 
+    /// A line for the log, unless there were too many: whoever scans ports makes one for each connection.
+    fn inform(&mut self, text: &str) {
+        let now = self.start.elapsed();
+        if now >= self.lines.since + LINES_PERIOD {
+            self.tell_left_out();
+            self.lines = LineCount { since: now, said: 0, left_out: 0 };
+        }
+        if self.lines.said < LINES {
+            self.lines.said += 1;
+            log::info!(target: "BOOTSTRAP", "{text}");
+        } else {
+            self.lines.left_out += 1;
+        }
+    }
+
+    fn tell_left_out(&mut self) {
+        let left_out = std::mem::take(&mut self.lines.left_out);
+        if left_out > 0 {
+            log::info!(target: "BOOTSTRAP", "Bootstrap: {left_out} lines like the last ones were left out");
+        }
+    }
+
     /// Nobody else can connect.
     pub fn stop_listening(&mut self) {
+        self.tell_left_out();
         if let Some(listener) = self.listener.take() {
             self.unwatch(listener.socket.as_fd());
         }
