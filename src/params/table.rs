@@ -158,8 +158,8 @@ const USED: &[Param] = &[
     text(
         "OXCCL_PORT_RANGE",
         "any",
-        "first-last: the ports that listeners take, but for a port of NCCL_COMM_ID; two for each rank of a host and one \
-         for each communicator that is being made",
+        "first-last: the ports that listeners take, without that of NCCL_COMM_ID, which is to be another one; two for each \
+         rank of a host and one for each communicator that is being made",
     )
     .fresh(),
     text(

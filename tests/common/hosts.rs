@@ -20,6 +20,16 @@ impl Hosts {
     /// # Panics
     /// If `unshare` cannot be started.
     pub fn new(count: usize) -> Option<Hosts> {
+        let addresses = (1..=count).map(|host| format!("ip -n h{host} addr add 10.9.0.{host}/24 dev eth0; "));
+        Hosts::with(count, &addresses.collect::<String>())
+    }
+
+    /// Hosts whose eth0 are on one bridge, br0, by their other ends v1, v2, ...; `setup` gives them their addresses: a
+    /// shell script whose failure fails the test.
+    ///
+    /// # Panics
+    /// If `unshare` cannot be started, or the script fails.
+    pub fn with(count: usize, setup: &str) -> Option<Hosts> {
         let mut probe = Command::new("unshare");
         probe.args(["-Urnm", "sh", "-c", "ip link set lo up && command -v nsenter"]);
         let permitted = probe.output().is_ok_and(|output| output.status.success());
@@ -31,18 +41,19 @@ impl Hosts {
         for host in 1..=count {
             script += &format!(
                 "ip netns add h{host}; ip link add v{host} type veth peer name eth0 netns h{host}; \
-                 ip link set v{host} master br0 up; ip -n h{host} addr add 10.9.0.{host}/24 dev eth0; \
-                 ip -n h{host} link set eth0 up; ip -n h{host} link set lo up; "
+                 ip link set v{host} master br0 up; ip -n h{host} link set eth0 up; ip -n h{host} link set lo up; "
             );
         }
-        script += "echo ready; exec sleep 3600";
+        script += &format!("echo made; {setup} echo ready; exec sleep 3600");
         let mut command = Command::new("unshare");
         command.args(["-Urnm", "sh", "-ec", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let mut holder = command.spawn().expect("unshare starts");
-        let mut line = String::new();
-        let read = BufReader::new(holder.stdout.take().expect("stdout is piped")).read_line(&mut line);
+        let mut lines = BufReader::new(holder.stdout.take().expect("stdout is piped")).lines();
         let hosts = Hosts { holder, count };
-        needed(read.is_ok() && line == "ready\n").map(|()| hosts)
+        let mut says = |word: &str| matches!(lines.next(), Some(Ok(line)) if line == word);
+        needed(says("made"))?;
+        assert!(says("ready"), "the hosts cannot be set up: {setup}");
+        Some(hosts)
     }
 
     /// A program on a host, from 0.
@@ -71,9 +82,17 @@ impl Hosts {
     /// # Panics
     /// If there is no such host.
     pub fn place(&self, job: Job, places: &[usize], apart: bool) -> Job {
+        self.place_under(job, places, apart, &[])
+    }
+
+    /// The same where each rank is started on its host by another program with the rank's as argument.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn place_under(&self, job: Job, places: &[usize], apart: bool, under: &[&str]) -> Job {
         places.iter().enumerate().fold(job, |job, (rank, host)| {
             let (enter, name) = (self.enter(*host), format!("h{}", host + 1));
-            let job = job.under(rank, enter.iter().map(String::as_str));
+            let job = job.under(rank, enter.iter().map(String::as_str).chain(under.iter().copied()));
             if apart { job.env_of(rank, "NCCL_HOSTID", &name) } else { job }
         })
     }

@@ -1,0 +1,11 @@
+//! Ranks on hosts of the tests' own (network namespaces): which addresses they use and tell others, what the log says
+//! of it, and what strangers at their listeners do to them, which is nothing.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod addresses;
+mod host_ids;
+mod logged;
+mod member;
+mod strangers;
