@@ -120,15 +120,15 @@ impl CallLine<'_> {
     }
 }
 
-/// [INIT,P2P or SHM] How a channel of rank `from` reaches rank `to`: `how` is `P2P/IPC`, `P2P/direct pointer`,
-/// `SHM/direct` and the like. Ranks come with their NVML device.
+/// Subsystems INIT and P2P or SHM: How a channel of rank `from` reaches rank `to`: `how` is `P2P/IPC`,
+/// `P2P/direct pointer`, `SHM/direct` and the like. Ranks come with their NVML device.
 pub fn channel(channel: u32, connection: Option<u32>, from: (i32, i32), to: (i32, i32), how: &str) -> String {
     let connection = connection.map(|c| format!("/{c}")).unwrap_or_default();
     format!("Channel {channel:02}{connection} : {}[{}] -> {}[{}] via {how}", from.0, from.1, to.0, to.1)
 }
 
-/// [INIT,NET] The same over a network, which both ends say: `how` is `NET/Socket`. The number behind it is that of the
-/// first interface.
+/// Subsystems INIT and NET: The same over a network, which both ends say: `how` is `NET/Socket`. The number behind it
+/// is that of the first interface.
 pub fn net_channel(channel: u32, sends: bool, from: (i32, i32), to: (i32, i32), how: &str) -> String {
     let what = if sends { "send" } else { "receive" };
     format!("Channel {channel:02}/0 : {}[{}] -> {}[{}] [{what}] via {how}/0", from.0, from.1, to.0, to.1)

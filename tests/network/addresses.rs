@@ -229,8 +229,8 @@ fn watched(me: &Place) -> BTreeSet<(String, u16)> {
     })
 }
 
-/// As a firewall would see it: all listeners of a host, from beginning to end, are at the chosen address, and have ports
-/// of the range.
+/// As a firewall would see it: all listeners of a host, from beginning to end, are at the chosen address, and have
+/// ports of the range.
 #[test]
 fn listeners_keep_to_address_and_ports() {
     if let Some(me) = launch::child() {

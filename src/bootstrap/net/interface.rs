@@ -73,16 +73,16 @@ impl Interface {
 
     /// Whether ranks of other hosts may find this one here, as far as the address and the interface tell.
     pub fn is_for_others(&self) -> bool {
-        self.reach() == Reach::Others
+        self.reach() == AddressReach::Others
     }
 
-    fn reach(&self) -> Reach {
+    fn reach(&self) -> AddressReach {
         match self.ip {
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => Reach::LinkV6,
-            _ if self.tunnel => Reach::Tunnel,
-            _ if self.loopback || self.ip.is_loopback() => Reach::Host,
-            IpAddr::V4(ip) if ip.is_link_local() => Reach::LinkV4,
-            _ => Reach::Others,
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => AddressReach::LinkV6,
+            _ if self.tunnel => AddressReach::Tunnel,
+            _ if self.loopback || self.ip.is_loopback() => AddressReach::Host,
+            IpAddr::V4(ip) if ip.is_link_local() => AddressReach::LinkV4,
+            _ => AddressReach::Others,
         }
     }
 
@@ -114,7 +114,7 @@ const CONTAINER_BRIDGES: [&str; 9] = ["docker", "podman", "veth", "cni", "cali",
 
 /// Who can use an address; the best come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reach {
+enum AddressReach {
     /// Other hosts, as far as can be known.
     Others,
     /// Hosts on the same wire, where nobody gave addresses.
@@ -164,19 +164,19 @@ impl AddressRequest<'_> {
         self.filter.is_some_and(|filter| !filter.exclude && filter.position(name).is_some())
     }
 
-    fn reach(&self, one: &Interface) -> Reach {
+    fn reach(&self, one: &Interface) -> AddressReach {
         let named = self.names(&one.name);
         match one.reach() {
-            Reach::Tunnel if named => Reach::Others,
-            Reach::Tunnel => Reach::Tunnel,
+            AddressReach::Tunnel if named => AddressReach::Others,
+            AddressReach::Tunnel => AddressReach::Tunnel,
             // Where the root is, the others are.
-            _ if self.route == Some(one.ip) => Reach::Others,
+            _ if self.route == Some(one.ip) => AddressReach::Others,
             reach => reach,
         }
     }
 
     /// The order of addresses.
-    fn key(&self, one: &Interface) -> (Reach, bool, usize, bool, bool, u8) {
+    fn key(&self, one: &Interface) -> (AddressReach, bool, usize, bool, bool, u8) {
         let listed = self.filter.filter(|filter| !filter.exclude);
         (
             self.reach(one),
@@ -258,7 +258,7 @@ pub fn facts(one: &Interface) -> NicFacts {
 /// none where that is not so.
 pub fn out_of_reach(all: &[Interface], chosen: &Interface, root: IpAddr) -> Option<String> {
     let here = root.is_loopback() || all.iter().any(|one| one.ip == root);
-    let unseen = matches!(chosen.reach(), Reach::Host | Reach::LinkV6);
+    let unseen = matches!(chosen.reach(), AddressReach::Host | AddressReach::LinkV6);
     (!here && unseen).then(|| {
         format!(
             "the ranks meet at {}, on another host, and all that may be used here is {}, which other hosts cannot \
