@@ -338,7 +338,8 @@ fn the_first_communicator_says_the_version() {
     let text = stdout(&tool::output(command));
     assert_eq!(normal(&text).matches(&format!("H:#:# [#] NCCL INFO {version}")).count(), 1, "{text}");
     assert!(normal(&text).contains("NCCL INFO oxccl #.#.# is loaded from ") && text.contains("libnccl.so"), "{text}");
-    // Nothing in a good run reads like a failure.
+    // Nothing in a good run reads like a failure, but for a line of NCCL's that people look for.
+    let text = text.replace("NET/Plugin: Could not find: libnccl-net.so", "");
     let bad = ["fail", "error", "cannot", "could not", "WARN"];
     let worrying = text.lines().find(|line| bad.iter().any(|word| line.to_lowercase().contains(&word.to_lowercase())));
     assert_eq!(worrying, None);
