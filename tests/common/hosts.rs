@@ -98,6 +98,23 @@ impl Hosts {
     }
 }
 
+/// Spreads a job over as many hosts as `OXCCL_TEST_HOSTS` says, one rank after the other: so that any test can be run
+/// among hosts. Jobs that are placed otherwise stay where they are.
+///
+/// # Panics
+/// If the variable is no number.
+pub fn spread(job: Job) -> (Job, Option<Hosts>) {
+    let Some(count) = std::env::var_os("OXCCL_TEST_HOSTS") else { return (job, None) };
+    let count: usize =
+        count.to_str().and_then(|text| text.parse().ok()).expect("OXCCL_TEST_HOSTS is a number of hosts");
+    let (nranks, placed) = job.shape();
+    let Some(hosts) = (nranks > 1 && count > 1 && !placed).then(|| Hosts::new(count)).flatten() else {
+        return (job, None);
+    };
+    let places: Vec<usize> = (0..nranks).map(|rank| rank % count).collect();
+    (hosts.place(job, &places, true), Some(hosts))
+}
+
 impl Drop for Hosts {
     fn drop(&mut self) {
         let _ = self.holder.kill();

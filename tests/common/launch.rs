@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
+use super::hosts::{self, Hosts};
 use super::{library_path, procfs};
 
 /// The software device at its strictest: operations begin late, no store wakes who waits, allocations wait for work.
@@ -145,6 +146,11 @@ impl Job {
         self
     }
 
+    /// How many processes it has, and whether some are started by other programs.
+    pub fn shape(&self) -> (usize, bool) {
+        (self.nranks, !self.under.is_empty())
+    }
+
     /// Adds arguments, the same for all ranks.
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Job {
         self.args.extend(args.into_iter().map(|arg| (None, arg.as_ref().to_os_string())));
@@ -208,7 +214,8 @@ impl Job {
     /// If a rank cannot be started.
     pub fn start(self) -> Running {
         let dir = job_dir();
-        let mut running = Running { ranks: Vec::new(), dir, started: Instant::now(), job: self };
+        let (job, _hosts) = hosts::spread(self);
+        let mut running = Running { ranks: Vec::new(), dir, started: Instant::now(), job, _hosts };
         for rank in 0..running.job.nranks {
             let mut command = running.job.command(rank, &running.dir);
             let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
@@ -338,6 +345,8 @@ pub struct Running {
     dir: PathBuf,
     started: Instant,
     job: Job,
+    /// Where the ranks run, if not here; it goes after them.
+    _hosts: Option<Hosts>,
 }
 
 impl Running {
