@@ -25,7 +25,9 @@ const IDLE_NAP: Duration = Duration::from_millis(20);
 /// Naps between looks at whether kernels still run.
 const LOOKS: u32 = 16;
 /// How often whoever waits for data to be on its way looks at what else could end the wait.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(2);
+/// How long an abort waits for that.
+const CANCELLED_LIMIT: Duration = Duration::from_millis(400);
 /// How long the end of a communicator waits for peers to have room for what was sent to them.
 const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 /// After how long it says so.
@@ -156,8 +158,9 @@ impl Engine {
         self.movers.iter().for_each(|mover| mover.activate());
     }
 
-    /// Waits until everything that kernels have posted is on its way, unless this is cancelled, or a peer has no room
-    /// for it for a long time. Kernels have ended.
+    /// Waits until everything that kernels have posted has arrived, unless this is cancelled, or a peer has no room for
+    /// it for a long time. Kernels have ended. After a cancel, too, what the peers have room for goes: they may have
+    /// called no more than this rank has done, and an abort must not spoil that.
     pub fn flush(&self, cancel: &Cancel) {
         let used = |mover: &Arc<LinkMover>| mover.used.load(Ordering::Acquire);
         if !self.movers.iter().any(used) || self.forks != sys::forks() {
@@ -165,8 +168,10 @@ impl Engine {
         }
         let (start, mut told) = (Instant::now(), false);
         self.activate();
-        while let Some(peer) = self.movers.iter().find_map(|mover| mover.undelivered()) {
-            if cancel.fired() || start.elapsed() > FLUSH_LIMIT {
+        loop {
+            let cancelled = cancel.fired();
+            let Some(peer) = self.movers.iter().find_map(|mover| mover.undelivered(cancelled)) else { return };
+            if start.elapsed() > if cancelled { CANCELLED_LIMIT } else { FLUSH_LIMIT } {
                 log::info!(target: "NET", "rank {} ends with data that rank {peer} has not taken", self.rank);
                 return;
             }
@@ -174,7 +179,7 @@ impl Engine {
                 log::warn!("rank {} waits for rank {peer} to take what was sent to it, before it ends", self.rank);
             }
             // What was moved just before this may have to wait for a look.
-            self.shared.moved.wait_for(&mut self.shared.waiting.lock(), LOOK / 10);
+            self.shared.moved.wait_for(&mut self.shared.waiting.lock(), LOOK);
         }
     }
 }
@@ -218,9 +223,10 @@ impl LinkMover {
         }
     }
 
-    /// A peer that has not been sent all that kernels have posted.
-    fn undelivered(&self) -> Option<u32> {
-        self.state.lock().links.values().find(|one| one.link.is_behind()).map(|one| one.link.peer)
+    /// A peer that has not been sent all that kernels have posted, or, if `sent_is_enough` is false, does not have it.
+    fn undelivered(&self, sent_is_enough: bool) -> Option<u32> {
+        let behind = |link: &MovedLink| link.is_behind() || !sent_is_enough && !link.is_delivered();
+        self.state.lock().links.values().find(|one| behind(&one.link)).map(|one| one.link.peer)
     }
 
     /// Whether kernels may still post something: those that run, or graphs that may be launched at any time. Or

@@ -136,9 +136,9 @@ impl SendingEnd {
         Ok(request.is_some())
     }
 
-    /// Whether kernels have posted what is not on its way yet, or what could be lost on its way.
+    /// Whether kernels have posted what is not on its way yet.
     fn is_behind(&self, memory: &LinkMemory) -> bool {
-        self.moved < memory.value(memory.posted) || !self.requests.is_empty() || !self.sender.is_delivered()
+        self.moved < memory.value(memory.posted) || !self.requests.is_empty()
     }
 }
 
@@ -236,13 +236,18 @@ impl MovedLink {
         self.trouble.as_deref().unwrap_or_default()
     }
 
-    /// Whether kernels have posted what is not on its way yet, or what could be lost on its way.
+    /// Whether kernels have posted what is not on its way yet.
     pub fn is_behind(&self) -> bool {
         match &self.side {
             LinkSide::Connecting(_) => self.memory.value(self.memory.posted) > 0,
             LinkSide::Sending(end) => end.is_behind(&self.memory),
             LinkSide::Listening(_) | LinkSide::Receiving(_) | LinkSide::Over => false,
         }
+    }
+
+    /// Whether all that was sent has arrived, or does not depend on this process any more.
+    pub fn is_delivered(&self) -> bool {
+        !matches!(&self.side, LinkSide::Sending(end) if !end.sender.is_delivered())
     }
 
     /// As [`NetConnection::watched`].
