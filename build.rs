@@ -1,6 +1,7 @@
 //! Makes what Rust cannot: the host image and the fatbin from `kernels/`, the name and the symbol bindings of
 //! libnccl.so, and its links in `target/<profile>`.
 //!
+//! * The logger of plug-ins: compiled by the C compiler, linked into the library.
 //! * Host image: compiled by the C++ compiler, linked into the library; `oxccl_host_image()` returns it.
 //! * Kernel source: `OUT_DIR/kernels.cu`, all of `kernels/` for a GPU in one file, for NVRTC.
 //! * Code for GPUs: `OUT_DIR/images.rs`, which embeds what a compiler of NVIDIA's has made, or nothing.
@@ -21,6 +22,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=kernels");
     host_image();
+    plugin_logger();
     one_source(&out);
     device_code(&out);
     linking(&out);
@@ -59,6 +61,19 @@ fn host_image() {
     println!("cargo::rustc-link-search=native={}", variable("OUT_DIR"));
     for (name, _) in &libraries {
         println!("cargo::rustc-link-lib=static={name}");
+    }
+}
+
+/// Compiles the function that plug-ins log by.
+fn plugin_logger() {
+    const SOURCE: &str = "src/plugin/logger.c";
+    println!("cargo::rerun-if-changed={SOURCE}");
+    let mut cc = cc::Build::new();
+    cc.std("c11").opt_level(2).pic(true).warnings(true).extra_warnings(true).flag("-fvisibility=hidden");
+    cc.cargo_metadata(false).file(SOURCE).compile("oxccl_plugin_logger");
+    println!("cargo::rustc-link-lib=static=oxccl_plugin_logger");
+    for name in ["CC", "CFLAGS"] {
+        println!("cargo::rerun-if-env-changed={name}");
     }
 }
 

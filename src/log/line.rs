@@ -40,7 +40,9 @@ pub(super) fn render(kind: LineKind, stamp: &str, context: &LogContext<'_>, plac
         LineKind::Warn | LineKind::Attn => {
             let word = if kind == LineKind::Warn { "WARN" } else { "ATTN" };
             let at = if *line == 0 { (*file).to_string() } else { format!("{file}:{line}") };
-            format!("\n{stamp}{host}:{pid}:{thread} [{device}] {at} ({function}) NCCL {word} {text}\n")
+            // Plug-ins do not say a function.
+            let of = if function.is_empty() { String::new() } else { format!(" ({function})") };
+            format!("\n{stamp}{host}:{pid}:{thread} [{device}] {at}{of} NCCL {word} {text}\n")
         }
     }
 }

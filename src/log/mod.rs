@@ -199,6 +199,35 @@ pub fn banner(rank: i32, library: fn() -> String) {
     });
 }
 
+/// The kind of a line of a plug-in, by NCCL's number of its level.
+fn plugin_kind(level: i32) -> Option<LineKind> {
+    match level {
+        1 => Some(LineKind::Version),
+        2 => Some(LineKind::Warn),
+        3 | 4 => Some(LineKind::Info),
+        5 => Some(LineKind::Trace),
+        _ => None,
+    }
+}
+
+/// Whether a line of a plug-in is shown, by NCCL's numbers of its level and subsystems.
+pub fn shows_plugin_line(level: i32, subsystems: u64) -> bool {
+    let Some(kind) = plugin_kind(level) else { return false };
+    LOGGER.with(|state| state.shows(kind) && state.settings.subsystems & subsystems != 0) == Some(true)
+}
+
+/// Shows a line of a plug-in from a file (for TRACE, a function) and line. A WARN line is the last error, too, whoever
+/// is the process's logger.
+pub fn plugin_line(level: i32, subsystems: u64, (file, line): (&str, u32), text: &str) {
+    let Some(kind) = plugin_kind(level) else { return };
+    let function = if kind == LineKind::Trace { file } else { "" };
+    let bits = if kind == LineKind::Warn { u64::MAX } else { subsystems };
+    LOGGER.emit(kind, bits, &Place { file, line, function }, text);
+    if kind == LineKind::Warn && LOGGER.foreign.load(Ordering::Relaxed) {
+        ::log::warn!("{file}:{line}: {text}");
+    }
+}
+
 impl Logger {
     /// Runs `f` on the state, which is read first where it is missing; not at all where the state cannot be had.
     fn with<R>(&self, f: impl FnOnce(&LogState) -> R) -> Option<R> {

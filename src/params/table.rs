@@ -214,7 +214,13 @@ const USED: &[Param] = &[
     ),
     over("NCCL_MIN_CTAS", 1, INT_MAX, "overrides config.minCTAs"),
     over("NCCL_MAX_CTAS", 1, INT_MAX, "overrides config.maxCTAs"),
-    text("NCCL_NET", "automatic", "network by name; overrides config.netName").fresh(),
+    text("NCCL_NET", "automatic", "network by name: Socket, or a plug-in's; overrides config.netName").fresh(),
+    text(
+        "NCCL_NET_PLUGIN",
+        "libnccl-net.so",
+        "net plug-ins: a list of files, or of X for libnccl-net-X.so; STATIC_PLUGIN: the program itself; none",
+    )
+    .fresh(),
     over_choice("NCCL_COMM_SPLIT_SHARE_RESOURCES", 1, "overrides config.splitShare"),
     over_choice("NCCL_COMM_SHRINK_SHARE_RESOURCES", 1, "overrides config.shrinkShare"),
     over_choice("NCCL_COLLNET_ENABLE", 1, "overrides config.collnetEnable"),
@@ -423,6 +429,8 @@ pub const MIN_CTAS: Key = key("NCCL_MIN_CTAS");
 pub const MAX_CTAS: Key = key("NCCL_MAX_CTAS");
 /// `NCCL_NET`.
 pub const NET: Key = key("NCCL_NET");
+/// `NCCL_NET_PLUGIN`.
+pub const NET_PLUGIN: Key = key("NCCL_NET_PLUGIN");
 /// `NCCL_COMM_SPLIT_SHARE_RESOURCES`.
 pub const COMM_SPLIT_SHARE_RESOURCES: Key = key("NCCL_COMM_SPLIT_SHARE_RESOURCES");
 /// `NCCL_COMM_SHRINK_SHARE_RESOURCES`.
