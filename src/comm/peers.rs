@@ -1,5 +1,6 @@
 //! What a rank makes of the facts of all ranks: whether they can form a communicator, and what they agree on.
 
+use std::collections::BTreeMap;
 use std::sync::{Once, OnceLock};
 
 use crate::error::Error;
@@ -31,6 +32,40 @@ pub(super) fn check_devices(peers: &[PeerFacts], me: u32, allowed: bool) -> Resu
         }
     }
     Ok(())
+}
+
+/// Refuses ranks of which one has no network, and ranks with different ones that would have to use them.
+pub(super) fn check_networks(peers: &[PeerFacts]) -> Result<(), Error> {
+    let mut by_network: BTreeMap<&Result<String, String>, Vec<&PeerFacts>> = BTreeMap::new();
+    for peer in peers {
+        if let Some(network) = &peer.reach.network {
+            by_network.entry(network).or_default().push(peer);
+        }
+    }
+    if let Some((why, peers)) = by_network.iter().find_map(|(network, peers)| Some((network.as_ref().err()?, peers))) {
+        return Err(Error::InvalidUsage(format!("{why} ({})", named(peers))));
+    }
+    let used = |a: &PeerFacts, b: &PeerFacts| a.reach.network != b.reach.network && transport::over_network(a, b);
+    if by_network.len() < 2 || !any_pair(peers, used) {
+        return Ok(());
+    }
+    let one = |(network, peers): (&&Result<String, String>, &Vec<&PeerFacts>)| {
+        format!("{} on {}", network.as_deref().unwrap_or_default(), named(peers))
+    };
+    let networks: Vec<String> = by_network.iter().map(one).collect();
+    Err(Error::InvalidUsage(format!(
+        "ranks use different networks: {}; all need the same plug-in and NCCL_NET (NCCL_DEBUG=INFO says why a rank has \
+         not taken one)",
+        networks.join(", ")
+    )))
+}
+
+/// Some ranks with their hosts, for a message.
+fn named(peers: &[&PeerFacts]) -> String {
+    const NAMED_MAX: usize = 8;
+    let names = peers.iter().take(NAMED_MAX).map(|peer| format!("rank {} of {}", peer.rank, peer.host.name));
+    let more = peers.len().checked_sub(NAMED_MAX).filter(|more| *more > 0).map(|more| format!("{more} more"));
+    names.chain(more).collect::<Vec<_>>().join(", ")
 }
 
 /// What all ranks will do (a difference between their variables has been warned of).
@@ -71,6 +106,10 @@ pub(super) fn warn_of_simple(instead_of: SimpleInstead) {
 
 fn all_pairs(peers: &[PeerFacts], hold: fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
     peers.iter().enumerate().all(|(at, a)| peers[..at].iter().all(|b| hold(a, b)))
+}
+
+fn any_pair(peers: &[PeerFacts], holds: impl Fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
+    peers.iter().enumerate().any(|(at, a)| peers[..at].iter().any(|b| holds(a, b)))
 }
 
 /// Ranks for each processor where a rank is.
@@ -125,6 +164,37 @@ pub(super) mod tests {
             cpus: 2 - rank,
         };
         (0..2).map(one).collect()
+    }
+
+    /// Whether ranks that have chosen these networks, and use them or not, may go on.
+    fn networks(chosen: [Result<&str, &str>; 2], over_network: bool) -> Result<(), String> {
+        let mut all = peers(SIMPLE);
+        for (peer, network) in all.iter_mut().zip(chosen) {
+            peer.reach.network = Some(network.map(str::to_string).map_err(str::to_string));
+            if over_network {
+                peer.transports = vec![TransportId::Net];
+            }
+        }
+        check_networks(&all).map_err(|error| {
+            assert_eq!(error.code(), crate::error::Code::InvalidUsage);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn ranks_that_use_a_network_need_the_same() {
+        for over_network in [false, true] {
+            assert_eq!(networks([Ok("A"), Ok("A")], over_network), Ok(()));
+            let text = networks([Ok("A"), Err("Failed to initialize any NET plugin: so")], over_network).unwrap_err();
+            assert_eq!(text, "Failed to initialize any NET plugin: so (rank 1 of a)");
+        }
+        // Within one host nobody uses them.
+        assert_eq!(networks([Ok("A"), Ok("B")], false), Ok(()));
+        let text = networks([Ok("Test"), Ok("Socket")], true).unwrap_err();
+        assert!(
+            text.starts_with("ranks use different networks: Socket on rank 1 of a, Test on rank 0 of a; "),
+            "{text}"
+        );
     }
 
     #[test]

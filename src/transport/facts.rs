@@ -30,7 +30,7 @@ pub struct PeerFacts {
     pub bus_id: u64,
     /// The device's compute capability, major × 10 + minor.
     pub capability: i32,
-    /// What is between its device and others.
+    /// How others can be reached.
     pub reach: PeerReach,
     /// Where its process receives messages.
     pub location: Location,
@@ -46,7 +46,7 @@ pub struct PeerFacts {
     pub cpus: u32,
 }
 
-/// What a rank knows of what is between its device and others.
+/// What a rank knows of how others can be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerReach {
     /// The uuids of the devices that its process sees and its device cannot reach.
@@ -59,6 +59,8 @@ pub struct PeerReach {
     pub level: Distance,
     /// The ranks with which peer memory has turned out not to work.
     pub excluded: Vec<u32>,
+    /// The network that it has chosen, or why it has none.
+    pub network: Option<Result<String, String>>,
 }
 
 impl PeerFacts {

@@ -278,6 +278,11 @@ pub fn maps_buffers(a: &PeerFacts, b: &PeerFacts) -> bool {
     choose(a, b).is_ok_and(|transport| transport.maps_buffers())
 }
 
+/// Whether links between two ranks go over a network.
+pub fn over_network(a: &PeerFacts, b: &PeerFacts) -> bool {
+    choose(a, b).is_ok_and(|transport| transport.id() >= TransportId::Net)
+}
+
 /// Whether links between two ranks can carry lines with flags (LL), if there are any.
 pub fn carries_lines(a: &PeerFacts, b: &PeerFacts) -> bool {
     choose(a, b).map_or(true, |transport| transport.carries_lines())

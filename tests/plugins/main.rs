@@ -5,5 +5,6 @@ mod common;
 
 mod adapter;
 mod choice;
+mod communicators;
 mod plugin;
 mod traffic;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use super::network::told;
 use super::report::tell;
 use super::timings::InitTimings;
 use super::{flight_recorder, reach, report_failure};
@@ -127,13 +128,14 @@ impl Comm {
             Kernels::get(&self.device.context, &schedules::kernel_names(self.device.context.driver().is_software()))?;
         let open = || Links::open(&self.device.context, self.identity.rank, &self.cancel, &self.device.ledger);
         let links = (self.identity.nranks > 1).then(open).transpose()?;
-        self.listen(links.as_deref(), &settings.net, id);
+        let network = self.choose_network();
+        self.listen(links.as_deref(), &network, &settings.net, id);
         let join = Join {
             rank: self.identity.rank,
             nranks: self.identity.nranks,
             version: VERSION,
             settings: settings.agreement.clone(),
-            facts: encode(&self.facts(settings, links.as_deref())?)?,
+            facts: encode(&self.facts(settings, links.as_deref(), told(&network))?)?,
             cancel: Some(self.cancel.clone()),
         };
         Ok((kernels, links, join))
@@ -150,6 +152,7 @@ impl Comm {
         let mut peers = read_facts(bootstrap)?;
         reach::confirm(bootstrap, self.identity.rank, &mut peers)?;
         peers::check_devices(&peers, self.identity.rank, settings.multi_rank_device)?;
+        peers::check_networks(&peers)?;
         let mut agreed = peers::agree(&peers);
         let wired = self.probe(bootstrap, &peers, links.as_deref(), &mut agreed)?;
         let me = &peers[self.identity.rank as usize];
@@ -218,7 +221,12 @@ impl Comm {
         Tuning::new(machine, wiring.map_or_else(alone, |wiring| wiring.graph().clone()), agreed)
     }
 
-    fn facts(&self, settings: &Settings, links: Option<&Links>) -> Result<PeerFacts, Error> {
+    fn facts(
+        &self,
+        settings: &Settings,
+        links: Option<&Links>,
+        network: Result<String, String>,
+    ) -> Result<PeerFacts, Error> {
         Ok(PeerFacts {
             rank: self.identity.rank,
             host: HostFacts::read(settings.host_id.as_deref()),
@@ -229,7 +237,7 @@ impl Comm {
             uuid: self.device.facts.uuid,
             bus_id: self.device.facts.bus_id,
             capability: self.device.facts.capability,
-            reach: self.reach()?,
+            reach: PeerReach { network: Some(network), ..self.reach()? },
             location: links.map(Links::location).unwrap_or_default(),
             links: links.map_or(0, Links::key),
             transports: transport::allowed()?,
@@ -248,7 +256,7 @@ impl Comm {
             linked: context.linked()?,
             place: PciPlace::read(Path::new(&sysfs), self.device.facts.bus_id),
             level: transport::peer_level(),
-            excluded: Vec::new(),
+            ..PeerReach::default()
         })
     }
 

@@ -1,38 +1,57 @@
-//! Which network a communicator uses: it listens, and says so in the lines that people look for.
+//! Which network a communicator uses: each rank chooses one and listens, and says so in the lines that people look for.
+//! All ranks must have the same.
 
-use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::path::Path;
+use std::sync::{Arc, Once};
 
 use crate::bootstrap::{self, NetConfig, UniqueId};
 use crate::comm::Comm;
 use crate::error::Error;
+use crate::params;
+use crate::plugin::net::{NetSelection, SOCKETS, choose};
+use crate::plugin::network::Network;
 use crate::transport::{self, Links, TransportId};
 
-/// The net plug-in that is looked for.
-const PLUGIN: &str = "libnccl-net.so";
-/// Where the loader looks, after `LD_LIBRARY_PATH`.
-const LIBRARY_FOLDERS: [&str; 7] = [
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/lib",
-    "/usr/lib",
-    "/usr/local/lib",
-];
 /// Where the system lists InfiniBand devices.
 const INFINIBAND: &str = "/sys/class/infiniband";
 
+/// What a rank has chosen; none stands for [`SOCKETS`].
+pub(super) type ChosenNetwork = Result<Option<Arc<dyn Network>>, Error>;
+
+/// What other ranks are told of it: its name, or why there is none.
+pub(super) fn told(chosen: &ChosenNetwork) -> Result<String, String> {
+    match chosen {
+        Ok(Some(network)) => Ok(network.name().to_string()),
+        Ok(None) => Ok(SOCKETS.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 impl Comm {
+    /// Chooses this rank's network. That there is none is told to all ranks, not returned.
+    pub(super) fn choose_network(&self) -> ChosenNetwork {
+        let params = params::snapshot();
+        choose(&NetSelection {
+            name: self.config.net_name.as_deref().filter(|name| !name.is_empty()),
+            plugins: params.text(params::NET_PLUGIN),
+            comm: self.identity.hash(),
+            traffic_class: self.config.traffic_class,
+        })
+    }
+
     /// Lets ranks of other hosts find this one, where links may go by sockets. Who cannot be found says so if it is
     /// needed: what is wrong with the id or with interfaces the rendezvous tells.
-    pub(super) fn listen(&self, links: Option<&Links>, net: &NetConfig, id: &UniqueId) {
+    pub(super) fn listen(&self, links: Option<&Links>, network: &ChosenNetwork, net: &NetConfig, id: &UniqueId) {
         if !transport::allowed().is_ok_and(|ids| ids.contains(&TransportId::Net)) {
             return;
         }
+        if let (Some(links), Ok(Some(network))) = (links, network) {
+            links.use_network(network.clone());
+        }
         let listening = links.map_or(Ok(()), |links| links.listen(bootstrap::own_address(net, id)?));
         match listening {
-            Ok(()) => log_network(net, id),
+            Ok(()) if matches!(network, Ok(None)) => log_sockets(net, id),
+            Ok(()) => {}
             // The user limits the ports, and other hosts will miss this rank.
             Err(error @ Error::Resource(_)) if net.ports.is_some() => {
                 log::warn!("rank {} does not listen for other hosts: {error}", self.rank());
@@ -44,34 +63,19 @@ impl Comm {
     }
 }
 
-fn log_network(net: &NetConfig, id: &UniqueId) {
+fn log_sockets(net: &NetConfig, id: &UniqueId) {
     if !log::log_enabled!(target: "INIT,NET", log::Level::Info) {
         return;
     }
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
-        log::info!(target: "INIT,NET", "{}", plugin_line(find_plugin().as_deref()));
         log::info!(target: "INIT,NET", "{}", infiniband_line(&entries(Path::new(INFINIBAND))));
         if let Ok(interfaces) = bootstrap::socket_interfaces(net, id) {
             let shown = interfaces.iter().enumerate().map(|(at, one)| format!(" [{at}]{}", one.show()));
             log::info!(target: "INIT,NET", "NET/Socket : Using{}", shown.collect::<String>());
         }
     });
-    log::info!(target: "INIT,NET", "Using network Socket");
-}
-
-fn plugin_line(found: Option<&Path>) -> String {
-    match found {
-        None => format!("NET/Plugin: Could not find: {PLUGIN}"),
-        Some(path) => format!("NET/Plugin: {} is not used: this version loads no net plug-ins", path.display()),
-    }
-}
-
-fn find_plugin() -> Option<PathBuf> {
-    let told = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&told).filter(|folder| !folder.as_os_str().is_empty());
-    let all = folders.chain(LIBRARY_FOLDERS.iter().map(PathBuf::from));
-    all.map(|folder| folder.join(PLUGIN)).find(|file| file.exists())
+    log::info!(target: "INIT,NET", "Using network {SOCKETS}");
 }
 
 fn infiniband_line(devices: &[String]) -> String {
@@ -94,8 +98,6 @@ mod tests {
 
     #[test]
     fn what_there_is_and_is_not_used_is_told() {
-        assert_eq!(plugin_line(None), "NET/Plugin: Could not find: libnccl-net.so");
-        assert!(plugin_line(Some(Path::new("/opt/libnccl-net.so"))).contains("/opt/libnccl-net.so is not used"));
         assert_eq!(infiniband_line(&[]), "NET/IB : No device found.");
         assert!(infiniband_line(&["mlx5_0".into(), "mlx5_1".into()]).contains(": mlx5_0, mlx5_1 not used"));
         assert!(entries(Path::new("/none")).is_empty());

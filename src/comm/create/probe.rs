@@ -67,7 +67,10 @@ impl Comm {
             let [from, to] = [route.from, route.to].map(|rank| (rank as i32, facts[rank as usize].nvml_device));
             if route.network {
                 let sends = route.from == self.identity.rank;
-                let line = lines::net_channel(route.channel, sends, from, to, route.label);
+                let network =
+                    facts[self.identity.rank as usize].reach.network.as_ref().and_then(|name| name.as_ref().ok());
+                let label = network.map_or(route.label.to_string(), |name| format!("NET/{name}"));
+                let line = lines::net_channel(route.channel, sends, from, to, &label);
                 log::info!(target: "INIT,NET", "{line}");
                 continue;
             }

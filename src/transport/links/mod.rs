@@ -27,6 +27,7 @@ use crate::bootstrap::Cancel;
 use crate::device::{Charge, Context, Ledger};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
+use crate::plugin::network::Network;
 use crate::proxy::{self, Address, ListenAddress, Location, Registration, Source};
 use crate::sys::{self, SharedMemory};
 
@@ -134,6 +135,11 @@ impl Links {
         Engine::new(rank, hooks, Box::new(tell_left), SocketSettings::read(None).threads as usize)
     }
 
+    /// Says by which network links go, before [`Links::listen`]; otherwise they go by sockets.
+    pub fn use_network(&self, network: Arc<dyn Network>) {
+        self.engine.set_network(network);
+    }
+
     /// Lets ranks of other hosts write to this one and connect to it, by an address of this host.
     ///
     /// # Errors
@@ -141,6 +147,9 @@ impl Links {
     pub fn listen(&self, at: ListenAddress) -> Result<(), Error> {
         if let Some(registration) = &*self.registration.lock() {
             registration.listen(at)?;
+        }
+        if self.engine.network().is_ok() {
+            return Ok(());
         }
         let interface = SocketInterface::unknown(at.at);
         self.engine.set_network(SocketNetwork::open(self.rank, vec![interface], SocketSettings::read(None))?);
