@@ -105,14 +105,30 @@ fn libraries_that_are_no_plugins() {
         (&*empty, "has no symbol ncclNetPlugin_v6 to _v12"),
         (&*old, "has ncclNetPlugin_v4 at best, and v6 to v12 can be used"),
         (&*nameless, "has an ncclNetPlugin_v8 whose member `name` is NULL"),
-        (&*hollow, "has an ncclNetPlugin_v12 whose member `finalize` is NULL"),
-        (Path::new(partial.path()), "has an ncclNetPlugin_v9 whose member `isend` is NULL"),
+        (&*hollow, "has an ncclNetPlugin_v12 whose member `init` is NULL"),
+        (Path::new(partial.path()), "NET/Plugin: Test (v9): the member `isend` of its table is NULL"),
         (&*text, "text.so: "),
     ];
     for (file, why) in expected {
         let text = chosen(Some("x"), file.to_str()).unwrap_err();
         assert!(text.contains(why), "{text}");
     }
+}
+
+#[test]
+fn a_table_that_is_filled_in_when_the_plugin_is_initialised() {
+    for version in [6, 9, 12] {
+        let Some(plugin) = TestPlugin::with(version, &["FILLED_LATER"]) else { return };
+        // Its first name will do, and its second one.
+        assert_eq!(chosen(Some("unfilled"), Some(plugin.path())).unwrap(), "Test");
+        let network = plugin.network();
+        crate::traffic::exchange(crate::traffic::connect(&*network, (0, 1)).unwrap(), &[3, 70_000], 2).unwrap();
+        drop(network);
+        plugin.assert_clean();
+    }
+    let Some(plugin) = TestPlugin::with(9, &["FILLED_LATER"]) else { return };
+    assert_eq!(chosen(Some("test"), Some(plugin.path())).unwrap(), "Test");
+    assert!(chosen(Some("neither"), Some(plugin.path())).unwrap_err().contains("its name is "));
 }
 
 /// The log of a process that chooses a network with these variables.

@@ -12,6 +12,7 @@ use crate::common::hosts::Hosts;
 use crate::common::launch::{self, Job, Outcome, Place};
 use crate::common::nccl::Nccl;
 use crate::common::oracle::{DataType, RedOp};
+use crate::fabric;
 use crate::plugin::{VERSIONS, compile};
 
 /// Elements of the calls: less than a slot, and more than all slots.
@@ -191,6 +192,22 @@ fn data_go_by_plugins_of_every_version() {
             assert_eq!(counted(&stats, one), counted(&stats, other), "v{version}: {one} and {other}");
         }
         assert_eq!(counted(&stats, "init"), if version < 11 { 2 } else { 4 });
+    }
+}
+
+#[test]
+#[ignore = "links over plug-ins are not connected yet"]
+fn data_go_over_libfabric() {
+    if let Some(me) = launch::child() {
+        return adds(&me, 2);
+    }
+    let Some(hosts) = Hosts::new(2) else { return };
+    let folder = Folder::new("ofi");
+    let Some(file) = fabric::compile(&folder) else { return };
+    for provider in ["tcp", "udp"] {
+        let job = Job::this_test("communicators::data_go_over_libfabric", 2).env("NCCL_NET_PLUGIN", &file);
+        let job = job.env("OFI_PROVIDER", provider).env("NCCL_NET", "ofi");
+        hosts.place(job, &[0, 1], true).run().assert_ok();
     }
 }
 

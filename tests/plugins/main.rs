@@ -6,5 +6,6 @@ mod common;
 mod adapter;
 mod choice;
 mod communicators;
+mod fabric;
 mod plugin;
 mod traffic;

@@ -343,6 +343,8 @@ static int plugin_properties(int device, properties_t* properties) {
   return SUCCESS;
 }
 
+static void fill_table(void);
+
 static int begin_init(logger_t logger) {
   char* text = malloc(5001);
   log_line = logger;
@@ -350,6 +352,7 @@ static int begin_init(logger_t logger) {
   text[5000] = 0;
   log_line(LOG_INFO, SUBSYSTEM_INIT | SUBSYSTEM_NET, __func__, __LINE__, "a long line: %s %d", text, 7);
   free(text);
+  fill_table();
   return SUCCESS;
 }
 
@@ -712,7 +715,7 @@ struct table {
 #define ISEND_FUNCTION NULL
 #endif
 
-__attribute__((visibility("default"))) const struct table JOIN(ncclNetPlugin_v, VERSION) = {
+static const struct table whole_table = {
     .name = name,
     .init = plugin_init,
     .devices = plugin_devices,
@@ -734,6 +737,15 @@ __attribute__((visibility("default"))) const struct table JOIN(ncclNetPlugin_v, 
     .finalize = plugin_finalize,
 #endif
 };
+
+/* With FILLED_LATER it has nothing but a name and init at first, as plug-ins that choose between networks do. */
+__attribute__((visibility("default"))) struct table JOIN(ncclNetPlugin_v, VERSION) = {"Unfilled", .init = plugin_init};
+
+static void fill_table(void) { JOIN(ncclNetPlugin_v, VERSION) = whole_table; }
+
+#ifndef FILLED_LATER
+__attribute__((constructor)) static void fill_at_once(void) { fill_table(); }
+#endif
 
 #ifdef WITH_COLLNET
 __attribute__((visibility("default"))) const char* const JOIN(ncclCollNetPlugin_v, VERSION)[20] = {name};

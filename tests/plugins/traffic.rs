@@ -90,6 +90,102 @@ fn expected(message: usize, at: usize) -> u8 {
     (message * 31 + at * 7 + at / 256) as u8
 }
 
+/// An end that sends messages of some lengths, a number of them under way at a time.
+pub struct Sending<'a> {
+    end: Box<dyn NetSender>,
+    slots: Slots,
+    lengths: &'a [usize],
+    under_way: VecDeque<NetRequest>,
+    ahead: usize,
+    begun: usize,
+}
+
+impl<'a> Sending<'a> {
+    /// Nothing is sent yet.
+    ///
+    /// # Errors
+    /// What the network says.
+    pub fn new(mut end: Box<dyn NetSender>, lengths: &'a [usize], ahead: usize) -> Result<Sending<'a>, Error> {
+        let slots = Slots::new(&mut *end, ahead, longest(lengths))?;
+        Ok(Sending { end, slots, lengths, under_way: VecDeque::new(), ahead, begun: 0 })
+    }
+
+    /// Does what can be done; whether all is sent.
+    ///
+    /// # Errors
+    /// What the network says.
+    pub fn step(&mut self) -> Result<bool, Error> {
+        if self.begun < self.lengths.len() && self.under_way.len() < self.ahead {
+            let (slot, bytes) = (self.begun % self.ahead, self.lengths[self.begun]);
+            let first = slot * self.slots.slot;
+            for (at, byte) in self.slots.memory[first..first + bytes].iter_mut().enumerate() {
+                *byte = expected(self.begun, at);
+            }
+            let buffer = self.slots.buffer(slot, bytes);
+            // SAFETY: a slot is written again when its message has been sent.
+            if let Some(request) = unsafe { self.end.send(buffer) }? {
+                self.under_way.push_back(request);
+                self.begun += 1;
+            }
+        }
+        done(&mut *self.end, &mut self.under_way)?;
+        Ok(self.begun == self.lengths.len() && self.under_way.is_empty())
+    }
+}
+
+/// The end that receives them.
+pub struct Receiving<'a> {
+    end: Box<dyn NetReceiver>,
+    slots: Slots,
+    lengths: &'a [usize],
+    under_way: VecDeque<NetRequest>,
+    ahead: usize,
+    posted: usize,
+    arrived: usize,
+}
+
+impl<'a> Receiving<'a> {
+    /// Nothing has been received yet.
+    ///
+    /// # Errors
+    /// What the network says.
+    pub fn new(mut end: Box<dyn NetReceiver>, lengths: &'a [usize], ahead: usize) -> Result<Receiving<'a>, Error> {
+        let slots = Slots::new(&mut *end, ahead, longest(lengths))?;
+        Ok(Receiving { end, slots, lengths, under_way: VecDeque::new(), ahead, posted: 0, arrived: 0 })
+    }
+
+    /// Does what can be done; whether all has arrived.
+    ///
+    /// # Errors
+    /// What the network says.
+    ///
+    /// # Panics
+    /// If something else arrives than was sent.
+    pub fn step(&mut self) -> Result<bool, Error> {
+        let slot = self.slots.slot;
+        if self.posted < self.lengths.len() && self.under_way.len() < self.ahead {
+            let buffer = self.slots.buffer(self.posted % self.ahead, slot);
+            // SAFETY: a slot is used again when its message has arrived and was looked at.
+            if let Some(request) = unsafe { self.end.receive(buffer) }? {
+                self.under_way.push_back(request);
+                self.posted += 1;
+            }
+        }
+        if let Some(bytes) = done(&mut *self.end, &mut self.under_way)? {
+            let message = &self.slots.memory[self.arrived % self.ahead * slot..][..slot];
+            assert_eq!(bytes, self.lengths[self.arrived], "the length of message {}", self.arrived);
+            let wrong = message[..bytes].iter().enumerate().find(|(at, byte)| **byte != expected(self.arrived, *at));
+            assert_eq!(wrong, None, "message {}", self.arrived);
+            self.arrived += 1;
+        }
+        Ok(self.arrived == self.lengths.len())
+    }
+}
+
+fn longest(lengths: &[usize]) -> usize {
+    lengths.iter().copied().max().unwrap_or(0).max(1)
+}
+
 /// Sends messages of some lengths, `ahead` of them under way at each end, and checks what arrives.
 ///
 /// # Errors
@@ -97,49 +193,13 @@ fn expected(message: usize, at: usize) -> u8 {
 ///
 /// # Panics
 /// If something else arrives than was sent.
-pub fn exchange((mut sender, mut receiver): Pair, lengths: &[usize], ahead: usize) -> Result<(), Error> {
-    let slot = lengths.iter().copied().max().unwrap_or(0).max(1);
-    let mut from = Slots::new(&mut *sender, ahead, slot)?;
-    let mut into = Slots::new(&mut *receiver, ahead, slot)?;
-    let (mut sending, mut receiving) = (VecDeque::new(), VecDeque::new());
-    let (mut begun, mut posted, mut arrived) = (0, 0, 0);
-    let end = Instant::now() + LIMIT;
-    while arrived < lengths.len() || !sending.is_empty() {
-        assert!(Instant::now() < end, "{arrived} of {} messages have arrived", lengths.len());
-        if posted < lengths.len() && receiving.len() < ahead {
-            let buffer = into.buffer(posted % ahead, slot);
-            // SAFETY: a slot is used again when its message has arrived and was looked at.
-            if let Some(request) = unsafe { receiver.receive(buffer) }? {
-                receiving.push_back(request);
-                posted += 1;
-            }
-        }
-        if begun < lengths.len() && sending.len() < ahead {
-            let bytes = lengths[begun];
-            let first = begun % ahead * slot;
-            for (at, byte) in from.memory[first..first + bytes].iter_mut().enumerate() {
-                *byte = expected(begun, at);
-            }
-            let buffer = from.buffer(begun % ahead, bytes);
-            // SAFETY: a slot is written again when its message has been sent.
-            if let Some(request) = unsafe { sender.send(buffer) }? {
-                sending.push_back(request);
-                begun += 1;
-            }
-        }
-        done(&mut *sender, &mut sending)?;
-        if let Some(bytes) = done(&mut *receiver, &mut receiving)? {
-            let message = &into.memory[arrived % ahead * slot..][..slot];
-            assert_eq!(bytes, lengths[arrived], "the length of message {arrived}");
-            let wrong = message[..bytes].iter().enumerate().find(|(at, byte)| **byte != expected(arrived, *at));
-            assert_eq!(wrong, None, "message {arrived}");
-            arrived += 1;
-        }
-    }
-    // Ends go before their memory.
-    drop((sender, receiver));
-    drop((from, into));
-    Ok(())
+pub fn exchange((sender, receiver): Pair, lengths: &[usize], ahead: usize) -> Result<(), Error> {
+    let mut sending = Sending::new(sender, lengths, ahead)?;
+    let mut receiving = Receiving::new(receiver, lengths, ahead)?;
+    until("messages", || match (receiving.step(), sending.step()) {
+        (Err(error), _) | (_, Err(error)) => Some(Err(error)),
+        (Ok(arrived), Ok(sent)) => (arrived && sent).then_some(Ok(())),
+    })
 }
 
 /// Whether the oldest request is done: with how many bytes.

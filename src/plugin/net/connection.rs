@@ -49,7 +49,7 @@ impl PluginListener {
         let plugin = &session.plugin;
         // SAFETY: the arguments are those of the version.
         plugin.call("listen", || unsafe {
-            match plugin.calls.listen {
+            match session.calls.listen {
                 ListenCall::V6(listen) => listen(device, to, &mut comm),
                 ListenCall::V11(listen) => listen(session.context, device, to, &mut comm),
             }
@@ -71,7 +71,7 @@ impl NetListener for PluginListener {
         let plugin = &self.session.plugin;
         // SAFETY: the arguments are those of the version.
         plugin.call("accept", || unsafe {
-            match plugin.calls.accept {
+            match self.session.calls.accept {
                 AcceptCall::V6(accept) => accept(self.comm, &mut comm),
                 AcceptCall::V7(accept) => accept(self.comm, &mut comm, &mut device_handle),
             }
@@ -85,7 +85,7 @@ impl Drop for PluginListener {
     fn drop(&mut self) {
         let plugin = &self.session.plugin;
         // SAFETY: it is what `listen` has given.
-        plugin.end("closeListen", || unsafe { (plugin.calls.close.listen)(self.comm) });
+        plugin.end("closeListen", || unsafe { (self.session.calls.close.listen)(self.comm) });
     }
 }
 
@@ -120,7 +120,7 @@ impl NetConnecting for PluginConnecting {
         let plugin = &self.session.plugin;
         // SAFETY: the arguments are those of the version.
         plugin.call("connect", || unsafe {
-            match plugin.calls.connect {
+            match self.session.calls.connect {
                 ConnectCall::V6(connect) => connect(device, handle, &mut comm),
                 ConnectCall::V7(connect) => connect(device, handle, &mut comm, &mut device_handle),
                 ConnectCall::V10(connect) => connect(device, &mut config, handle, &mut comm, &mut device_handle),
@@ -162,7 +162,7 @@ impl PluginConnection {
     }
 
     fn version(&self) -> u32 {
-        self.session.plugin.calls.version
+        self.session.plugin.version
     }
 
     /// Whether no more messages may be under way.
@@ -195,13 +195,13 @@ impl NetConnection for PluginConnection {
         let plugin = &self.session.plugin;
         let (at, kind, comm) = (pointer(memory.address), memory.kind as c_int, self.comm);
         let mut region = ptr::null_mut();
-        let short = match plugin.calls.reg_mr {
+        let short = match self.session.calls.reg_mr {
             RegMrCall::V6(_) => self.length("regMr", memory.bytes)?,
             RegMrCall::V8(_) => 0,
         };
         // SAFETY: the arguments are those of the version; the caller says that the memory is there.
         plugin.call("regMr", || unsafe {
-            match plugin.calls.reg_mr {
+            match self.session.calls.reg_mr {
                 RegMrCall::V6(reg_mr) => reg_mr(comm, at, short, kind, &mut region),
                 RegMrCall::V8(reg_mr) => reg_mr(comm, at, memory.bytes, kind, &mut region),
             }
@@ -216,7 +216,7 @@ impl NetConnection for PluginConnection {
         self.regions.swap_remove(at);
         let plugin = &self.session.plugin;
         // SAFETY: it is what `regMr` has given, and was not deregistered.
-        plugin.end("deregMr", || unsafe { (plugin.calls.dereg_mr)(self.comm, pointer(region.0)) });
+        plugin.end("deregMr", || unsafe { (self.session.calls.dereg_mr)(self.comm, pointer(region.0)) });
     }
 
     fn test(&mut self, request: NetRequest) -> Result<Option<usize>, Error> {
@@ -226,8 +226,9 @@ impl NetConnection for PluginConnection {
             return Err(Error::Internal(format!("{}: a request that is not under way", plugin.name())));
         };
         let (mut done, mut sizes) = (0, [0; GROUP_MAX]);
+        let (test, tested) = (self.session.calls.test, pointer(request.0));
         // SAFETY: it is what `isend` or `irecv` has given, and was not done.
-        plugin.call("test", || unsafe { (plugin.calls.test)(pointer(request.0), &mut done, sizes.as_mut_ptr()) })?;
+        plugin.call("test", || unsafe { test(tested, &mut done, sizes.as_mut_ptr()) })?;
         if done == 0 {
             return Ok(None);
         }
@@ -254,13 +255,13 @@ impl NetSender for PluginConnection {
         let plugin = &self.session.plugin;
         let (comm, at, bytes) = (self.comm, pointer(buffer.address), buffer.bytes);
         let (region, mut request) = (pointer(buffer.region.0), ptr::null_mut());
-        let short = match plugin.calls.isend {
+        let short = match self.session.calls.isend {
             IsendCall::V6(_) => self.length("isend", bytes)?,
             IsendCall::V9(_) | IsendCall::V10(_) => 0,
         };
         // SAFETY: the arguments are those of the version; the caller says that the memory is registered.
         plugin.call("isend", || unsafe {
-            match plugin.calls.isend {
+            match self.session.calls.isend {
                 IsendCall::V6(isend) => isend(comm, at, short, TAG, region, &mut request),
                 IsendCall::V9(isend) => isend(comm, at, bytes, TAG, region, &mut request),
                 IsendCall::V10(isend) => isend(comm, at, bytes, TAG, region, ptr::null_mut(), &mut request),
@@ -280,7 +281,7 @@ impl NetReceiver for PluginConnection {
         let (comm, bytes) = (self.comm, buffer.bytes);
         let (mut at, mut region, mut tag) = (pointer(buffer.address), pointer(buffer.region.0), TAG);
         let (mut long, mut phandle) = (bytes, ptr::null_mut());
-        let mut short = match plugin.calls.irecv {
+        let mut short = match self.session.calls.irecv {
             IrecvCall::V6(_) => self.length("irecv", bytes)?,
             IrecvCall::V9(_) | IrecvCall::V10(_) => 0,
         };
@@ -288,7 +289,7 @@ impl NetReceiver for PluginConnection {
         let mut request = ptr::null_mut();
         // SAFETY: the arguments are those of the version; the caller says that the memory is registered.
         plugin.call("irecv", || unsafe {
-            match plugin.calls.irecv {
+            match self.session.calls.irecv {
                 IrecvCall::V6(irecv) => irecv(comm, 1, &mut at, &mut short, &mut tag, &mut region, &mut request),
                 IrecvCall::V9(irecv) => irecv(comm, 1, &mut at, &mut long, &mut tag, &mut region, &mut request),
                 IrecvCall::V10(irecv) => {
@@ -307,8 +308,8 @@ impl Drop for PluginConnection {
             self.deregister(region);
         }
         let (name, close) = match self.end {
-            End::Sends => ("closeSend", plugin.calls.close.send),
-            End::Receives => ("closeRecv", plugin.calls.close.recv),
+            End::Sends => ("closeSend", self.session.calls.close.send),
+            End::Receives => ("closeRecv", self.session.calls.close.recv),
         };
         // SAFETY: it is what `connect` or `accept` has given.
         plugin.end(name, || unsafe { close(self.comm) });

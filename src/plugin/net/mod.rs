@@ -117,8 +117,10 @@ impl NetPlugins {
     fn try_one(&mut self, entry: &str, selection: &NetSelection<'_>) -> Result<Arc<dyn Network>, String> {
         let known = self.known.entry(entry.to_string());
         let plugin = known.or_insert_with(|| load(entry, selection.plugins.is_some())).clone()?;
-        if !selection.takes(plugin.name()) {
-            return Err(format!("its name is {}", plugin.name()));
+        let other = |name: &str| Err(format!("its name is {name}"));
+        let named = selection.takes(plugin.name()) || selection.takes(&plugin.name_now());
+        if !named && !plugin.may_rename() {
+            return other(plugin.name());
         }
         let network = match plugin.open(selection) {
             Ok(Some(network)) => network,
@@ -131,10 +133,13 @@ impl NetPlugins {
                 return Err(error.to_string());
             }
         };
+        if !named && !selection.takes(network.name()) {
+            return other(network.name());
+        }
         if selection.name.is_none() {
             self.assigned = Some(entry.to_string());
         }
-        assigned(plugin.name());
+        assigned(network.name());
         Ok(Arc::new(network))
     }
 }

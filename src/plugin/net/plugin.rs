@@ -10,7 +10,7 @@ use parking_lot::ReentrantMutex;
 use super::NetSelection;
 use super::connection::{PluginConnecting, PluginListener};
 use super::properties::PropertiesBuffer;
-use super::table::{InitCall, NetCalls, NetCommConfig};
+use super::table::{InitCall, NetCalls, NetCommConfig, NetHead};
 use crate::error::Error;
 use crate::plugin::library::{PluginLibrary, file_of};
 use crate::plugin::logger::{listening, logger, no_profiler};
@@ -40,9 +40,10 @@ const CODES: [&str; 9] = [
 
 /// A net plug-in. It stays loaded: it may have threads, and what it has started can be ended by nothing else.
 pub struct NetPlugin {
-    pub(super) calls: NetCalls,
+    pub(super) version: u32,
+    table: *const c_void,
     name: String,
-    file: String,
+    init: InitCall,
     /// Who holds it may initialise the plug-in, or end that.
     state: ReentrantMutex<RefCell<PluginState>>,
     /// What the functions lie in.
@@ -60,9 +61,9 @@ struct PluginState {
 /// The devices that can be used, with the plug-in's numbers for them.
 type PluginDevices = Arc<Vec<(c_int, NetProperties)>>;
 
-// SAFETY: a plug-in's functions may be called by any thread, as NCCL does; the table is never written.
+// SAFETY: a plug-in's functions may be called by any thread, as NCCL does; the table is changed by `init` alone.
 unsafe impl Send for NetPlugin {}
-// SAFETY: as above.
+// SAFETY: as above; whoever calls `init` or reads the table holds the state.
 unsafe impl Sync for NetPlugin {}
 
 impl NetPlugin {
@@ -78,27 +79,34 @@ impl NetPlugin {
                 None => "has no symbol ncclNetPlugin_v6 to _v12".to_string(),
             });
         };
-        // SAFETY: the symbol's name says what it is.
-        let calls = unsafe { NetCalls::read(table, version) }
+        // SAFETY: the symbol's name says what it is; nothing of the plug-in has been called.
+        let NetHead { name, init } = unsafe { NetHead::read(table, version) }
             .map_err(|member| format!("has an ncclNetPlugin_v{version} whose member `{member}` is NULL"))?;
         // SAFETY: the name is a C string that lives as long as the library.
-        let name = unsafe { CStr::from_ptr(calls.name) }.to_string_lossy().into_owned();
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         log::info!(target: "INIT,NET", "NET/Plugin: Loaded net plugin {name} (v{version})");
         let collnet = |version| library.data(&format!("ncclCollNetPlugin_v{version}")).map(|_| version);
         if let Some(version) = VERSIONS.into_iter().find_map(collnet) {
             log::info!(target: "INIT,NET", "NET/Plugin: {name} has CollNet (v{version}): it is not used");
         }
-        Ok(NetPlugin { calls, name, file: file_of(table), state: ReentrantMutex::default(), _library: library })
+        Ok(NetPlugin { version, table, name, init, state: ReentrantMutex::default(), _library: library })
     }
 
-    /// What it calls itself.
+    /// What it calls itself before it is initialised.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The file that it lies in.
-    pub fn file(&self) -> &str {
-        &self.file
+    pub fn file(&self) -> String {
+        file_of(self.table)
+    }
+
+    /// Whether its table is not complete, so that it may have another name once it is initialised.
+    pub fn may_rename(&self) -> bool {
+        let _nobody_initialises = self.state.lock();
+        // SAFETY: the version is that of the table.
+        unsafe { NetCalls::read(self.table, self.version) }.is_err()
     }
 
     /// Initialises it for a communicator; none where it has no device.
@@ -110,13 +118,13 @@ impl NetPlugin {
         let state = self.state.lock();
         let session = Arc::new(self.init(&state, selection.comm, NetCommConfig { traffic_class })?);
         let known = state.borrow().devices.clone();
-        let devices = known.map_or_else(|| self.devices().map(Arc::new), Ok)?;
+        let devices = known.map_or_else(|| self.devices(&session.calls).map(Arc::new), Ok)?;
         if devices.is_empty() {
             return Ok(None);
         }
         state.borrow_mut().devices = Some(devices.clone());
         let (numbers, properties) = devices.iter().cloned().unzip();
-        Ok(Some(PluginNetwork { session, numbers, properties }))
+        Ok(Some(PluginNetwork { name: self.name_now(), session, numbers, properties }))
     }
 
     fn init(
@@ -129,32 +137,46 @@ impl NetPlugin {
         let mut config = Box::new(config);
         // SAFETY: the arguments are those of the version; the configuration stays where it is for the communicator.
         let init = || unsafe {
-            match self.calls.init {
+            match self.init {
                 InitCall::V6(init) => init(logger()),
                 InitCall::V10(init) => init(logger(), no_profiler),
                 InitCall::V11(init) => init(&mut context, comm, &mut *config, logger(), no_profiler),
             }
         };
-        let each = matches!(self.calls.init, InitCall::V11(_));
+        let each = matches!(self.init, InitCall::V11(_));
         if each || !state.borrow().initialised {
             self.call("init", init)?;
             state.borrow_mut().initialised = true;
-            log::info!(target: "INIT,NET", "Initialized NET plugin {}", self.name);
+            log::info!(target: "INIT,NET", "Initialized NET plugin {}", self.name_now());
         }
-        Ok(PluginSession { plugin: self.clone(), context, config })
+        // SAFETY: the version is that of the table; whoever could change it waits for the state.
+        let calls = unsafe { NetCalls::read(self.table, self.version) }.map_err(|member| {
+            let why = format!("the member `{member}` of its table is NULL");
+            Error::InvalidUsage(format!("NET/Plugin: {} (v{}): {why}", self.name, self.version))
+        })?;
+        Ok(PluginSession { plugin: self.clone(), calls, context, config })
+    }
+
+    /// What it calls itself now.
+    pub fn name_now(&self) -> String {
+        let _nobody_initialises = self.state.lock();
+        // SAFETY: the version is that of the table, and nobody changes it. The name is a C string that lives as long as
+        // the library.
+        let name = unsafe { NetHead::read(self.table, self.version).map(|head| CStr::from_ptr(head.name)) };
+        name.map_or_else(|_| self.name.clone(), |name| name.to_string_lossy().into_owned())
     }
 
     /// The devices that can be used.
-    fn devices(&self) -> Result<Vec<(c_int, NetProperties)>, Error> {
+    fn devices(&self, calls: &NetCalls) -> Result<Vec<(c_int, NetProperties)>, Error> {
         let mut count = 0;
         // SAFETY: the arguments are what the function takes.
-        self.call("devices", || unsafe { (self.calls.devices)(&mut count) })?;
+        self.call("devices", || unsafe { (calls.devices)(&mut count) })?;
         if !(0..=DEVICES_MAX).contains(&count) {
             return Err(self.error("devices", 3, Some(format!("it says that it has {count} devices"))));
         }
         let (mut usable, mut refused) = (Vec::new(), Vec::new());
         for number in 0..count {
-            match self.properties(number)? {
+            match self.properties(calls, number)? {
                 Ok(properties) => usable.push((number, properties)),
                 Err(why) => refused.push(why),
             }
@@ -166,12 +188,12 @@ impl NetPlugin {
         }
     }
 
-    fn properties(&self, number: c_int) -> Result<Result<NetProperties, String>, Error> {
+    fn properties(&self, calls: &NetCalls, number: c_int) -> Result<Result<NetProperties, String>, Error> {
         let mut buffer = PropertiesBuffer::new();
         // SAFETY: the buffer is large enough for what any version writes.
-        self.call("getProperties", || unsafe { (self.calls.get_properties)(number, buffer.as_mut_ptr()) })?;
+        self.call("getProperties", || unsafe { (calls.get_properties)(number, buffer.as_mut_ptr()) })?;
         // SAFETY: it has been filled by this version, whose strings stay.
-        Ok(unsafe { buffer.read(self.calls.version) })
+        Ok(unsafe { buffer.read(self.version) })
     }
 
     /// Calls one of its functions.
@@ -190,7 +212,7 @@ impl NetPlugin {
     pub(super) fn error(&self, function: &str, code: c_int, why: Option<String>) -> Error {
         let name = usize::try_from(code).ok().and_then(|at| CODES.get(at)).unwrap_or(&"unknown result code");
         let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-        let version = self.calls.version;
+        let version = self.version;
         let text = format!("NET/Plugin: {} (v{version}): {function} returned {code} ({name}){why}", self.name);
         match code {
             1 => Error::NoCuda(text),
@@ -214,6 +236,7 @@ impl NetPlugin {
 /// A plug-in that was initialised for a communicator. Dropping it ends that.
 pub struct PluginSession {
     pub(super) plugin: Arc<NetPlugin>,
+    pub(super) calls: NetCalls,
     /// What `init` has given; NULL before version 11.
     pub(super) context: *mut c_void,
     pub(super) config: Box<NetCommConfig>,
@@ -226,7 +249,7 @@ unsafe impl Sync for PluginSession {}
 
 impl Drop for PluginSession {
     fn drop(&mut self) {
-        if let Some(finalize) = self.plugin.calls.finalize {
+        if let Some(finalize) = self.calls.finalize {
             let _one_at_a_time = self.plugin.state.lock();
             // SAFETY: it is what `init` has given, and nothing that was made with it is left.
             self.plugin.end("finalize", || unsafe { finalize(self.context) });
@@ -236,6 +259,7 @@ impl Drop for PluginSession {
 
 /// A plug-in as a network. Connections keep what they need of it.
 pub struct PluginNetwork {
+    name: String,
     session: Arc<PluginSession>,
     /// The plug-in's numbers of the devices.
     numbers: Vec<c_int>,
@@ -253,7 +277,7 @@ impl PluginNetwork {
 
 impl Network for PluginNetwork {
     fn name(&self) -> &str {
-        self.session.plugin.name()
+        &self.name
     }
 
     fn devices(&self) -> &[NetProperties] {

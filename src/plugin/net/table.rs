@@ -1,8 +1,9 @@
 //! The tables of functions that net plug-ins export, as C lays them out: versions 6 to 12. Each has the members of the
 //! one before, with other arguments, and some more behind them.
 //!
-//! All of a plug-in's functions may be NULL for all that is known of a file; [`NetCalls`] has those that are used, none
-//! of them NULL.
+//! Any member may be NULL for all that is known of a file. [`NetHead`] has what must be there from the beginning. A
+//! plug-in that can work in several ways fills in the rest of its table when it is initialised: [`NetCalls`] has the
+//! functions that are used, none of them NULL.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -198,10 +199,8 @@ pub enum IrecvCall {
 }
 
 /// The functions of a plug-in that are used here, whatever its version.
+#[derive(Clone, Copy)]
 pub struct NetCalls {
-    pub version: u32,
-    pub name: *const c_char,
-    pub init: InitCall,
     pub devices: Devices,
     pub get_properties: GetProperties,
     pub listen: ListenCall,
@@ -217,6 +216,7 @@ pub struct NetCalls {
 }
 
 /// What ends what they have made.
+#[derive(Clone, Copy)]
 pub struct CloseCalls {
     pub send: Close,
     pub recv: Close,
@@ -233,9 +233,54 @@ enum AnyTable<'a> {
     V11(&'a WholeV11),
 }
 
+impl AnyTable<'_> {
+    /// # Safety
+    /// At `table` lies a table of that version, which stays there and is not changed meanwhile.
+    unsafe fn at<'a>(table: *const c_void, version: u32) -> AnyTable<'a> {
+        // SAFETY: the caller says which version it is.
+        unsafe {
+            match version {
+                6 => AnyTable::V6(&*table.cast()),
+                7 => AnyTable::V7(&*table.cast()),
+                8 => AnyTable::V8(&*table.cast()),
+                9 => AnyTable::V9(&*table.cast()),
+                10 => AnyTable::V10(&*table.cast()),
+                _ => AnyTable::V11(&*table.cast()),
+            }
+        }
+    }
+}
+
+/// What a table has from the beginning.
+pub struct NetHead {
+    /// What the plug-in calls itself; it may change when it is initialised.
+    pub name: *const c_char,
+    pub init: InitCall,
+}
+
+impl NetHead {
+    /// The head of a table of a version from 6 to 12.
+    ///
+    /// # Errors
+    /// The name of a member that is NULL and must not be.
+    ///
+    /// # Safety
+    /// At `table` lies a table of that version, which nobody changes meanwhile.
+    pub unsafe fn read(table: *const c_void, version: u32) -> Result<NetHead, &'static str> {
+        // SAFETY: the caller says so.
+        match unsafe { AnyTable::at(table, version) } {
+            AnyTable::V6(table) => table.head(InitCall::V6),
+            AnyTable::V7(table) => table.base.head(InitCall::V6),
+            AnyTable::V8(table) => table.base.head(InitCall::V6),
+            AnyTable::V9(table) => table.base.base.head(InitCall::V6),
+            AnyTable::V10(table) => table.base.base.head(InitCall::V10),
+            AnyTable::V11(table) => table.base.base.base.head(InitCall::V11),
+        }
+    }
+}
+
 /// What makes a function of one version one of [`NetCalls`].
-struct Wrap<I, L, C, A, R, S, V> {
-    init: fn(I) -> InitCall,
+struct Wrap<L, C, A, R, S, V> {
     listen: fn(L) -> ListenCall,
     connect: fn(C) -> ConnectCall,
     accept: fn(A) -> AcceptCall,
@@ -251,53 +296,34 @@ impl NetCalls {
     /// The name of a member that is NULL and must not be.
     ///
     /// # Safety
-    /// At `table` lies a table of that version, which stays there.
+    /// As for [`NetHead::read`].
     pub unsafe fn read(table: *const c_void, version: u32) -> Result<NetCalls, &'static str> {
-        let (init, listen) = (InitCall::V6, ListenCall::V6);
-        let (connect, accept) = (ConnectCall::V7, AcceptCall::V7);
+        let (listen, connect, accept) = (ListenCall::V6, ConnectCall::V7, AcceptCall::V7);
         let (reg_mr, isend, irecv) = (RegMrCall::V8, IsendCall::V6, IrecvCall::V6);
-        // SAFETY: the caller says which version it is.
-        let table: AnyTable<'_> = unsafe {
-            match version {
-                6 => AnyTable::V6(&*table.cast()),
-                7 => AnyTable::V7(&*table.cast()),
-                8 => AnyTable::V8(&*table.cast()),
-                9 => AnyTable::V9(&*table.cast()),
-                10 => AnyTable::V10(&*table.cast()),
-                _ => AnyTable::V11(&*table.cast()),
-            }
-        };
-        match table {
+        // SAFETY: the caller says so.
+        match unsafe { AnyTable::at(table, version) } {
             AnyTable::V6(table) => {
                 let (connect, accept, reg_mr) = (ConnectCall::V6, AcceptCall::V6, RegMrCall::V6);
-                let wrap = Wrap { init, listen, connect, accept, reg_mr, isend, irecv };
-                table.calls(version, wrap)
+                table.calls(Wrap { listen, connect, accept, reg_mr, isend, irecv })
             }
             AnyTable::V7(table) => {
-                let wrap = Wrap { init, listen, connect, accept, reg_mr: RegMrCall::V6, isend, irecv };
-                table.base.calls(version, wrap)
+                let reg_mr = RegMrCall::V6;
+                table.base.calls(Wrap { listen, connect, accept, reg_mr, isend, irecv })
             }
-            AnyTable::V8(table) => {
-                let wrap = Wrap { init, listen, connect, accept, reg_mr, isend, irecv };
-                table.base.calls(version, wrap)
-            }
+            AnyTable::V8(table) => table.base.calls(Wrap { listen, connect, accept, reg_mr, isend, irecv }),
             AnyTable::V9(table) => {
                 let (isend, irecv) = (IsendCall::V9, IrecvCall::V9);
-                let wrap = Wrap { init, listen, connect, accept, reg_mr, isend, irecv };
-                table.base.base.calls(version, wrap)
+                table.base.base.calls(Wrap { listen, connect, accept, reg_mr, isend, irecv })
             }
             AnyTable::V10(table) => {
-                let (init, connect) = (InitCall::V10, ConnectCall::V10);
-                let (isend, irecv) = (IsendCall::V10, IrecvCall::V10);
-                let wrap = Wrap { init, listen, connect, accept, reg_mr, isend, irecv };
-                table.base.base.calls(version, wrap)
+                let (connect, isend, irecv) = (ConnectCall::V10, IsendCall::V10, IrecvCall::V10);
+                table.base.base.calls(Wrap { listen, connect, accept, reg_mr, isend, irecv })
             }
             AnyTable::V11(table) => {
-                let (init, listen, connect) = (InitCall::V11, ListenCall::V11, ConnectCall::V11);
+                let (listen, connect) = (ListenCall::V11, ConnectCall::V11);
                 let (isend, irecv) = (IsendCall::V10, IrecvCall::V10);
-                let wrap = Wrap { init, listen, connect, accept, reg_mr, isend, irecv };
-                let finalize = Some(table.finalize.ok_or("finalize")?);
-                Ok(NetCalls { finalize, ..table.base.base.base.calls(version, wrap)? })
+                let calls = table.base.base.base.calls(Wrap { listen, connect, accept, reg_mr, isend, irecv })?;
+                Ok(NetCalls { finalize: Some(table.finalize.ok_or("finalize")?), ..calls })
             }
         }
     }
@@ -313,14 +339,15 @@ where
     S: Copy,
     V: Copy,
 {
-    fn calls(&self, version: u32, wrap: Wrap<I, L, C, A, R, S, V>) -> Result<NetCalls, &'static str> {
+    fn head(&self, init: fn(I) -> InitCall) -> Result<NetHead, &'static str> {
         if self.name.is_null() {
             return Err("name");
         }
+        Ok(NetHead { name: self.name, init: init(self.init.ok_or("init")?) })
+    }
+
+    fn calls(&self, wrap: Wrap<L, C, A, R, S, V>) -> Result<NetCalls, &'static str> {
         Ok(NetCalls {
-            version,
-            name: self.name,
-            init: (wrap.init)(self.init.ok_or("init")?),
             devices: self.devices.ok_or("devices")?,
             get_properties: self.get_properties.ok_or("getProperties")?,
             listen: (wrap.listen)(self.listen.ok_or("listen")?),
