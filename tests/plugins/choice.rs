@@ -178,12 +178,9 @@ fn what_the_log_says() {
 
     let asked = [("NCCL_DEBUG", "INFO"), ("NCCL_NET_PLUGIN", "nowhere,/no/such.so")];
     let log = log_of(test, &asked);
-    for line in [
-        "NET/Plugin: Could not find: nowhere libnccl-net-nowhere.so",
-        "NET/Plugin: Could not find: /no/such.so",
-        "NET/IB : No device found.",
-        "Using network Socket",
-    ] {
+    for line in
+        ["NET/Plugin: Could not find: nowhere libnccl-net-nowhere.so", "NET/Plugin: Could not find: /no/such.so"]
+    {
         assert!(log.lines().any(|said| said.ends_with(line)), "`{line}` is missing in\n{log}");
     }
     assert!(
@@ -191,10 +188,7 @@ fn what_the_log_says() {
         "{log}"
     );
 
-    // An optional library that nobody has asked for is told of to those who look at networks.
     let log = log_of(test, &[("NCCL_DEBUG", "INFO")]);
-    assert!(!log.contains("Could not find") && log.contains("Using network Socket"), "{log}");
-    let log = log_of(test, &[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "NET")]);
     assert!(log.lines().any(|said| said.ends_with("NET/Plugin: Could not find: libnccl-net.so")), "{log}");
 }
 

@@ -256,6 +256,13 @@ static struct in_addr own_address(void) {
   return found;
 }
 
+/* The connection is over. Who has closed it between messages has ended its communicator: nobody is warned of that. */
+static int is_over(struct comm* comm, int between) {
+  log_line(between && comm->kind == RECEIVES ? LOG_INFO : LOG_WARN, SUBSYSTEM_NET, __FILE__, __LINE__,
+           "the connection is over: %s", errno == 0 ? "closed by the peer" : strerror(errno));
+  return -1;
+}
+
 /* Moves bytes; 1 when all are moved, 0 for later, less for an error. */
 static int move(struct comm* comm, int sends, void* data, uint64_t length, uint64_t* moved) {
   while (*moved < length) {
@@ -269,8 +276,8 @@ static int move(struct comm* comm, int sends, void* data, uint64_t length, uint6
     } else if (now < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOTCONN)) {
       return 0;
     } else {
-      WARN("the connection is over: %s", now == 0 ? "closed by the peer" : strerror(errno));
-      return -1;
+      if (now == 0) errno = 0;
+      return is_over(comm, *moved == 0);
     }
   }
   return 1;

@@ -59,9 +59,6 @@ pub fn choose(selection: &NetSelection<'_>) -> Result<Option<Arc<dyn Network>>, 
             Err(why) => reasons.push(format!("{entry}: {why}")),
         }
     }
-    if selection.takes("IB") {
-        log::info!(target: "INIT,NET", "NET/IB : No device found.");
-    }
     if !selection.takes(SOCKETS) {
         let name = selection.name.unwrap_or_default();
         reasons.push("there are no InfiniBand devices; Socket has another name".to_string());
@@ -73,7 +70,6 @@ pub fn choose(selection: &NetSelection<'_>) -> Result<Option<Arc<dyn Network>>, 
     if selection.plugins.is_some() && selection.name.is_none() && !reasons.is_empty() {
         tell_of_sockets(&reasons);
     }
-    assigned(SOCKETS);
     Ok(None)
 }
 
@@ -84,11 +80,6 @@ fn tell_of_sockets(reasons: &[String]) {
         let reasons = reasons.join("; ");
         log::warn!(target: "ATTN", "no plug-in of NCCL_NET_PLUGIN is used ({reasons}): using network {SOCKETS}");
     });
-}
-
-fn assigned(name: &str) {
-    log::info!(target: "INIT,NET", "Assigned NET plugin {name} to comm");
-    log::info!(target: "INIT", "Using network {name}");
 }
 
 impl NetSelection<'_> {
@@ -116,7 +107,7 @@ impl NetPlugins {
     /// Why it is not used.
     fn try_one(&mut self, entry: &str, selection: &NetSelection<'_>) -> Result<Arc<dyn Network>, String> {
         let known = self.known.entry(entry.to_string());
-        let plugin = known.or_insert_with(|| load(entry, selection.plugins.is_some())).clone()?;
+        let plugin = known.or_insert_with(|| load(entry)).clone()?;
         let other = |name: &str| Err(format!("its name is {name}"));
         let named = selection.takes(plugin.name()) || selection.takes(&plugin.name_now());
         if !named && !plugin.may_rename() {
@@ -139,22 +130,19 @@ impl NetPlugins {
         if selection.name.is_none() {
             self.assigned = Some(entry.to_string());
         }
-        assigned(network.name());
+        log::info!(target: "INIT,NET", "Assigned NET plugin {} to comm", network.name());
+        log::info!(target: "INIT,NET", "Using network {}", network.name());
         Ok(Arc::new(network))
     }
 }
 
-/// Loads the plug-in of a library, which somebody has asked for or not.
-fn load(entry: &str, asked_for: bool) -> Result<Arc<NetPlugin>, String> {
+/// Loads the plug-in of a library.
+fn load(entry: &str) -> Result<Arc<NetPlugin>, String> {
     let found = match library::open(KIND, entry) {
         PluginSearch::Loaded(library) => NetPlugin::find(library),
         PluginSearch::Broken(text) => Err(text),
         PluginSearch::Missing(names) => {
-            // That an optional library is not there is nothing to notice.
-            match asked_for {
-                true => log::info!(target: "INIT,NET", "NET/Plugin: Could not find: {names}"),
-                false => log::info!(target: "NET", "NET/Plugin: Could not find: {names}"),
-            }
+            log::info!(target: "INIT,NET", "NET/Plugin: Could not find: {names}");
             return Err("there is no such library".to_string());
         }
     };
