@@ -173,6 +173,9 @@ pub(super) mod tests {
             peer.reach.network = Some(network.map(str::to_string).map_err(str::to_string));
             if over_network {
                 peer.transports = vec![TransportId::Net];
+                let listens = Some((std::net::IpAddr::from([10, 0, 0, 1]), 1u16, 0u32, 1u128));
+                let listens = postcard::to_stdvec(&listens).unwrap();
+                peer.location.tcp = postcard::from_bytes(&listens).unwrap();
             }
         }
         check_networks(&all).map_err(|error| {
