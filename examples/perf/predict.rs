@@ -294,8 +294,11 @@ impl Predict {
 
     fn slot_bytes(&self, tuning: &Tuning, (algorithm, protocol, _): Way) -> u32 {
         match self.func {
-            Func::Send => self.agreed().slot_sizes(self.machine.ranks, self.software()).of(LinkClass::Peer, protocol),
-            _ => tuning.slot_bytes(algorithm, protocol),
+            Func::Send => self
+                .agreed()
+                .slot_sizes(&Graph::of_host(self.machine.ranks), self.software())
+                .of(LinkClass::Peer, protocol),
+            _ => tuning.slot_bytes(self.func, algorithm, protocol),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a rank makes of the facts of all ranks: whether they can form a communicator, and what they agree on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Once, OnceLock};
 
 use crate::error::Error;
@@ -73,7 +73,7 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
     let mut agreed = Agreed {
         oversubscription: peers.iter().map(|peer| oversubscription(peers, peer)).max().unwrap_or(1),
         // Over PCIe, loads from a peer's memory are slow.
-        maps_buffers: peers.iter().all(|peer| peer.registers) && link_kind(peers) == LinkKind::NvLink,
+        maps_buffers: peers.iter().all(|peer| peer.registers) && all_pairs(peers, transport::keeps_lines_whole),
         ..Agreed::of(peers.iter().map(|peer| &peer.tuning))
     };
     if agreed.may_use(Proto::Ll128) && !all_pairs(peers, transport::keeps_lines_whole) {
@@ -85,15 +85,35 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
     agreed
 }
 
-/// What joins the devices of all ranks: the slowest kind of link between any two.
-pub(super) fn link_kind(peers: &[PeerFacts]) -> LinkKind {
-    if all_pairs(peers, transport::keeps_lines_whole) {
+/// What joins the devices of ranks that share a host: the slowest kind of link between any two.
+pub(super) fn link_kind(peers: &[PeerFacts], hosts: &[u32]) -> LinkKind {
+    let all = |hold: fn(&PeerFacts, &PeerFacts) -> bool| {
+        all_pairs(peers, |a, b| hosts[a.rank as usize] != hosts[b.rank as usize] || hold(a, b))
+    };
+    if all(transport::keeps_lines_whole) {
         LinkKind::NvLink
-    } else if all_pairs(peers, transport::maps_buffers) {
+    } else if all(transport::maps_buffers) {
         LinkKind::Pcie
     } else {
         LinkKind::HostMemory
     }
+}
+
+/// By rank, the number of its host, as far as schedules go: ranks that reach common memory share one. Containers of one
+/// host that are connected by sockets are hosts of their own.
+pub(super) fn hosts(peers: &[PeerFacts]) -> Vec<u32> {
+    // The first rank of each host, by what must be alike at least.
+    let mut first: HashMap<(&str, &str), Vec<&PeerFacts>> = HashMap::new();
+    let mut numbers = Vec::with_capacity(peers.len());
+    for peer in peers {
+        let known = first.entry((&peer.host.name, &peer.host.boot_id)).or_default();
+        let shares = known.iter().find(|other| transport::carries_lines(other, peer));
+        numbers.push(shares.map_or(peer.rank, |other| other.rank));
+        if shares.is_none() {
+            known.push(peer);
+        }
+    }
+    numbers
 }
 
 /// Tells, once in a process, that Simple is used in place of what `NCCL_PROTO` leaves.
@@ -104,7 +124,7 @@ pub(super) fn warn_of_simple(instead_of: SimpleInstead) {
     }
 }
 
-fn all_pairs(peers: &[PeerFacts], hold: fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
+fn all_pairs(peers: &[PeerFacts], hold: impl Fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
     peers.iter().enumerate().all(|(at, a)| peers[..at].iter().all(|b| hold(a, b)))
 }
 
@@ -214,6 +234,19 @@ pub(super) mod tests {
         assert_eq!(agree(&mixed).filters.protocols(), SIMPLE);
         mixed[1].tuning.candidates = Vec::new();
         assert_eq!(agree(&mixed).filters.protocols(), SIMPLE);
+    }
+
+    #[test]
+    fn ranks_with_common_memory_share_a_host() {
+        let mut all = peers(SIMPLE);
+        assert_eq!((hosts(&all), link_kind(&all, &[0, 0])), (vec![0, 0], LinkKind::NvLink));
+        all.iter_mut().for_each(|peer| peer.transports.push(TransportId::Socket));
+        all[1].host.boot_id = "c".into();
+        assert_eq!((hosts(&all), link_kind(&all, &[0, 1])), (vec![0, 1], LinkKind::NvLink));
+        // Nothing but streams between ranks of one host.
+        let mut all = peers(SIMPLE);
+        all.iter_mut().for_each(|peer| peer.transports = vec![TransportId::Net]);
+        assert_eq!(hosts(&all), [0, 1]);
     }
 
     #[test]

@@ -41,6 +41,7 @@
 //! different orders, the result also depends on which channel an element is on.
 
 use super::call::Func;
+use super::hierarchical::{self, HostPattern, STAR_HOSTS};
 use super::schedule::{LinkClass, Schedule};
 use super::{direct, pat, ring, tree};
 use crate::error::Error;
@@ -76,16 +77,6 @@ impl Algo {
         }
     }
 
-    /// The class of the links that its schedules use.
-    pub fn class(self) -> LinkClass {
-        match self {
-            Algo::Ring => LinkClass::Ring,
-            Algo::Tree => LinkClass::Tree,
-            Algo::Direct | Algo::TwoStep => LinkClass::Direct,
-            Algo::Pat => LinkClass::Pat,
-        }
-    }
-
     /// The algorithm of a name; upper and lower case are alike.
     pub fn from_name(name: &str) -> Option<Algo> {
         Algo::ALL.into_iter().find(|algo| algo.name().eq_ignore_ascii_case(name))
@@ -105,7 +96,8 @@ pub struct ScheduleKind {
 
 /// Whether there is such an algorithm for a function and graph. One rank needs none, and messages between two ranks
 /// have none ([`super::point_to_point`]). Where not every rank is linked with every other one ([`Graph::has_peers`]),
-/// there are no direct ones, and AlltoAll, Gather and Scatter are sends and receives.
+/// AlltoAll, Gather and Scatter are sends and receives, and on one host there are no direct algorithms. On several hosts
+/// these are hierarchical.
 pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
     let exists = match func {
         Func::AllReduce => algo != Algo::Pat,
@@ -114,7 +106,34 @@ pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
         Func::AlltoAll | Func::Gather | Func::Scatter => algo == Algo::Direct,
         Func::Send | Func::Recv => false,
     };
-    exists && graph.nranks() >= 2 && (graph.has_peers() || !matches!(algo, Algo::Direct | Algo::TwoStep))
+    let possible = match algo {
+        Algo::Ring | Algo::Tree | Algo::Pat => true,
+        _ if graph.nhosts() == 1 || is_one_to_one(func) => graph.has_peers(),
+        Algo::Direct => hierarchical::fits(graph) && graph.nhosts() <= STAR_HOSTS,
+        Algo::TwoStep => hierarchical::fits(graph),
+    };
+    exists && possible && graph.nranks() >= 2
+}
+
+/// Whether each chunk is for one rank: then it goes straight there, whatever hosts there are.
+fn is_one_to_one(func: Func) -> bool {
+    matches!(func, Func::AlltoAll | Func::Gather | Func::Scatter)
+}
+
+/// Whether an algorithm is a hierarchical one ([`hierarchical`]).
+pub fn is_hierarchical(func: Func, algo: Algo, graph: &Graph) -> bool {
+    !matches!(algo, Algo::Ring | Algo::Tree) && !is_one_to_one(func) && hierarchical::fits(graph)
+}
+
+/// The class of the links that the schedules of an algorithm use.
+pub fn class(func: Func, algo: Algo, graph: &Graph) -> LinkClass {
+    match algo {
+        _ if is_hierarchical(func, algo, graph) => LinkClass::Hierarchical,
+        Algo::Ring => LinkClass::Ring,
+        Algo::Tree => LinkClass::Tree,
+        Algo::Direct | Algo::TwoStep => LinkClass::Direct,
+        Algo::Pat => LinkClass::Pat,
+    }
 }
 
 /// Makes a rank's schedule of a channel. All channels have the same number of chunks.
@@ -131,8 +150,12 @@ pub fn compile(kind: ScheduleKind, graph: &Graph, channel: u32, rank: u32) -> Re
             func.name()
         )));
     }
+    if is_hierarchical(func, algo, graph) {
+        return compile_hierarchical(kind, graph, channel, rank);
+    }
+    let seats = graph.tree_rows(channel);
     let channel = graph.channel(channel);
-    let (ring, seats) = (&channel.ring, &channel.tree);
+    let ring = &channel.ring;
     match (algo, func) {
         (Algo::Ring, Func::AllReduce) => ring::all_reduce(ring, rank),
         (Algo::Ring, Func::AllGather) => ring::all_gather(ring, rank),
@@ -155,6 +178,20 @@ pub fn compile(kind: ScheduleKind, graph: &Graph, channel: u32, rank: u32) -> Re
 /// [`Error::Internal`] where it has none.
 pub(super) fn peers(channel: &Channel) -> Result<&Order, Error> {
     channel.peers.as_ref().ok_or_else(|| Error::Internal("not every rank is linked with every other one".to_string()))
+}
+
+fn compile_hierarchical(kind: ScheduleKind, graph: &Graph, channel: u32, rank: u32) -> Result<Schedule, Error> {
+    let ScheduleKind { func, algo, root } = kind;
+    let rows = graph.ring_rows(channel);
+    let pattern = if algo == Algo::Pat { HostPattern::Binomial } else { HostPattern::Star };
+    match func {
+        Func::AllReduce if algo == Algo::Direct => hierarchical::all_reduce(rows, rank),
+        Func::AllReduce => hierarchical::all_reduce_in_two(rows, rank),
+        Func::Broadcast => hierarchical::broadcast(rows, root, rank),
+        Func::Reduce => hierarchical::reduce(rows, root, rank),
+        Func::AllGather => hierarchical::all_gather(rows, pattern, rank),
+        _ => hierarchical::reduce_scatter(rows, pattern, rank),
+    }
 }
 
 fn compile_direct(func: Func, root: u32, peers: &Order, rank: u32) -> Result<Schedule, Error> {

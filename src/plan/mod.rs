@@ -4,7 +4,7 @@
 //! * [`call`] is what a call is about, [`shape`] what its buffers look like, [`layout`] what kernels read, byte for
 //!   byte as in `kernels/work.h`;
 //! * [`algorithm`] knows which algorithms there are and what they are good for; [`ring`], [`tree`], [`direct`], [`pat`]
-//!   make their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do without slots,
+//!   and [`hierarchical`] make their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do without slots,
 //!   [`schedule`] builds and checks them; [`offer`] is how ranks tell each other where their buffers are;
 //! * [`wiring`] says which links a communicator has;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
@@ -15,6 +15,7 @@ pub mod algorithm;
 pub mod call;
 pub mod direct;
 pub mod exec;
+pub mod hierarchical;
 pub mod layout;
 pub mod offer;
 pub mod operator;

@@ -34,19 +34,31 @@ const FARTHEST: u32 = 1 << (MAX_FAN - 1);
 /// Slots without which a step that receives and sends waits for itself.
 const MIN_SLOTS: u32 = 2;
 
-/// The distance between offset `o` of a tree, where that is not 0, and its parent.
-fn distance(o: u32) -> u32 {
-    (o & o.wrapping_neg()).min(FARTHEST)
+/// The distance between offset `o` of a tree, where that is not 0, and its parent: a power of two up to `farthest`.
+pub(super) fn distance(o: u32, farthest: u32) -> u32 {
+    (o & o.wrapping_neg()).min(farthest)
 }
 
-/// Powers of two that are less than `limit` and not above [`FARTHEST`], from the greatest on.
-fn powers_below(limit: u32) -> impl Iterator<Item = u32> {
-    let greatest = limit.saturating_sub(1).min(FARTHEST);
+/// Distances to the children of offset `o` of `n`, the greatest first.
+pub(super) fn children(o: u32, n: u32, farthest: u32) -> Vec<u32> {
+    let limit = if o.is_multiple_of(farthest) { n } else { distance(o, farthest) };
+    powers_below(limit, farthest).filter(|d| o + d < n).collect()
+}
+
+/// Slots that a chunk of each of `n` takes on a link: that to the nearest carries every second offset of a block before
+/// its first is needed.
+pub(super) fn slots(n: u32) -> u32 {
+    (n.min(BLOCK) / 2).max(1)
+}
+
+/// Powers of two that are less than `limit` and not above `farthest`, from the greatest on.
+fn powers_below(limit: u32, farthest: u32) -> impl Iterator<Item = u32> {
+    let greatest = limit.saturating_sub(1).min(farthest);
     (0..greatest.checked_ilog2().map_or(0, |log| log + 1)).rev().map(|log| 1 << log)
 }
 
 /// Offsets in the order in which all ranks go through them.
-fn offsets(n: u32) -> Vec<u32> {
+pub(super) fn offsets(n: u32) -> Vec<u32> {
     let bits = BLOCK.ilog2();
     let mut offsets: Vec<u32> = (0..n).collect();
     // Within a block, with the lowest bit as the most significant: farthest first.
@@ -56,7 +68,7 @@ fn offsets(n: u32) -> Vec<u32> {
 
 /// The distances, in the order and around its end, between a rank and its neighbours in all trees.
 pub(super) fn distances(n: u32) -> BTreeSet<u32> {
-    powers_below(n).flat_map(|distance| [distance, n - distance]).collect()
+    powers_below(n, FARTHEST).flat_map(|distance| [distance, n - distance]).collect()
 }
 
 /// A rank among all.
@@ -77,9 +89,7 @@ impl<'a> PatPlace<'a> {
     }
 
     fn schedule(&self) -> Schedule {
-        // The link to the nearest rank carries every second offset of a block before its first is needed.
-        let slots = MIN_SLOTS.max(self.n.min(BLOCK) / 2);
-        Schedule::new(self.rank, LinkClass::Pat, self.n, slots)
+        Schedule::new(self.rank, LinkClass::Pat, self.n, MIN_SLOTS.max(slots(self.n)))
     }
 
     /// The rank, or its chunk, this far ahead.
@@ -93,13 +103,12 @@ impl<'a> PatPlace<'a> {
 
     /// The parent at offset `o`; at the root, whose parent nobody asks for, some rank.
     fn parent(&self, o: u32) -> u32 {
-        self.ahead(distance(o))
+        self.ahead(distance(o, FARTHEST))
     }
 
     /// Distances to the children of offset `o`, the greatest first.
     fn children(&self, o: u32) -> Vec<u32> {
-        let limit = if o.is_multiple_of(FARTHEST) { self.n } else { distance(o) };
-        powers_below(limit).filter(|d| o + d < self.n).collect()
+        children(o, self.n, FARTHEST)
     }
 }
 
@@ -160,6 +169,6 @@ mod tests {
         let thousand = Order::of_numbers(1000);
         let me = PatPlace::find(&thousand, 0).unwrap();
         assert_eq!([0, 512, 896].map(|o| me.children(o)[0]), [128, 128, 64]);
-        assert_eq!((me.children(768).len(), me.children(64).len(), distance(512)), (MAX_FAN, 6, 128));
+        assert_eq!((me.children(768).len(), me.children(64).len(), distance(512, FARTHEST)), (MAX_FAN, 6, 128));
     }
 }

@@ -34,14 +34,17 @@ pub enum LinkClass {
     Direct,
     /// Sends and receives, between any two ranks.
     Peer,
+    /// Hierarchical collectives, with small slots: in a host, and between ranks of two hosts that stand for them.
+    Hierarchical,
 }
 
 impl LinkClass {
     /// All classes.
-    pub const ALL: [LinkClass; 5] =
-        [LinkClass::Ring, LinkClass::Tree, LinkClass::Pat, LinkClass::Direct, LinkClass::Peer];
+    pub const ALL: [LinkClass; 6] =
+        [LinkClass::Ring, LinkClass::Tree, LinkClass::Pat, LinkClass::Direct, LinkClass::Peer, LinkClass::Hierarchical];
     /// Those of collectives.
-    pub const COLLECTIVE: [LinkClass; 4] = [LinkClass::Ring, LinkClass::Tree, LinkClass::Pat, LinkClass::Direct];
+    pub const COLLECTIVE: [LinkClass; 5] =
+        [LinkClass::Ring, LinkClass::Tree, LinkClass::Pat, LinkClass::Direct, LinkClass::Hierarchical];
 }
 
 impl LinkId {

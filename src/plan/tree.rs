@@ -1,12 +1,15 @@
 //! Tree algorithms: as many hops as the logarithm of the ranks. Two trees carry half of the data each; almost every
 //! rank that has children in one is a leaf in the other, so all send and receive about equally much.
+//!
+//! Of several hosts, these are trees of hosts, and each host has trees of its ranks: data go from host to host once, by
+//! as many hops as the logarithm of the hosts. One rank of a host sends and receives for it, another one in each tree.
 
 use std::collections::BTreeSet;
 
 use super::layout::step_flag::{FROM_OUT, IN, OUT, POST};
 use super::schedule::{Draft, LinkClass, Schedule};
 use crate::error::Error;
-use crate::topology::Order;
+use crate::topology::HostRows;
 
 /// Slots that the trees need: proved by the executor.
 const SLOTS_NEEDED: u32 = 2;
@@ -74,41 +77,91 @@ impl Seating {
     }
 }
 
-/// A tree: who takes which seat.
+/// A tree over some places: which of them takes which seat.
 #[derive(Clone, Copy, Debug)]
-struct Tree<'a> {
-    order: &'a Order,
-    /// The place in the order from which on places are counted.
+struct Tree {
+    n: u32,
+    /// The place from which on places are counted.
     first: u32,
     seating: Seating,
 }
 
-impl<'a> Tree<'a> {
+impl Tree {
     /// The trees of an AllReduce: the second is the first one mirrored, or moved on by a seat, so that odd and even
     /// seats change places.
-    fn free(order: &'a Order) -> [Tree<'a>; TREES] {
-        let second = if order.nranks().is_multiple_of(2) { Seating::Reversed } else { Seating::Moved };
-        [Seating::Straight, second].map(|seating| Tree { order, first: 0, seating })
+    fn free(n: u32) -> [Tree; TREES] {
+        let second = if n.is_multiple_of(2) { Seating::Reversed } else { Seating::Moved };
+        [Seating::Straight, second].map(|seating| Tree { n, first: 0, seating })
     }
 
-    /// Two trees that have the same root: the seats behind it change places as in [`Tree::free`].
-    fn rooted(order: &'a Order, root: u32) -> Result<[Tree<'a>; TREES], Error> {
-        let first = order.place(root).ok_or_else(|| Error::Internal(format!("no tree with root {root}")))?;
-        let even = order.nranks().is_multiple_of(2);
-        let second = if even { Seating::MovedBehindRoot } else { Seating::ReversedBehindRoot };
-        Ok([Seating::Straight, second].map(|seating| Tree { order, first, seating }))
+    /// Two trees that have the same root, at place `first`: the seats behind it change places as in [`Tree::free`].
+    fn rooted(n: u32, first: u32) -> [Tree; TREES] {
+        let second = if n.is_multiple_of(2) { Seating::MovedBehindRoot } else { Seating::ReversedBehindRoot };
+        [Seating::Straight, second].map(|seating| Tree { n, first, seating })
     }
 
-    /// The rank on a seat.
-    fn rank(&self, seat: u32) -> u32 {
-        self.order.at(self.first + self.seating.place(seat, self.order.nranks()))
+    /// The place of a seat.
+    fn place(&self, seat: u32) -> u32 {
+        (self.first + self.seating.place(seat, self.n)) % self.n
     }
 
-    /// The seat of a rank.
-    fn seat(&self, rank: u32) -> Option<u32> {
-        let n = self.order.nranks();
-        let place = (self.order.place(rank)? + n - self.first) % n;
-        Some(self.seating.seat(place, n))
+    /// The seat of a place.
+    fn seat(&self, place: u32) -> u32 {
+        self.seating.seat((place + self.n - self.first) % self.n, self.n)
+    }
+
+    /// The places above and below a place.
+    fn around(&self, place: u32) -> Neighbours {
+        let seat = self.seat(place);
+        let (before, after) = children(seat, self.n);
+        let place = |seat| self.place(seat);
+        Neighbours { parent: parent(seat, self.n).map(place), before: before.map(place), after: after.map(place) }
+    }
+}
+
+/// Places next to one in a tree: below it one before it in order, one after it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Neighbours {
+    parent: Option<u32>,
+    before: Option<u32>,
+    after: Option<u32>,
+}
+
+/// A tree of trees: one of hosts, and on each host one of its ranks. Where ranks have a root, its host's tree begins
+/// there. What goes between hosts, one rank of each sends and receives: the *head*, whatever the root.
+#[derive(Clone, Copy, Debug)]
+struct HostTree<'a> {
+    rows: &'a HostRows,
+    hosts: Tree,
+    /// The host of the root, and the tree there.
+    rooted: Option<(u32, Tree)>,
+    /// 0, or 1: the second tree.
+    number: usize,
+}
+
+impl<'a> HostTree<'a> {
+    /// The trees of an AllReduce.
+    fn free(rows: &'a HostRows) -> [HostTree<'a>; TREES] {
+        let hosts = Tree::free(rows.nhosts());
+        [0, 1].map(|number| HostTree { rows, hosts: hosts[number], rooted: None, number })
+    }
+
+    /// Two trees that have the same root.
+    fn rooted(rows: &'a HostRows, root: u32) -> Result<[HostTree<'a>; TREES], Error> {
+        let none = || Error::Internal(format!("no tree with root {root}"));
+        let (host, place) = rows.seat(root).ok_or_else(none)?;
+        let (hosts, there) = (Tree::rooted(rows.nhosts(), host), Tree::rooted(rows.row(host).len() as u32, place));
+        Ok([0, 1].map(|number| HostTree { rows, hosts: hosts[number], rooted: Some((host, there[number])), number }))
+    }
+
+    /// The tree of a host that has not the root: from its head on.
+    fn of_host(&self, host: u32) -> Tree {
+        Tree::free(self.rows.row(host).len() as u32)[self.number]
+    }
+
+    /// The rank that sends and receives for a host.
+    fn head(&self, host: u32) -> u32 {
+        self.rows.at(host, self.of_host(host).place(0))
     }
 }
 
@@ -116,7 +169,7 @@ impl<'a> Tree<'a> {
 #[derive(Debug)]
 struct Node {
     parent: Option<u32>,
-    /// Those before the rank in order, then those after.
+    /// Those before the rank in order, then those after: of other hosts before those of its own, then after.
     children: Vec<u32>,
     /// How many children come before the rank: where its own contribution stands.
     place: u8,
@@ -125,17 +178,24 @@ struct Node {
 
 impl Node {
     /// Finds `rank` in a tree.
-    fn find(tree: &Tree<'_>, rank: u32, chunk: u32) -> Result<Node, Error> {
-        let n = tree.order.nranks();
-        let Some(seat) = tree.seat(rank).filter(|_| n >= 2) else {
-            return Err(Error::Internal(format!("no tree of {n} ranks for rank {rank}")));
+    fn find(tree: &HostTree<'_>, rank: u32) -> Result<Node, Error> {
+        let several = tree.rows.nhosts() > 1 || tree.rows.most() > 1;
+        let Some((host, place)) = tree.rows.seat(rank).filter(|_| several) else {
+            return Err(Error::Internal(format!("no tree of hosts with {} ranks for rank {rank}", tree.rows.most())));
         };
-        let (before, after) = children(seat, n);
+        let rooted = tree.rooted.filter(|(of, _)| *of == host).map(|(_, there)| there);
+        let here = rooted.unwrap_or_else(|| tree.of_host(host)).around(place);
+        let is_head = tree.head(host) == rank;
+        let hosts = if is_head { tree.hosts.around(host) } else { Neighbours::default() };
+        let local = |place: u32| tree.rows.at(host, place);
+        let before: Vec<u32> =
+            hosts.before.map(|host| tree.head(host)).into_iter().chain(here.before.map(local)).collect();
+        let after = here.after.map(local).into_iter().chain(hosts.after.map(|host| tree.head(host)));
         Ok(Node {
-            parent: parent(seat, n).map(|seat| tree.rank(seat)),
-            place: u8::from(before.is_some()),
-            children: before.into_iter().chain(after).map(|seat| tree.rank(seat)).collect(),
-            chunk,
+            parent: here.parent.map(local).or(hosts.parent.map(|host| tree.head(host))),
+            place: before.len() as u8,
+            children: before.iter().copied().chain(after).collect(),
+            chunk: tree.number as u32,
         })
     }
 
@@ -162,15 +222,28 @@ impl Node {
     }
 }
 
-/// The distances, in the order and around its end, between a rank and its neighbours in all trees: those of an
-/// AllReduce and those of every root.
+/// The distances, in the order and around its end, between a rank and its neighbours in all trees of one host: those of
+/// an AllReduce and those of every root.
 pub(super) fn distances(n: u32) -> BTreeSet<u32> {
     // From another root on, the trees are the same, and an AllReduce's second tree has the first one's distances.
-    let order = Order::of_numbers(n);
-    let trees = Tree::rooted(&order, 0).into_iter().flatten();
+    let trees = Tree::rooted(n, 0).into_iter();
     let edges =
-        trees.flat_map(|tree| (1..n).filter_map(move |seat| Some((tree.rank(seat), tree.rank(parent(seat, n)?)))));
+        trees.flat_map(|tree| (1..n).filter_map(move |seat| Some((tree.place(seat), tree.place(parent(seat, n)?)))));
     edges.flat_map(|(a, b)| [(a + n - b) % n, (b + n - a) % n]).collect()
+}
+
+/// The neighbours of a rank in all trees of several hosts.
+pub(super) fn neighbours(rows: &HostRows, rank: u32) -> BTreeSet<u32> {
+    // The roots of one other host do not differ here; each of the own one's do.
+    let own = rows.seat(rank).map_or(0, |(host, _)| host);
+    let roots =
+        (0..rows.nhosts()).flat_map(|host| rows.row(host).iter().take(if host == own { usize::MAX } else { 1 }));
+    let rooted = roots.filter_map(|root| HostTree::rooted(rows, *root).ok()).flatten();
+    let trees = HostTree::free(rows).into_iter().chain(rooted);
+    trees
+        .filter_map(|tree| Node::find(&tree, rank).ok())
+        .flat_map(|node| node.neighbours().collect::<Vec<_>>())
+        .collect()
 }
 
 /// A rank in both trees.
@@ -184,11 +257,14 @@ struct Nodes {
 
 impl Nodes {
     /// Finds a rank. Leaves come first, since they wait for nobody, but for trees that share links.
-    fn find(trees: &[Tree<'_>; TREES], rank: u32) -> Result<Nodes, Error> {
-        let mut nodes = [Node::find(&trees[0], rank, 0)?, Node::find(&trees[1], rank, 1)?];
+    fn find(trees: &[HostTree<'_>; TREES], rank: u32) -> Result<Nodes, Error> {
+        let mut nodes = [Node::find(&trees[0], rank)?, Node::find(&trees[1], rank)?];
         let shared = nodes[0].neighbours().any(|rank| nodes[1].neighbours().any(|other| other == rank));
-        if !shared {
+        if !shared && trees[0].rows.nhosts() == 1 {
             nodes.sort_by_key(|node| node.children.len());
+        } else if !shared {
+            // On several hosts more ranks than roots have children in both: their order is that of the trees.
+            nodes.sort_by_key(|node| !node.children.is_empty());
         }
         Ok(Nodes { rank, nodes, shared })
     }
@@ -214,9 +290,9 @@ const NEVER: Draft<'static> = Draft { repeat: 0, ..Draft::ONCE };
 /// reduced in the order of its tree's seats (sums of sums), by its root alone, so all ranks get the same bits.
 ///
 /// # Errors
-/// [`Error::Internal`] where `order` has fewer than two ranks, or not `rank`.
-pub fn all_reduce(order: &Order, rank: u32) -> Result<Schedule, Error> {
-    let me = Nodes::find(&Tree::free(order), rank)?;
+/// [`Error::Internal`] where `rows` have fewer than two ranks, or not `rank`.
+pub fn all_reduce(rows: &HostRows, rank: u32) -> Result<Schedule, Error> {
+    let me = Nodes::find(&HostTree::free(rows), rank)?;
     let mut s = me.schedule();
     let finish = Draft { flags: IN | OUT | POST, ..Draft::ONCE };
     if me.shared {
@@ -235,9 +311,9 @@ pub fn all_reduce(order: &Order, rank: u32) -> Result<Schedule, Error> {
 /// Tree Broadcast: the root feeds both trees.
 ///
 /// # Errors
-/// As [`all_reduce`]; also where `order` has no `root`.
-pub fn broadcast(order: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Nodes::find(&Tree::rooted(order, root)?, rank)?;
+/// As [`all_reduce`]; also where `rows` have no `root`.
+pub fn broadcast(rows: &HostRows, root: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Nodes::find(&HostTree::rooted(rows, root)?, rank)?;
     let mut s = me.schedule();
     me.down(&mut s, Draft { flags: IN | OUT, ..Draft::ONCE })?;
     Ok(s)
@@ -247,8 +323,8 @@ pub fn broadcast(order: &Order, root: u32, rank: u32) -> Result<Schedule, Error>
 ///
 /// # Errors
 /// As [`broadcast`].
-pub fn reduce(order: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
-    let me = Nodes::find(&Tree::rooted(order, root)?, rank)?;
+pub fn reduce(rows: &HostRows, root: u32, rank: u32) -> Result<Schedule, Error> {
+    let me = Nodes::find(&HostTree::rooted(rows, root)?, rank)?;
     let mut s = me.schedule();
     me.up(&mut s, Draft { flags: IN | OUT | POST, ..Draft::ONCE })?;
     Ok(s)
@@ -257,28 +333,52 @@ pub fn reduce(order: &Order, root: u32, rank: u32) -> Result<Schedule, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Graph;
 
-    fn depth(tree: &Tree<'_>, rank: u32) -> u32 {
-        match Node::find(tree, rank, 0).unwrap().parent {
+    fn depth(tree: &HostTree<'_>, rank: u32) -> u32 {
+        match Node::find(tree, rank).unwrap().parent {
             Some(parent) => 1 + depth(tree, parent),
             None => 0,
         }
     }
 
+    /// Every tree of a graph, with the root of a rooted one.
+    fn all_trees(rows: &HostRows, root: u32) -> [[HostTree<'_>; TREES]; 2] {
+        [HostTree::free(rows), HostTree::rooted(rows, root).unwrap()]
+    }
+
     #[test]
     fn trees_are_flat_and_narrow_and_complement_each_other() {
         for n in (2..=64).chain([255, 256, 1000]) {
-            let order = Order::of_numbers(n);
-            for trees in [Tree::free(&order), Tree::rooted(&order, n / 3).unwrap()] {
+            let graph = Graph::of_host(n);
+            for trees in all_trees(graph.tree_rows(0), n / 3) {
                 let mut twice = 0;
                 for rank in 0..n {
-                    let nodes = trees.each_ref().map(|tree| Node::find(tree, rank, 0).unwrap());
+                    let nodes = trees.each_ref().map(|tree| Node::find(tree, rank).unwrap());
                     assert!(nodes.iter().all(|node| node.children.len() <= 2));
                     twice += u32::from(nodes.iter().all(|node| !node.children.is_empty()));
                     assert!(trees.iter().all(|tree| depth(tree, rank) <= n.ilog2() + 1), "n = {n}");
                 }
                 // Only roots have children in both.
                 assert!(twice <= 2, "n = {n}: {twice}");
+            }
+        }
+    }
+
+    /// Data enter every host but the root's once, and take a logarithm of hops between hosts and in each.
+    #[test]
+    fn trees_of_hosts_enter_each_once() {
+        for (n, nhosts) in [(2, 2), (5, 3), (12, 4), (16, 2), (30, 7), (64, 8), (400, 50)] {
+            let graph = Graph::shuffled(n, nhosts, 1, u64::from(n));
+            let (rows, hosts) = (graph.tree_rows(0), graph.hosts());
+            for tree in all_trees(rows, n / 3).into_iter().flatten() {
+                let parents = (0..n).map(|rank| (rank, Node::find(&tree, rank).unwrap().parent));
+                let crossing = |(rank, parent): &(u32, Option<u32>)| {
+                    parent.is_some_and(|parent| hosts[parent as usize] != hosts[*rank as usize])
+                };
+                assert_eq!(parents.filter(crossing).count() as u32, nhosts - 1, "{n} ranks on {nhosts}");
+                let most = nhosts.ilog2() + 1 + 2 * (rows.most().ilog2() + 1);
+                assert!((0..n).all(|rank| depth(&tree, rank) <= most), "{n} ranks on {nhosts}");
             }
         }
     }
@@ -299,11 +399,9 @@ mod tests {
 
     #[test]
     fn everybody_has_one_seat() {
-        let order = Order::new(vec![3, 1, 4, 0, 2, 5, 6]).unwrap();
-        for n in [2, 3, 7] {
-            let order = if n == 7 { order.clone() } else { Order::of_numbers(n) };
-            for tree in Tree::free(&order).into_iter().chain(Tree::rooted(&order, n - 1).unwrap()) {
-                assert!((0..n).all(|seat| tree.seat(tree.rank(seat)) == Some(seat)), "{tree:?}");
+        for n in [1, 2, 3, 7, 8] {
+            for tree in Tree::free(n).into_iter().chain(Tree::rooted(n, n - 1)) {
+                assert!((0..n).all(|seat| tree.seat(tree.place(seat)) == seat), "{tree:?}");
             }
         }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::hierarchical;
 use super::layout::{Proto, SLOTS};
 use super::pat;
 use super::schedule::{LinkClass, LinkId};
@@ -125,6 +126,7 @@ impl Wiring {
             set(LinkClass::Tree, channels, mesh_slot_bytes(nranks)),
             set(LinkClass::Pat, channels, mesh_slot_bytes(nranks)),
             set(LinkClass::Direct, channels, mesh_slot_bytes(nranks)),
+            set(LinkClass::Hierarchical, channels, mesh_slot_bytes(nranks)),
             set(LinkClass::Peer, 1, pair_slot_bytes(nranks)),
         ];
         Wiring::new(graph, sets)
@@ -188,9 +190,20 @@ impl Wiring {
                 place
                     .map_or_else(Vec::new, |at| vec![need(rank, ring.at(at + 1)), need(ring.at(at + nranks - 1), rank)])
             }
+            LinkClass::Tree if self.graph.nhosts() > 1 => {
+                let peers = tree::neighbours(self.graph.tree_rows(channel), rank);
+                self.from_next(rank, peers).into_iter().flat_map(both).collect()
+            }
             LinkClass::Tree => {
                 let tree = &self.graph.channel(channel).tree;
                 self.neighbours(rank, tree, &self.distances.0).into_iter().flat_map(both).collect()
+            }
+            // Hierarchical algorithms are in its place.
+            LinkClass::Pat if hierarchical::fits(&self.graph) => Vec::new(),
+            LinkClass::Hierarchical if !hierarchical::fits(&self.graph) => Vec::new(),
+            LinkClass::Hierarchical => {
+                let peers = hierarchical::neighbours(self.graph.ring_rows(channel), rank);
+                self.from_next(rank, peers).into_iter().flat_map(both).collect()
             }
             LinkClass::Pat => {
                 let ring = &self.graph.channel(channel).ring;
@@ -205,9 +218,14 @@ impl Wiring {
 
     /// The ranks at some distances from a rank in an order, either way. From the next one on, by number.
     fn neighbours(&self, rank: u32, order: &Order, distances: &BTreeSet<u32>) -> Vec<u32> {
-        let nranks = self.nranks();
         let places = order.place(rank).into_iter().flat_map(|at| distances.iter().map(move |distance| at + distance));
-        let ahead: BTreeSet<u32> = places.map(|place| (order.at(place) + nranks - rank) % nranks).collect();
+        self.from_next(rank, places.map(|place| order.at(place)))
+    }
+
+    /// Some ranks by number, from the one next to a rank on.
+    fn from_next(&self, rank: u32, ranks: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        let nranks = self.nranks();
+        let ahead: BTreeSet<u32> = ranks.into_iter().map(|other| (other + nranks - rank) % nranks).collect();
         ahead.into_iter().map(|distance| (rank + distance) % nranks).collect()
     }
 

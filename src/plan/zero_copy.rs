@@ -52,11 +52,12 @@ pub fn algo(func: Func) -> Algo {
     if func == Func::AllReduce { Algo::TwoStep } else { Algo::Direct }
 }
 
-/// Whether there is a variant of an algorithm without slots: of [`Algo::TwoStep`] and [`Algo::Direct`], for reductions
-/// with at most [`MAX_REDUCE`] ranks. (AllReduce in one step would read everything n times.)
+/// Whether there is a variant of an algorithm without slots: of [`Algo::TwoStep`] and [`Algo::Direct`] on one host, for
+/// reductions with at most [`MAX_REDUCE`] ranks. (AllReduce in one step would read everything n times.)
 pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
     let reduces = matches!(func, Func::AllReduce | Func::Reduce | Func::ReduceScatter);
-    algo == self::algo(func) && algorithm::available(func, algo, graph) && (!reduces || graph.nranks() <= MAX_REDUCE)
+    let exists = algo == self::algo(func) && algorithm::available(func, algo, graph) && graph.nhosts() == 1;
+    exists && (!reduces || graph.nranks() <= MAX_REDUCE)
 }
 
 /// Which buffers of a rank its peers use.

@@ -1,11 +1,16 @@
 //! The graph of a communicator: who follows whom on each channel, and which ranks share a host.
 
+use std::collections::BTreeMap;
+
+use super::hosts::HostRows;
 use super::order::Order;
 use crate::error::Error;
 
 /// The most ranks of one host that are linked with one another for collectives: beyond, other ways are faster and slots
 /// take too much memory.
 pub const MAX_PEERS: u32 = 64;
+/// The most channels of several hosts that are different.
+const MAX_CHANNELS: usize = 64;
 
 /// What the algorithms follow on one channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub struct Graph {
     /// By rank, the number of its host.
     hosts: Vec<u32>,
     channels: Vec<Channel>,
+    /// By channel, host by host: the ring, and the tree.
+    rows: Vec<(HostRows, HostRows)>,
 }
 
 impl Graph {
@@ -57,13 +64,45 @@ impl Graph {
                 return Err(Error::Internal(format!("channel {number} of a graph links other ranks than channel 0")));
             }
         }
-        Ok(Graph { hosts, channels })
+        Ok(Graph::with(hosts, channels))
+    }
+
+    fn with(hosts: Vec<u32>, channels: Vec<Channel>) -> Graph {
+        let rows = |channel: &Channel| (HostRows::of(&channel.ring, &hosts), HostRows::of(&channel.tree, &hosts));
+        let rows = channels.iter().map(rows).collect();
+        Graph { hosts, channels, rows }
     }
 
     /// The ranks of one host, in the order of their numbers on every channel.
     pub fn of_host(nranks: u32) -> Graph {
-        let channels = vec![Channel::along(Order::of_numbers(nranks))];
-        Graph { hosts: vec![0; nranks as usize], channels }
+        Graph::with(vec![0; nranks as usize], vec![Channel::along(Order::of_numbers(nranks))])
+    }
+
+    /// The ranks of the hosts that `hosts` numbers, by rank. Every order goes through one host after the other, in the
+    /// order of their first ranks. Each channel enters a host at another rank, and so leaves it at another one, since
+    /// these can have network interfaces of their own: there are as many channels as ranks on the largest host.
+    pub fn of_hosts(hosts: Vec<u32>) -> Graph {
+        let mut first: BTreeMap<u32, usize> = BTreeMap::new();
+        for (rank, host) in hosts.iter().enumerate() {
+            first.entry(*host).or_insert(rank);
+        }
+        if first.len() <= 1 {
+            return Graph::of_host(hosts.len() as u32);
+        }
+        let mut rows: Vec<Vec<u32>> = vec![Vec::new(); hosts.len()];
+        (0..).zip(&hosts).for_each(|(rank, host)| rows[first[host]].push(rank));
+        rows.retain(|row| !row.is_empty());
+        let most = rows.iter().map(Vec::len).max().unwrap_or(1);
+        let turned = |by: usize| {
+            let turn = |row: &Vec<u32>| row.iter().cycle().skip(by % row.len()).take(row.len()).copied().collect();
+            rows.iter().flat_map(|row| -> Vec<u32> { turn(row) }).collect::<Vec<u32>>()
+        };
+        // Every rank is in one row, so this is an order.
+        let orders = (0..most.min(MAX_CHANNELS)).filter_map(|by| Order::new(turned(by)).ok());
+        let peers = Some(Order::of_numbers(hosts.len() as u32)).filter(|peers| peers.nranks() <= MAX_PEERS);
+        let channel = |order: Order| Channel { ring: order.clone(), tree: order, peers: peers.clone() };
+        let channels = orders.map(channel).collect();
+        Graph::with(hosts, channels)
     }
 
     /// How many ranks there are.
@@ -84,6 +123,21 @@ impl Graph {
     /// A channel.
     pub fn channel(&self, channel: u32) -> &Channel {
         &self.channels[channel as usize % self.channels.len()]
+    }
+
+    /// The ring of a channel, host by host.
+    pub fn ring_rows(&self, channel: u32) -> &HostRows {
+        &self.rows[channel as usize % self.rows.len()].0
+    }
+
+    /// The trees' seats of a channel, host by host.
+    pub fn tree_rows(&self, channel: u32) -> &HostRows {
+        &self.rows[channel as usize % self.rows.len()].1
+    }
+
+    /// How many hosts there are.
+    pub fn nhosts(&self) -> u32 {
+        self.rows.first().map_or(1, |(ring, _)| ring.nhosts())
     }
 
     /// Whether every rank is linked with every other one, as direct algorithms need it.
@@ -153,6 +207,21 @@ mod tests {
         let channel = Channel { ring: order.clone(), tree: order.clone(), peers: Some(order) };
         assert_eq!((graph.channel(7), graph.has_peers(), graph.nchannels()), (&channel, true, 1));
         assert!(Graph::of_host(MAX_PEERS).has_peers() && !Graph::of_host(MAX_PEERS + 1).has_peers());
+    }
+
+    /// Hosts in turn, in any order, and of different sizes: each channel goes through one after the other, and enters
+    /// it elsewhere.
+    #[test]
+    fn orders_go_through_one_host_after_the_other() {
+        let graph = Graph::of_hosts(vec![4, 1, 4, 1, 4, 0]);
+        assert_eq!((graph.nchannels(), graph.nhosts(), graph.has_peers()), (3, 3, true));
+        let ring = |channel| graph.channel(channel).ring.ranks().to_vec();
+        assert_eq!([ring(0), ring(1)], [vec![0, 2, 4, 1, 3, 5], vec![2, 4, 0, 3, 1, 5]]);
+        assert_eq!((ring(2), ring(3)), (vec![4, 0, 2, 1, 3, 5], ring(0)));
+        assert_eq!(graph.ring_rows(2).row(0), [4, 0, 2]);
+        assert_eq!(graph.channel(0).peers, Some(Order::of_numbers(6)));
+        assert_eq!(Graph::of_hosts(vec![3; 5]), Graph { hosts: vec![0; 5], ..Graph::of_host(5) });
+        assert!(!Graph::of_hosts((0..MAX_PEERS + 1).map(|rank| rank % 2).collect()).has_peers());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::tuner::{self, Choice};
 use super::turns::{self, CallTurns};
 use super::zero_copy::{self, ZeroCopyTurns};
 use super::{ByFunction, OFFER_BYTES, by_function};
-use crate::plan::algorithm::{Algo, available};
+use crate::plan::algorithm::{Algo, available, class};
 use crate::plan::call::Func;
 use crate::plan::layout::Proto;
 use crate::plan::timing::TimedCall;
@@ -87,7 +87,7 @@ impl CostModel {
             }
             MachineConstants::Gpus(machine, kernel) => {
                 let turns = self.turns[func as usize].as_ref().and_then(|turns| turns[algorithm as usize].as_ref());
-                let slot_bytes = self.slot_bytes(algorithm, protocol);
+                let slot_bytes = self.slot_bytes(func, algorithm, protocol);
                 let call = TimedCall { func, algorithm, protocol, bytes, channels, slot_bytes };
                 // What there is no schedule of is not chosen.
                 turns.map_or(f64::INFINITY, |turns| turns.estimate(machine, kernel, &call))
@@ -115,9 +115,9 @@ impl CostModel {
             }
     }
 
-    /// Bytes of a slot of the links that calls use by an algorithm and protocol.
-    pub(super) fn slot_bytes(&self, algorithm: Algo, protocol: Proto) -> u32 {
-        self.slots.of(algorithm.class(), protocol)
+    /// Bytes of a slot of the links that a function's calls use by an algorithm and protocol.
+    pub(super) fn slot_bytes(&self, func: Func, algorithm: Algo, protocol: Proto) -> u32 {
+        self.slots.of(class(func, algorithm, &self.graph), protocol)
     }
 
     /// The channels that a call is worth if it is carried out so, of at most `most`. On a GPU, so many as make it

@@ -93,7 +93,7 @@ impl Tuning {
     /// What ranks that have agreed so do on a machine.
     pub fn new(machine: MachineConstants, graph: Arc<Graph>, agreed: Agreed) -> Tuning {
         let software = matches!(machine, MachineConstants::Processors(_));
-        let slots = agreed.slot_sizes(graph.nranks(), software);
+        let slots = agreed.slot_sizes(&graph, software);
         let model = CostModel::new(machine, graph, slots);
         let open = by_function(|func| Open::of(func, &model, agreed.filters.of(func)));
         let candidates = |func: Func| open[func as usize].as_ref().map(|open| open.candidates);
@@ -106,9 +106,9 @@ impl Tuning {
         Tuning { tuner: Some(tuner), ..self }
     }
 
-    /// Bytes of a slot of the links that calls use by an algorithm and protocol.
-    pub fn slot_bytes(&self, algorithm: Algo, protocol: Proto) -> u32 {
-        self.model.slot_bytes(algorithm, protocol)
+    /// Bytes of a slot of the links that a function's calls use by an algorithm and protocol.
+    pub fn slot_bytes(&self, func: Func, algorithm: Algo, protocol: Proto) -> u32 {
+        self.model.slot_bytes(func, algorithm, protocol)
     }
 
     /// The most channels of a call.

@@ -74,12 +74,14 @@ fn halved(bytes: u32, halvings: u32, least: u32) -> u32 {
 }
 
 impl Agreed {
-    /// The links of a communicator: a ring in the order of ranks with large slots, and small slots between others.
+    /// The links of a communicator whose ranks are on the hosts that `hosts` numbers: a ring with large slots, and small
+    /// slots between others.
     ///
     /// # Errors
     /// As [`Wiring::new`].
-    pub fn wiring(&self, nranks: u32, software: bool) -> Result<Wiring, Error> {
-        let sizes = self.slot_sizes(nranks, software);
+    pub fn wiring(&self, hosts: Vec<u32>, software: bool) -> Result<Wiring, Error> {
+        let graph = Graph::of_hosts(hosts);
+        let sizes = self.slot_sizes(&graph, software);
         let mut sets = Vec::new();
         for proto in Proto::ALL.into_iter().filter(|proto| self.filters.protocols() & 1 << *proto as u8 != 0) {
             let set = |class| LinkSet { class, proto, channels: self.channels, slot_bytes: sizes.of(class, proto) };
@@ -95,11 +97,12 @@ impl Agreed {
         if self.message_protocol(0) == Proto::Ll && self.message_line_bytes > 0 {
             sets.push(peers(Proto::Ll, 1));
         }
-        Wiring::new(Graph::of_host(nranks), sets)
+        Wiring::new(graph, sets)
     }
 
     /// The sizes of the slots of a communicator's links.
-    pub fn slot_sizes(&self, nranks: u32, software: bool) -> SlotSizes {
+    pub fn slot_sizes(&self, graph: &Graph, software: bool) -> SlotSizes {
+        let nranks = graph.nranks();
         let (mesh, pair) = match software {
             true => (wiring::mesh_slot_bytes(nranks), wiring::pair_slot_bytes(nranks)),
             false => [GPU_MESH_BYTES, GPU_PAIRS_BYTES].map(|all| wiring::even_slot_bytes(all, nranks)).into(),
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn there_are_links_for_every_protocol_that_is_left() {
         let large = Agreed { slot_bytes: 256 << 10, halvings: 0, ..agreed("LL,Simple") };
-        let wiring = large.wiring(3, false).expect("a wiring");
+        let wiring = large.wiring(vec![0; 3], false).expect("a wiring");
         let sizes =
             |proto| [LinkClass::Ring, LinkClass::Tree].map(|class| wiring.set(class, proto).map(|s| s.slot_bytes));
         assert_eq!(sizes(Proto::Simple), [Some(256 << 10), Some(64 << 10)]);

@@ -174,7 +174,7 @@ fn timed(tuning: &Tuning, links: LinkKind, func: Func, bytes: u64) -> Timed {
     let shape = tuning.shape(func, bytes, None).expect("a way");
     let choice = tuning.choose(&shape).expect("a choice");
     let time = |algorithm: Algo, protocol, channels| {
-        let slot_bytes = tuning.slot_bytes(algorithm, protocol);
+        let slot_bytes = tuning.slot_bytes(func, algorithm, protocol);
         let call = TimedCall { func, algorithm, protocol, bytes, channels, slot_bytes };
         timing::predict(&machine, &kernel, &call).expect("a time")
     };

@@ -36,8 +36,17 @@ fn body(member: &mut Member) {
     }
 }
 
-/// The host of each rank.
-const PLACES: [&[usize]; 6] = [&[0, 1], &[0, 1, 2], &[0, 0, 1, 1], &[0, 1, 0, 1], &[1, 0, 0, 0], &[2, 1, 1, 0, 0]];
+/// The host of each rank: hosts of one, of equal and of unequal size, interleaved and reversed.
+const PLACES: [&[usize]; 8] = [
+    &[0, 1],
+    &[0, 1, 2],
+    &[0, 0, 1, 1],
+    &[0, 1, 0, 1],
+    &[1, 1, 0, 0],
+    &[1, 0, 0, 0],
+    &[0, 0, 1, 1, 1, 2],
+    &[0, 0, 0, 1, 1, 1, 1],
+];
 
 #[test]
 fn of_every_shape() {
@@ -45,10 +54,32 @@ fn of_every_shape() {
         return setup::each_rank(&me, body);
     }
     let Some(hosts) = Hosts::new(3) else { return };
-    for places in PLACES {
+    let large: &[usize] = &[0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
+    for places in PLACES.into_iter().chain(long().then_some(large)) {
         println!("ranks on hosts {places:?}");
         let job = Setup::plain(places.len()).job("hosts::of_every_shape");
         hosts.place(job, places, true).run().assert_ok();
+    }
+    // No store wakes who waits for it.
+    for places in [&[1, 0, 1, 0, 2][..], &[0, 1, 1]] {
+        println!("ranks on hosts {places:?}, strict");
+        let job = Setup::plain(places.len()).job("hosts::of_every_shape").with(&STRICT);
+        hosts.place(job, places, true).run().assert_ok();
+    }
+}
+
+/// What the cost model would not choose here, too: rings, trees, and hierarchical algorithms, on channels that enter a
+/// host at different ranks.
+#[test]
+fn by_every_algorithm() {
+    if let Some(me) = launch::child() {
+        return setup::each_rank(&me, body);
+    }
+    let Some(hosts) = Hosts::new(3) else { return };
+    for algorithm in ["ring", "tree", "direct", "direct2", "pat"] {
+        let places: &[usize] = if long() { &[0, 0, 1, 1, 1, 2] } else { &[0, 1, 1, 0, 1] };
+        let setup = Setup { algorithm: Some(algorithm), channels: Some(2), ..Setup::plain(places.len()) };
+        hosts.place(setup.job("hosts::by_every_algorithm"), places, true).run().assert_ok();
     }
 }
 

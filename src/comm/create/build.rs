@@ -160,8 +160,8 @@ impl Comm {
         let (channels, slot_bytes, ledger) = (agreed.channels, agreed.slot_bytes, &self.device.ledger);
         let (context, rank) = (&self.device.context, self.identity.rank);
         let schedules = Schedules::upload(context, rank, channels, slot_bytes, wiring, ledger)?;
-        let tuning =
-            self.tuning(agreed, wiring, peers::link_kind(wired.as_ref().map_or(&peers[..], |(.., facts)| facts)));
+        let facts = wired.as_ref().map_or(&peers[..], |(.., facts)| facts);
+        let tuning = self.tuning(agreed, wiring, peers::link_kind(facts, &peers::hosts(facts)));
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
         let recorder = links.as_ref().and_then(|links| flight_recorder::share(me, &peers, links));
         let mappable = recorder.as_ref().filter(|_| tuning.offers_buffers());

@@ -6,7 +6,7 @@ use super::build::encode;
 use super::peer_faults::{self, PairFault};
 use crate::bootstrap::Bootstrap;
 use crate::comm::Comm;
-use crate::comm::peers::agree;
+use crate::comm::peers::{agree, hosts};
 use crate::error::Error;
 use crate::log::lines;
 use crate::plan::wiring::Wiring;
@@ -36,7 +36,7 @@ impl Comm {
             let (mut probe, faults) = judge(bootstrap, own)?;
             probe.keep(earlier.take());
             if faults.is_empty() {
-                return Ok(Some((probe, agreed.wiring(self.identity.nranks, software)?, peers)));
+                return Ok(Some((probe, agreed.wiring(hosts(&peers), software)?, peers)));
             }
             let all = |a| (a + 1..self.nranks() as u32).map(move |b| (a, b));
             match tries + 1 == TRIES {

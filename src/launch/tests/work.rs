@@ -254,7 +254,7 @@ fn one_block_of_a_software_device_does_what_fits_the_slots() {
 /// Rank 1 of four, whose messages up to 100 bytes go by LL.
 fn with_lines(software: bool) -> FakeComm {
     let agreed = Agreed { message_line_bytes: 100, ..Agreed::with_filters(Filters::ALL) };
-    let wiring = agreed.wiring(4, software).expect("a wiring");
+    let wiring = agreed.wiring(vec![0; 4], software).expect("a wiring");
     let graph = Arc::new(Graph::of_host(4));
     FakeComm {
         software,

@@ -6,6 +6,7 @@ use super::*;
 use crate::plan::LinkClass;
 use crate::topology::MAX_PEERS;
 
+mod crossing;
 mod graphs;
 
 const FUNCS: [Func; 8] = Func::COLLECTIVES;
@@ -291,6 +292,7 @@ fn digest(mut sum: u64, schedule: &Schedule) -> u64 {
         LinkClass::Ring => 0,
         LinkClass::Tree | LinkClass::Pat | LinkClass::Direct => 1,
         LinkClass::Peer => 2,
+        LinkClass::Hierarchical => 3,
     };
     fold(&[schedule.rank, class, schedule.nchunks, schedule.slots].map(u32::to_le_bytes).concat());
     fold(schedule.steps.as_bytes());
@@ -303,7 +305,10 @@ fn schedules_use_links_of_their_algorithms_class() {
     for algo in Algo::ALL {
         for func in FUNCS.into_iter().filter(|func| exists(*func, algo, 5)) {
             let schedules = compile_all(ScheduleKind { func, algo, root: 0 }, 5);
-            assert!(schedules.iter().all(|schedule| schedule.class == algo.class()), "{func:?} {algo:?}");
+            assert!(
+                schedules.iter().all(|schedule| schedule.class == class(func, algo, &Graph::of_host(5))),
+                "{func:?} {algo:?}"
+            );
         }
     }
 }

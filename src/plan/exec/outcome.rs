@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::super::call::Func;
+use super::super::schedule::LinkId;
 use super::run::Finished;
 use super::terms::{Input, Term, TermId};
 use super::{Fault, SimulatedCall};
@@ -122,6 +123,12 @@ impl SimulationOutcome {
             }
         }
         Ok(())
+    }
+
+    /// Slots that went over each link in each call and piece, signals included, where all calls are alike.
+    pub fn carried(&self) -> impl Iterator<Item = (LinkId, u64)> {
+        let times = self.calls.len() as u64 * u64::from(self.pieces);
+        self.finished.posted.iter().map(move |(link, posted)| (*link, posted / times.max(1)))
     }
 
     /// Turns that all ranks took together.

@@ -146,6 +146,8 @@ pub(super) struct Finished {
     pub ranks: Vec<u32>,
     /// By actor, then job: the cells of the output by piece and chunk.
     pub outputs: Vec<Vec<Vec<Option<TermId>>>>,
+    /// What was posted to each link.
+    pub posted: Vec<(LinkId, u64)>,
     pub turns: u64,
 }
 
@@ -468,6 +470,7 @@ impl<'a> Run<'a> {
         Ok(Finished {
             terms: self.terms,
             ranks: self.actors.iter().map(|actor| actor.rank).collect(),
+            posted: self.links.iter().map(|link| (link.name, link.posted)).collect(),
             outputs: self.actors.into_iter().map(|actor| actor.outputs).collect(),
             turns: self.turns,
         })

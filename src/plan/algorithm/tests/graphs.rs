@@ -4,7 +4,7 @@ use super::*;
 use crate::topology::Order;
 
 /// Every function by every algorithm that a graph has, on each of its channels.
-fn prove_channels(graph: &Graph, every_root: bool) {
+pub(super) fn prove_channels(graph: &Graph, every_root: bool) {
     let n = graph.nranks();
     for (func, algo) in FUNCS.into_iter().flat_map(|func| Algo::ALL.map(|algo| (func, algo))) {
         if !available(func, algo, graph) {
@@ -53,14 +53,19 @@ fn reductions_follow_the_channels_orders() {
             let place = |rank| ring.place(rank).unwrap();
             let all_reduce = ran(Func::AllReduce, Algo::Ring, 0);
             (0..n).for_each(|chunk| assert_eq!(all_reduce.order(0, chunk), from(ring, chunk + 1)));
-            for algo in [Algo::Ring, Algo::Pat] {
+            for algo in if graph.nhosts() == 1 { vec![Algo::Ring, Algo::Pat] } else { vec![Algo::Ring] } {
                 let scatter = ran(Func::ReduceScatter, algo, 0);
                 (0..n).for_each(|rank| assert_eq!(scatter.order(rank, 0), from(ring, place(rank) + 1)));
             }
             let (tree, root) = (&channel.tree, n / 3);
             assert_eq!(ran(Func::AllReduce, Algo::Tree, 0).order(0, 0), from(tree, 0));
-            assert_eq!(ran(Func::Reduce, Algo::Tree, root).order(root, 0), from(tree, tree.place(root).unwrap()));
-            // Direct algorithms add in the order of ranks, whatever the graph.
+            let rooted = ran(Func::Reduce, Algo::Tree, root).order(root, 0);
+            if graph.nhosts() > 1 {
+                assert_eq!(rooted[0], root);
+                continue;
+            }
+            assert_eq!(rooted, from(tree, tree.place(root).unwrap()));
+            // On one host direct algorithms add in the order of ranks, whatever the graph.
             let numbers: Vec<u32> = (0..n).collect();
             assert_eq!(ran(Func::AllReduce, Algo::Direct, 0).order(0, 0), numbers);
             let in_two = ran(Func::AllReduce, Algo::TwoStep, 0);
