@@ -23,6 +23,7 @@ perf: checks and times collectives, in the manner of nccl-tests
   -n RANKS        how many ranks (default 2); perf starts them itself, mpirun is not needed
   -g DEVICES      ranks of one process or thread, driven by one thread in groups (default 1)
   -t              threads of one process instead of processes
+  --hosts N       processes on so many hosts of perf's own: network namespaces on a bridge (default 1)
   -b, -e BYTES    smallest and largest size, e.g. 8, 32K, 128M, 1G (default 8 to 32M)
   -f FACTOR       from size to size (default 2; 8 for `all`); or --step BYTES
   -d TYPE         int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 fp8_e4m3 fp8_e5m2,
@@ -84,6 +85,8 @@ pub struct Args {
     pub nranks: usize,
     pub per_worker: usize,
     pub threads: bool,
+    /// Hosts that processes are spread over, as many on each.
+    pub hosts: usize,
     pub min_bytes: u64,
     pub max_bytes: u64,
     pub step: Step,
@@ -112,6 +115,7 @@ impl Default for Args {
             nranks: 2,
             per_worker: 1,
             threads: false,
+            hosts: 1,
             min_bytes: 8,
             max_bytes: 32 << 20,
             step: Step::Factor(2),
@@ -208,6 +212,7 @@ fn set(args: &mut Args, name: &str, value: &str) -> Result<(), String> {
     match name {
         "-n" => args.nranks = number(value, 1, 4096)? as usize,
         "-g" => args.per_worker = number(value, 1, 4096)? as usize,
+        "--hosts" => args.hosts = number(value, 1, 64)? as usize,
         "-b" => args.min_bytes = bytes(value)?,
         "-e" => args.max_bytes = bytes(value)?,
         "-f" => args.step = Step::Factor(number(value, 2, 1 << 30)?),
@@ -237,6 +242,9 @@ fn check(args: Args) -> Result<Args, String> {
     }
     if !args.nranks.is_multiple_of(args.per_worker) {
         return Err(format!("-n {} is no multiple of -g {}", args.nranks, args.per_worker));
+    }
+    if args.hosts > 1 && (args.threads || !args.workers().is_multiple_of(args.hosts)) {
+        return Err(format!("--hosts {} is for as many processes on each", args.hosts));
     }
     if args.root >= args.nranks {
         return Err(format!("-r {} is no rank of -n {}", args.root, args.nranks));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::args::Args;
+use crate::common::hosts::Hosts;
 use crate::common::procfs;
 use crate::machine::Device;
 use crate::orders::{Config, Order, Reply};
@@ -35,6 +36,8 @@ pub struct Workers {
     replies: Receiver<(usize, Reply)>,
     workers: usize,
     timeout: Duration,
+    /// The hosts that they are on, if these are perf's own.
+    _hosts: Option<Hosts>,
 }
 
 impl Workers {
@@ -45,7 +48,9 @@ impl Workers {
     pub fn start(args: &Args, device: &Device) -> Result<(Workers, Vec<Reply>), String> {
         let workers = args.workers();
         let (sender, replies) = mpsc::channel();
-        let mut all = Workers { processes: Vec::new(), replies, workers, timeout: args.timeout };
+        let hosts = if args.hosts > 1 { Some(Hosts::new(args.hosts).ok_or("no network namespaces")?) } else { None };
+        let host = |first: usize| hosts.as_ref().map(|hosts| (hosts, first * args.hosts / workers));
+        let mut processes = Vec::new();
         let threads = if args.threads { workers } else { 1 };
         for first in (0..workers).step_by(threads) {
             let config = Config {
@@ -56,10 +61,10 @@ impl Workers {
                 register: args.register,
                 nccl: args.nccl.clone().unwrap_or_else(|| "libnccl.so.2".into()),
             };
-            let process = Process::start(&config, args, device, sender.clone())?;
-            all.processes.push(process);
+            processes.push(Process::start(&config, args, device, host(first), sender.clone())?);
         }
         drop(sender);
+        let mut all = Workers { processes, replies, workers, timeout: args.timeout, _hosts: hosts };
         let ready = all.collect("load the libraries", 0..workers)?;
         Ok((all, ready))
     }
@@ -192,12 +197,20 @@ impl Process {
         config: &Config,
         args: &Args,
         device: &Device,
+        host: Option<(&Hosts, usize)>,
         replies: Sender<(usize, Reply)>,
     ) -> Result<Process, String> {
         let text = |error: std::io::Error| error.to_string();
         let (orders, theirs) = UnixStream::pair().map_err(text)?;
         let exe = std::env::current_exe().map_err(text)?;
-        let mut command = Command::new(exe);
+        let mut command = match host {
+            Some((hosts, number)) => {
+                let mut command = hosts.command(number, &exe);
+                command.env("NCCL_HOSTID", format!("h{}", number + 1));
+                command
+            }
+            None => Command::new(exe),
+        };
         command
             .env(CONFIG, serde_json::to_string(config).map_err(|error| error.to_string())?)
             .envs(device.environment(args.nranks))
