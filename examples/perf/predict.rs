@@ -13,7 +13,6 @@ use nccl::plan::algorithm::Algo;
 use nccl::plan::call::Func;
 use nccl::plan::layout::Proto;
 use nccl::plan::timing::{self, KernelModel, MachineModel, TimedCall};
-use nccl::topology::Graph;
 use nccl::tuning::{self, Agreed, CallShape, Choice, Filters, MachineConstants, Tuning};
 
 use crate::args::{self, Args};
@@ -30,7 +29,8 @@ perf predict: what calls would take on a machine that is described, not measured
   perf predict all_reduce [options]
                   other collectives, and sendrecv: each rank sends to the next
 
-  --machine NAME  8xH100 (default), 4xA100-pcie, 2xRTX-nop2p, a file with `key = value` lines, or
+  --machine NAME  8xH100 (default), 4xA100-pcie, 2xRTX-nop2p, some of these joined by TCP over
+                  Ethernet of so many Gbit/s, as 2x8xH100-tcp100, a file with `key = value` lines, or
                   `here`: the software device on this host, whose flags and memory are measured first
   -n RANKS        how many ranks (default: as the machine says)
   --kernel KIND   current (default), serial: as kernels were before they overlapped waits with data,
@@ -258,6 +258,10 @@ impl Predict {
             // Nobody has asked for LL128 alone.
             let _ = agreed.without_whole_lines();
         }
+        if self.machine.hosts > 1 {
+            // Sockets carry no lines.
+            let _ = agreed.without_lines();
+        }
         agreed
     }
 
@@ -272,7 +276,7 @@ impl Predict {
             true => MachineConstants::software(agreed.oversubscription),
             false => MachineConstants::Gpus(self.machine.clone(), self.kernel),
         };
-        Tuning::new(machine, Arc::new(Graph::of_host(self.machine.ranks)), agreed)
+        Tuning::new(machine, Arc::new(self.machine.graph()), agreed)
     }
 
     /// The machine; if it is this host, with memory as quick as it is for such a call.
@@ -294,10 +298,9 @@ impl Predict {
 
     fn slot_bytes(&self, tuning: &Tuning, (algorithm, protocol, _): Way) -> u32 {
         match self.func {
-            Func::Send => self
-                .agreed()
-                .slot_sizes(&Graph::of_host(self.machine.ranks), self.software())
-                .of(LinkClass::Peer, protocol),
+            Func::Send => {
+                self.agreed().slot_sizes(&self.machine.graph(), self.software()).of(LinkClass::Peer, protocol)
+            }
             _ => tuning.slot_bytes(self.func, algorithm, protocol),
         }
     }

@@ -240,12 +240,14 @@ pub(super) mod tests {
     fn ranks_with_common_memory_share_a_host() {
         let mut all = peers(SIMPLE);
         assert_eq!((hosts(&all), link_kind(&all, &[0, 0])), (vec![0, 0], LinkKind::NvLink));
-        all.iter_mut().for_each(|peer| peer.transports.push(TransportId::Socket));
+        all.iter_mut().for_each(|peer| peer.transports.push(TransportId::Net));
         all[1].host.boot_id = "c".into();
         assert_eq!((hosts(&all), link_kind(&all, &[0, 1])), (vec![0, 1], LinkKind::NvLink));
-        // Nothing but streams between ranks of one host.
+        // Nothing but a network between ranks of one host, who listen.
         let mut all = peers(SIMPLE);
-        all.iter_mut().for_each(|peer| peer.transports = vec![TransportId::Net]);
+        let address = postcard::to_stdvec(&(std::net::IpAddr::from([127, 0, 0, 1]), 1u16, 0u32, 0u128));
+        let tcp = postcard::from_bytes(&address.expect("bytes")).expect("an address");
+        all.iter_mut().for_each(|peer| (peer.transports, peer.location.tcp) = (vec![TransportId::Net], Some(tcp)));
         assert_eq!(hosts(&all), [0, 1]);
     }
 

@@ -28,17 +28,37 @@
 //! *Direct with more than 9 ranks* takes another step for every 8 ranks more, on the side that sends and on the one
 //! that receives, and two hops more where it reduces (`direct` says why).
 //!
+//! *On several hosts* direct, direct2 and PAT are hierarchical ([`hierarchical`]), but for AlltoAll, Gather and
+//! Scatter, whose chunks go straight where they belong. With H hosts, what is sent from host to host, of all hosts
+//! together, and the hops there that wait for each other:
+//!
+//! | Function | Algorithm | Hops between hosts | Bytes between hosts |
+//! |---|---|---|---|
+//! | AllReduce | ring | 2H (n - 1)/n | 2SH (n - 1)/n |
+//! | | tree | 2 log H | 2S(H - 1): the least there is |
+//! | | direct (H ≤ 8) | 1 | SH(H - 1) |
+//! | | direct2 | 2 (H ≤ 8), else 2 log H | 2S(H - 1): the least there is |
+//! | Broadcast, Reduce | ring | H - 1 | S(H - 1), or SH |
+//! | | tree | log H | S(H - 1) |
+//! | | direct (H ≤ 8) | 1 | S(H - 1) |
+//! | AllGather, ReduceScatter | ring | H (n - 1)/n | SH(n - 1) |
+//! | | direct (H ≤ 8) | 1 | Sn(H - 1): the least there is |
+//! | | pat | log H | Sn(H - 1): the least there is |
+//! | AlltoAll, Gather, Scatter | direct | 1 | what is for ranks of other hosts |
+//!
 //! *Which results are the same.* The order of reduction is fixed by the schedule: by function, algorithm, number of
 //! ranks and root, and for the ring, PAT and the tree by the chunk, that is, by where in the buffer an element is. It
 //! does not depend on time, protocol, transport, channels or what is in place. So a call gives the same bits in every
 //! run in which the same algorithm is chosen. AllReduce gives the same bits on all ranks, with every algorithm. direct
-//! and direct2 give the same bits as each other and as direct Reduce and ReduceScatter, wherever an element is.
+//! and direct2 on one host give the same bits as each other and as direct Reduce and ReduceScatter, wherever an element
+//! is.
 //!
 //! The table is about a graph in which every order is 0, 1, …, n - 1, as that of one host is ([`Graph::of_host`]). In
 //! another graph, read *the rank at this place of the order* for each number in the order of a ring's or PAT's chunks
 //! and a tree's seats ([`Channel::ring`], [`Channel::tree`]). Chunks of ReduceScatter have the numbers of ranks, those
-//! of a ring's AllReduce the numbers of places. Direct algorithms always add in the order of ranks. Where channels have
-//! different orders, the result also depends on which channel an element is on.
+//! of a ring's AllReduce the numbers of places. On one host direct algorithms always add in the order of ranks; on
+//! several they, PAT and trees add up in each host first. Where channels have different orders, as on several hosts,
+//! the result also depends on which channel an element is on.
 
 use super::call::Func;
 use super::hierarchical::{self, HostPattern, STAR_HOSTS};
@@ -54,7 +74,7 @@ pub enum Algo {
     Ring,
     /// Two trees ([`tree`]).
     Tree,
-    /// From each rank to every other ([`direct`]).
+    /// From each rank to every other ([`direct`]); of several hosts, from each host to every other ([`hierarchical`]).
     Direct,
     /// The same in two steps: the reduction of a part by each rank, then its result to every other.
     TwoStep,
@@ -96,8 +116,8 @@ pub struct ScheduleKind {
 
 /// Whether there is such an algorithm for a function and graph. One rank needs none, and messages between two ranks
 /// have none ([`super::point_to_point`]). Where not every rank is linked with every other one ([`Graph::has_peers`]),
-/// AlltoAll, Gather and Scatter are sends and receives, and on one host there are no direct algorithms. On several hosts
-/// these are hierarchical.
+/// AlltoAll, Gather and Scatter are sends and receives, and one host has no direct algorithms. On several hosts these
+/// are hierarchical.
 pub fn available(func: Func, algo: Algo, graph: &Graph) -> bool {
     let exists = match func {
         Func::AllReduce => algo != Algo::Pat,

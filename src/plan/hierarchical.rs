@@ -234,8 +234,8 @@ impl Passage {
         }
     }
 
-    /// What comes from below is added to the own contribution and goes on; where the chunk is the rank's own, as a draft
-    /// says.
+    /// What comes from below is added to the own contribution and goes on; where the chunk is the rank's own, as a
+    /// draft says.
     fn up(&self, s: &mut Schedule, own: Draft<'_>, chunk: u32) -> Result<(), Error> {
         let (recv, place) = (&self.below[..], self.below.len() as u8);
         match &self.above {

@@ -4,8 +4,9 @@
 //! * [`call`] is what a call is about, [`shape`] what its buffers look like, [`layout`] what kernels read, byte for
 //!   byte as in `kernels/work.h`;
 //! * [`algorithm`] knows which algorithms there are and what they are good for; [`ring`], [`tree`], [`direct`], [`pat`]
-//!   and [`hierarchical`] make their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do without slots,
-//!   [`schedule`] builds and checks them; [`offer`] is how ranks tell each other where their buffers are;
+//!   and [`hierarchical`] make their steps, [`point_to_point`] those of sends and receives, [`zero_copy`] those that do
+//!   without slots, [`schedule`] builds and checks them; [`offer`] is how ranks tell each other where their buffers
+//!   are;
 //! * [`wiring`] says which links a communicator has;
 //! * [`work`] splits a call over channels and chunks, [`operator`] turns a reduction into what kernels know;
 //! * [`exec`] runs the schedules of all ranks symbolically, which is how they are proved; [`timing`] says what they

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::candidates::Candidates;
 use super::machine::{MachineConstants, ProcessorConstants};
+use super::network::{self, NetworkLoad};
 use super::slots::SlotSizes;
 use super::tuner::{self, Choice};
 use super::turns::{self, CallTurns};
@@ -25,6 +26,8 @@ pub struct CostModel {
     machine: MachineConstants,
     graph: Arc<Graph>,
     slots: SlotSizes,
+    /// By function and algorithm; of software devices only.
+    network: ByFunction<[NetworkLoad; Algo::ALL.len()]>,
     /// By function and algorithm; of GPUs only.
     turns: ByFunction<[Option<CallTurns>; Algo::ALL.len()]>,
     zero_copy: ByFunction<ZeroCopyTurns>,
@@ -58,10 +61,30 @@ fn load(func: Func, algorithm: Algo, n: u32) -> (f64, f64) {
     }
 }
 
+/// The hops of these in hosts, where others are between hosts.
+fn hops_in_hosts(hops: f64, algorithm: Algo, graph: &Graph, network: &NetworkLoad) -> f64 {
+    let width = f64::from(graph.ring_rows(0).most());
+    match algorithm {
+        _ if !network.is_any() => hops,
+        Algo::Ring => hops - network.hops,
+        Algo::Tree => hops / f64::from(graph.nranks()).log2().ceil().max(1.0) * width.log2().ceil(),
+        _ => hops.min(2.0) * f64::from(u8::from(width > 1.0)),
+    }
+}
+
 impl ProcessorConstants {
     fn estimate(&self, (hops, volume): (f64, f64), protocol: Proto, bytes: u64, channels: u32) -> f64 {
         let speed = self.speed[protocol as usize] * f64::from(channels.max(1));
         self.launch + self.oversubscription * (hops * self.hop[protocol as usize] + volume * bytes as f64 / speed)
+    }
+
+    /// What goes between hosts takes besides.
+    fn over_network(&self, load: &NetworkLoad, bytes: u64, slot_bytes: u32) -> f64 {
+        let moved = load.volume() * bytes as f64;
+        // A slot for each hop at least.
+        let slots = (moved / f64::from(slot_bytes.max(1))).max(load.hops);
+        let waits = load.pieces(bytes as f64, f64::from(slot_bytes)) * load.hops;
+        waits * self.network.latency + slots * self.network.message + moved / self.network.bandwidth
     }
 }
 
@@ -71,7 +94,12 @@ impl CostModel {
         let gpus = matches!(machine, MachineConstants::Gpus(..));
         let turns = by_function(|func| gpus.then(|| Algo::ALL.map(|algorithm| turns::of(func, algorithm, &graph))));
         let zero_copy = by_function(|func| if gpus { zero_copy::of(func, &graph) } else { None });
-        CostModel { machine, graph, slots, turns, zero_copy }
+        let load = |func, algorithm| match available(func, algorithm, &graph) {
+            true => network::of(func, algorithm, &graph),
+            false => NetworkLoad::default(),
+        };
+        let network = by_function(|func| (!gpus).then(|| Algo::ALL.map(|algorithm| load(func, algorithm))));
+        CostModel { machine, graph, slots, network, turns, zero_copy }
     }
 
     /// What schedules are compiled from.
@@ -83,7 +111,12 @@ impl CostModel {
     pub fn estimate(&self, func: Func, algorithm: Algo, protocol: Proto, bytes: u64, channels: u32) -> f64 {
         match &self.machine {
             MachineConstants::Processors(constants) => {
-                constants.estimate(load(func, algorithm, self.graph.nranks()), protocol, bytes, channels)
+                let (hops, volume) = load(func, algorithm, self.graph.nranks());
+                let network =
+                    self.network[func as usize].map_or_else(NetworkLoad::default, |of| of[algorithm as usize]);
+                let hops = hops_in_hosts(hops, algorithm, &self.graph, &network);
+                let there = constants.over_network(&network, bytes, self.slot_bytes(func, algorithm, protocol));
+                constants.estimate((hops, volume), protocol, bytes, channels) + there
             }
             MachineConstants::Gpus(machine, kernel) => {
                 let turns = self.turns[func as usize].as_ref().and_then(|turns| turns[algorithm as usize].as_ref());

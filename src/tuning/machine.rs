@@ -1,11 +1,12 @@
 //! What the cost model knows of the machine.
 
 use crate::plan::layout::Proto;
-use crate::plan::timing::{KernelModel, MachineModel};
+use crate::plan::timing::{KernelModel, MachineModel, NetworkModel};
 
 const PROTOCOLS: usize = Proto::ALL.len();
 
-/// The constants that the cost model counts with.
+/// The constants that the cost model counts with. Nothing is known of a network: of GPUs' hosts it is taken to be
+/// Ethernet of 100 Gbit/s, by TCP.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MachineConstants {
     /// Software devices, whose kernels run on the host's processors.
@@ -37,6 +38,8 @@ pub struct ProcessorConstants {
     pub speed: [f64; PROTOCOLS],
     /// Ranks for each processor that runs their kernels, at least 1: they take turns then.
     pub oversubscription: f64,
+    /// What joins hosts, where there are several.
+    pub network: NetworkModel,
 }
 
 /// Bytes that one channel of a rank sends in a microsecond on a software device. Of the order that two cores of a
@@ -51,6 +54,7 @@ impl MachineConstants {
             hop: [0.5; PROTOCOLS],
             speed: Proto::ALL.map(|protocol| HOST_SPEED / protocol.expansion()),
             oversubscription: f64::from(oversubscription.max(1)),
+            network: NetworkModel::namespaces(),
         })
     }
 

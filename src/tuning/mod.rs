@@ -13,6 +13,7 @@ mod cost;
 mod cost_tuner;
 mod filter;
 mod machine;
+mod network;
 pub mod selection;
 mod slots;
 #[cfg(test)]

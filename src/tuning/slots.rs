@@ -2,10 +2,10 @@
 
 use super::agreement::Agreed;
 use crate::error::Error;
-use crate::plan::LinkClass;
 use crate::plan::layout::Proto;
 use crate::plan::wiring::{self, LinkSet, Wiring};
-use crate::topology::Graph;
+use crate::plan::{LinkClass, SLOTS};
+use crate::topology::{Graph, MAX_PEERS};
 
 /// Channels on a software device: its kernels share the processors with the ranks themselves.
 const CHANNELS_SOFTWARE: u32 = 1;
@@ -34,6 +34,9 @@ const MESSAGE_CHANNELS_ALL: u32 = 128;
 const GPU_PAIRS_BYTES: u64 = 8 << 20;
 /// Bytes of slots of a rank on a GPU for one channel of trees, of PAT, or of direct algorithms.
 const GPU_MESH_BYTES: u64 = 4 << 20;
+
+/// Bytes of slots that a rank on a software device receives in, for hierarchical algorithms.
+const HIERARCHICAL_BYTES: u32 = 8 << 20;
 
 /// The sizes of slots in bytes, by class of links and protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,8 +77,8 @@ fn halved(bytes: u32, halvings: u32, least: u32) -> u32 {
 }
 
 impl Agreed {
-    /// The links of a communicator whose ranks are on the hosts that `hosts` numbers: a ring with large slots, and small
-    /// slots between others.
+    /// The links of a communicator whose ranks are on the hosts that `hosts` numbers: a ring with large slots, and
+    /// small slots between others.
     ///
     /// # Errors
     /// As [`Wiring::new`].
@@ -107,6 +110,7 @@ impl Agreed {
             true => (wiring::mesh_slot_bytes(nranks), wiring::pair_slot_bytes(nranks)),
             false => [GPU_MESH_BYTES, GPU_PAIRS_BYTES].map(|all| wiring::even_slot_bytes(all, nranks)).into(),
         };
+        let hierarchical = hierarchical_slot_bytes(graph, software);
         let of = |class, proto| {
             let most = if proto == Proto::Simple || software { u32::MAX } else { LINE_SLOT_BYTES };
             let bytes = match class {
@@ -114,6 +118,7 @@ impl Agreed {
                 LinkClass::Peer if proto == Proto::Simple => self.small_slot(pair),
                 // Small messages: half of them, which is lines enough for most.
                 LinkClass::Peer => self.small_slot(halved(pair, 1, SMALL_SLOT.1)),
+                LinkClass::Hierarchical => self.small_slot(hierarchical),
                 _ => self.small_slot(mesh),
             };
             bytes.min(most)
@@ -126,6 +131,18 @@ impl Agreed {
     fn small_slot(&self, bytes: u32) -> u32 {
         halved(bytes, self.halvings, SMALL_SLOT.1).min(self.slot_bytes)
     }
+}
+
+/// The size of a slot, in bytes, of a link of hierarchical algorithms. On the software device there is but one channel,
+/// whose hops between hosts are waited for with each slot: these are as large as a ring's, within limits.
+fn hierarchical_slot_bytes(graph: &Graph, software: bool) -> u32 {
+    // Ranks of the own host, and one of each other one.
+    let near = graph.ring_rows(0).most() + graph.nhosts().min(MAX_PEERS) - 1;
+    if !software {
+        return wiring::even_slot_bytes(GPU_MESH_BYTES, near);
+    }
+    let bytes = HIERARCHICAL_BYTES / SLOTS as u32 / near.saturating_sub(1).max(1);
+    (bytes - bytes % PAGE).clamp(SMALL_SLOT.0, SLOT_BYTES)
 }
 
 /// The number of channels for messages between two ranks that a rank would like, of `nranks`.
@@ -152,6 +169,16 @@ mod tests {
         let small = Agreed { slot_bytes: 4096, ..agreed("") };
         assert_eq!((small.small_slot(16 << 10), small.small_slot(4 << 10)), (4096, 4096));
         assert_eq!([-1, 4097, 1 << 40].map(valid_slot_bytes), [4096, 8192, 64 << 20]);
+    }
+
+    #[test]
+    fn hops_between_hosts_carry_large_slots() {
+        let of = |hosts: &[u32], software| hierarchical_slot_bytes(&Graph::of_hosts(hosts.to_vec()), software) >> 10;
+        assert_eq!((of(&[0, 1], true), of(&[0, 0, 1, 1], true), of(&[0, 0, 1, 1], false)), (256, 256, 64));
+        let eight: Vec<u32> = (0..64).map(|rank| rank / 8).collect();
+        assert_eq!((of(&eight, true), of(&eight, false)), (72, 36));
+        let wide: Vec<u32> = (0..128).map(|rank| rank % 64).collect();
+        assert_eq!(of(&wide, true), 16);
     }
 
     #[test]

@@ -1,3 +1,5 @@
+mod hosts;
+
 use super::*;
 use crate::plan::timing::{self, KernelModel, MachineModel, TimedCall};
 

@@ -7,6 +7,7 @@
 
 use std::array;
 
+use super::network::{self, NetworkLoad};
 use crate::plan::algorithm::{Algo, ScheduleKind, available, compile};
 use crate::plan::call::{DataType, Func};
 use crate::plan::layout::{MAX_FAN, Proto, Step, step_flag};
@@ -55,22 +56,35 @@ pub(super) struct CallTurns {
     chain: f64,
     /// Hops until the last rank has the first piece, where ranks only pass on.
     depth: f64,
+    /// Of several hosts: what goes between them.
+    network: NetworkLoad,
+    two_trees: bool,
 }
 
-/// Hops in a rank's own turns of a piece, and from the first rank to the last.
-fn hops(func: Func, algorithm: Algo, n: u32) -> (f64, f64) {
-    let n = f64::from(n);
+/// Hops in a rank's own turns of a piece, and from the first rank to the last. Of several hosts, those in hosts.
+fn hops(func: Func, algorithm: Algo, graph: &Graph, network: &NetworkLoad) -> (f64, f64) {
+    let n = f64::from(graph.nranks());
     let log = n.log2().ceil();
+    let several = graph.nhosts() > 1;
+    let width = f64::from(graph.ring_rows(0).most());
+    let (one, local_log) =
+        (f64::from(u8::from(width > 1.0)), if width > 1.0 { width.log2().floor() + 1.0 } else { 0.0 });
     match (func, algorithm) {
-        (Func::AllReduce, Algo::Ring) => (2.0 * (n - 1.0), 0.0),
+        (Func::AllReduce, Algo::Ring) => (2.0 * (n - 1.0) - network.hops, 0.0),
+        (Func::Broadcast | Func::Reduce, Algo::Ring) => (0.0, n - 1.0 - network.hops),
+        (_, Algo::Ring) => (n - 1.0 - network.hops, 0.0),
+        (Func::AllReduce, Algo::Tree) if several => (2.0 * local_log, 0.0),
+        (_, Algo::Tree) if several => (0.0, local_log),
+        (Func::AllReduce, Algo::Direct | Algo::TwoStep) if several => (2.0 * one, 0.0),
+        (Func::Broadcast | Func::Reduce, _) if several => (0.0, one),
+        (Func::Gather | Func::Scatter | Func::AlltoAll, _) if several => (0.0, 0.0),
+        _ if several => (one, 0.0),
         // Of two ranks each is the root of one tree and the leaf of the other, and turns wait for both.
         (Func::AllReduce, Algo::Tree) if n == 2.0 => (6.0, 0.0),
         (Func::AllReduce, Algo::Tree) => (2.0 * log + 2.0, 0.0),
         (Func::AllReduce, Algo::TwoStep) => (2.0, 0.0),
-        (Func::Broadcast | Func::Reduce, Algo::Ring) => (0.0, n - 1.0),
         (Func::Broadcast | Func::Reduce, Algo::Tree) => (0.0, log),
         (Func::Broadcast | Func::Reduce | Func::Gather | Func::Scatter, _) => (0.0, 1.0),
-        (_, Algo::Ring) => (n - 1.0, 0.0),
         (_, Algo::Pat) => (if n <= 16.0 { log } else { n / 4.0 }, 0.0),
         _ => (1.0, 0.0),
     }
@@ -86,11 +100,13 @@ pub(super) fn of(func: Func, algorithm: Algo, graph: &Graph) -> Option<CallTurns
     // All of few; else the root, and who is somewhere in the middle of rings and trees.
     let ranks = (0..n).filter(|rank| n <= SAMPLE || [0, 1, 2, 3, n / 2, n / 2 + 1, n - 2, n - 1].contains(rank));
     let schedules = ranks.filter_map(|rank| compile(kind, graph, 0, rank).ok());
-    let busiest = schedules.max_by_key(|schedule| (carried(schedule), turns(schedule)))?;
-    let (chain, depth) = hops(func, algorithm, n);
+    let hosts = graph.hosts();
+    let busiest = schedules.max_by_key(|schedule| (carried(schedule, hosts), turns(schedule)))?;
+    let network = network::of(func, algorithm, graph);
+    let (chain, depth) = hops(func, algorithm, graph, &network);
     let two_trees = algorithm == Algo::Tree && func != Func::AllReduce;
-    let carried = f64::from(carried(&busiest)) * if two_trees { HELD_UP } else { 1.0 };
-    Some(CallTurns { nchunks: busiest.nchunks, turns: like(&busiest), carried, chain, depth })
+    let carried = f64::from(carried(&busiest, hosts)) * if two_trees { HELD_UP } else { 1.0 };
+    Some(CallTurns { nchunks: busiest.nchunks, turns: like(&busiest), carried, chain, depth, network, two_trees })
 }
 
 /// The part of a link's time that is lost to one channel's other work is one in this many.
@@ -99,14 +115,25 @@ const IDLE: f64 = 2.0;
 /// Where ranks only pass on along two trees, each holds the other one up: so much longer the links take, by simulation.
 const HELD_UP: f64 = 1.4;
 
+/// The same between hosts, where more channels fill the gaps: so much longer with one.
+const TREES_HELD_UP: f64 = 1.5;
+
 /// Ranks of which all are looked at, to find the busiest.
 const SAMPLE: u32 = 16;
 
-/// Pieces that a rank sends or receives, whichever are more.
-fn carried(schedule: &Schedule) -> u32 {
+/// Pieces that a rank sends or receives in its host, whichever are more.
+fn carried(schedule: &Schedule, hosts: &[u32]) -> u32 {
     let data = schedule.steps.iter().filter(|step| step.flags & step_flag::NO_DATA == 0);
-    let times = |links: u8, step: &Step| u32::from(step.repeat) * u32::from(links);
-    let both = data.map(|step| (times(step.nsend, step), times(step.nrecv, step)));
+    let near = |links: &[u8]| {
+        let here = |link: &&u8| {
+            schedule.links.get(usize::from(**link)).is_none_or(|id| hosts[id.from as usize] == hosts[id.to as usize])
+        };
+        links.iter().filter(here).count() as u32
+    };
+    let times = |links: &[u8], step: &Step| u32::from(step.repeat) * near(links);
+    let both = data.map(|step| {
+        (times(&step.send[..usize::from(step.nsend)], step), times(&step.recv[..usize::from(step.nrecv)], step))
+    });
     let (sent, received) = both.fold((0, 0), |(sent, received), (s, r)| (sent + s, received + r));
     sent.max(received)
 }
@@ -143,9 +170,45 @@ impl CallTurns {
         let sent = |bytes: f64| self.carried * bytes * protocol.expansion() * f64::from(channels);
         let through = self.depth * self.passing_on(machine, kernel, protocol, piece);
         let (busy, wire) = (pieces * of_piece(piece), sent(part as f64) / machine.path.bandwidth);
+        if self.network.is_any() {
+            let wire = wire.max(self.network.wire(&machine.network, part as f64, pieces, f64::from(channels)));
+            return machine.launch
+                + through
+                + self.over_network(machine, kernel, (busy, wire), (pieces, piece, channels));
+        }
         // A link is idle now and then where few channels share it.
         let idle = busy.min(wire) / (IDLE * f64::from(channels));
         machine.launch + through + busy.max(wire) + idle
+    }
+
+    /// Microseconds of pieces in one rank's block where some go over the network, by what they take in hosts, and by
+    /// what links and networks take for all channels.
+    fn over_network(
+        &self,
+        machine: &MachineModel,
+        kernel: &KernelModel,
+        (busy, wire): (f64, f64),
+        (pieces, piece, channels): (f64, u64, u32),
+    ) -> f64 {
+        let path = &machine.path;
+        let network = &machine.network;
+        let seen = network.latency + machine.block.poll / 2.0 + between(machine, kernel);
+        let slot = network.message + piece as f64 / network.rank_bandwidth.min(network.bandwidth);
+        let way = self.network.hops * (seen + path.fence * f64::from(kernel.fences));
+        let (own, alone) = (busy / pieces, self.network.alone(network, piece as f64));
+        if self.network.one_way() {
+            // All but the first piece follow closely.
+            let wire = if self.two_trees { wire * (1.0 + TREES_HELD_UP / f64::from(channels)) } else { wire };
+            let first = own + way + self.network.hops * slot;
+            return first + ((pieces - 1.0) * own.max(alone)).max(wire - slot);
+        }
+        let each = match self.network.flows() {
+            true => (own + way + self.network.hops * slot).max(alone),
+            false => own + way + alone.max(self.network.hops * slot),
+        };
+        // Networks wait for the first piece, or kernels for the last one.
+        let (busy, wire) = (pieces * each, wire + own + way);
+        busy.max(wire) + busy.min(wire) / (IDLE * f64::from(channels)) * (1.0 - 1.0 / pieces)
     }
 
     /// Microseconds of one piece in one rank's block, waits included.

@@ -1,6 +1,7 @@
 //! Descriptions of machines: what a simulated kernel's turns, links and loads take.
 
 use crate::error::Error;
+use crate::topology::Graph;
 
 /// How fast a block's threads move data.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +35,38 @@ pub struct PathModel {
     pub fabric: f64,
 }
 
+/// What joins hosts: movers that take slots from kernels to kernels, by TCP.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NetworkModel {
+    /// Microseconds from a slot that is posted on one host to when it can be seen on another, besides its bytes.
+    pub latency: f64,
+    /// Bytes that a host sends in a microsecond, over all its interfaces; as many come in meanwhile.
+    pub bandwidth: f64,
+    /// Bytes that one rank's mover sends in a microsecond; as many come in meanwhile.
+    pub rank_bandwidth: f64,
+    /// Microseconds of a mover for each slot that it sends, or receives, besides its bytes.
+    pub message: f64,
+    /// Microseconds from a load of what has come to its data: it is in memory of the host.
+    pub receive_load: f64,
+}
+
+impl NetworkModel {
+    /// Ethernet of some gigabits a second, of which 94 in 100 are data, under TCP. Public figures of hosts in one data
+    /// centre: 30 to 50 µs for a TCP message there and back, to which movers and memory of the host add some on each
+    /// end; 20 to 30 Gbit/s by one stream that one thread serves, with the usual 1500 bytes of a packet; 2 to 5 µs for
+    /// a system call that sends, or receives.
+    pub fn ethernet(gigabits: f64) -> NetworkModel {
+        let bandwidth = gigabits * 0.94 * 125.0;
+        let rank_bandwidth = bandwidth.min(2500.0);
+        NetworkModel { latency: 25.0, bandwidth, rank_bandwidth, message: 4.0, receive_load: 1.6 }
+    }
+
+    /// Network namespaces of one host, whose processors do all of it: as they come out on two of them.
+    pub fn namespaces() -> NetworkModel {
+        NetworkModel { latency: 30.0, bandwidth: 2000.0, rank_bandwidth: 1500.0, message: 6.0, receive_load: 0.0 }
+    }
+}
+
 /// How blocks share processors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharingModel {
@@ -57,6 +90,10 @@ pub struct MachineModel {
     pub name: String,
     /// Ranks, one on each device.
     pub ranks: u32,
+    /// Hosts that they are on, as many on each as far as that goes, in the order of their numbers.
+    pub hosts: u32,
+    /// What joins these, where they are several.
+    pub network: NetworkModel,
     /// Microseconds from a call to its kernel's first instruction, and from its last to the call's end. Where
     /// processors are shared, each rank's takes its processor so long.
     pub launch: f64,
@@ -77,6 +114,9 @@ pub struct MachineModel {
 /// tree's channel of Hopper, 38.7 GB/s of data that are read, added to what is read, and written.
 const GPU_BLOCK: BlockModel = BlockModel { threads: 512, load: 0.6, rate: 116_000.0, turn: 0.5, poll: 0.2 };
 
+/// The most hosts that a name can say.
+const MOST_HOSTS: u32 = 512;
+
 /// Microseconds of a load from the L2 cache, where peers' stores end.
 const IN_CACHE: f64 = 0.3;
 
@@ -89,6 +129,8 @@ impl MachineModel {
         MachineModel {
             name: "8xH100".to_string(),
             ranks: 8,
+            hosts: 1,
+            network: NetworkModel::ethernet(100.0),
             launch: 6.0,
             sharing: SharingModel::NONE,
             channels: 32,
@@ -147,6 +189,8 @@ impl MachineModel {
         MachineModel {
             name: "software".to_string(),
             ranks,
+            hosts: 1,
+            network: NetworkModel::namespaces(),
             launch: 1.7,
             sharing,
             channels: 1,
@@ -168,9 +212,30 @@ impl MachineModel {
         [MachineModel::eight_h100(), MachineModel::four_a100_pcie(), MachineModel::two_rtx_without_p2p()]
     }
 
-    /// A known machine by its name.
+    /// A known machine by its name, or some of them: `2x8xH100-tcp100` are two, joined by TCP over Ethernet of 100
+    /// Gbit/s.
     pub fn named(name: &str) -> Option<MachineModel> {
-        MachineModel::known().into_iter().find(|machine| machine.name.eq_ignore_ascii_case(name))
+        let known = |name: &str| MachineModel::known().into_iter().find(|known| known.name.eq_ignore_ascii_case(name));
+        let several = || {
+            let (rest, gigabits) = name.rsplit_once("-tcp")?;
+            let (hosts, base) = rest.split_once('x')?;
+            let hosts: u32 = hosts.parse().ok().filter(|hosts| (2..=MOST_HOSTS).contains(hosts))?;
+            let gigabits: f64 = gigabits.parse().ok().filter(|gigabits| (1.0..=10_000.0).contains(gigabits))?;
+            Some(known(base)?.on_hosts(hosts, NetworkModel::ethernet(gigabits)))
+        };
+        known(name).or_else(several)
+    }
+
+    /// So many of these machines.
+    pub fn on_hosts(self, hosts: u32, network: NetworkModel) -> MachineModel {
+        let name = format!("{hosts}x{}-tcp{:.0}", self.name, network.bandwidth / 0.94 / 125.0);
+        MachineModel { name, ranks: self.ranks * hosts, hosts, network, ..self }
+    }
+
+    /// What schedules are compiled from.
+    pub fn graph(&self) -> Graph {
+        let host = |rank: u32| (u64::from(rank) * u64::from(self.hosts) / u64::from(self.ranks.max(1))) as u32;
+        Graph::of_hosts((0..self.ranks).map(host).collect())
     }
 
     /// Reads a description: lines of `key = value`, with `#` for comments. `base = NAME` begins with a known machine;
@@ -201,6 +266,12 @@ impl MachineModel {
             "base" => *self = MachineModel::named(value).ok_or("there is no such machine")?,
             "name" => self.name = value.to_string(),
             "ranks" => self.ranks = count(2)?,
+            "hosts" => self.hosts = count(1)?,
+            "net_latency" => self.network.latency = time()?,
+            "net_bandwidth" => self.network.bandwidth = speed()?,
+            "net_rank_bandwidth" => self.network.rank_bandwidth = speed()?,
+            "net_message" => self.network.message = time()?,
+            "net_receive_load" => self.network.receive_load = time()?,
             "channels" => self.channels = count(1)?,
             "processors" => self.sharing.processors = count(0)?,
             "spin" => self.sharing.spin = time()?,

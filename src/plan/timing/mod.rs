@@ -25,10 +25,10 @@ use super::work::{Geometry, Request};
 use super::zero_copy;
 use crate::error::Error;
 use crate::topology::Graph;
-use run::{Clock, PieceRun};
+use run::{Clock, PieceRun, channels_run};
 
 pub use kernel::KernelModel;
-pub use machine::{BlockModel, MachineModel, PathModel, SharingModel};
+pub use machine::{BlockModel, MachineModel, NetworkModel, PathModel, SharingModel};
 pub use nccl::nccl_ring;
 
 /// PieceRun that are run; of more, the time is continued in a straight line.
@@ -89,7 +89,7 @@ impl TimedCall {
 /// # Errors
 /// [`Error::Internal`] where there is no such algorithm, or slots are of an impossible size.
 pub fn predict(machine: &MachineModel, kernel: &KernelModel, call: &TimedCall) -> Result<f64, Error> {
-    let schedules = schedules(machine.ranks, call)?;
+    let schedules = schedules(machine, call)?;
     let geometry = geometry_on(machine, call, &schedules)?;
     let size = ELEMENT.size() as u64;
     let (part, piece) = (geometry.part * size, geometry.piece * size);
@@ -130,12 +130,12 @@ pub fn predict_zero_copy(
     bytes: u64,
     channels: u32,
 ) -> Result<f64, Error> {
-    let graph = Graph::of_host(machine.ranks);
+    let graph = machine.graph();
     let call = TimedCall::zero_copy(func, bytes, channels);
     let kind = ScheduleKind { func, algo: call.algorithm, root: 0 };
     let schedules: Result<Vec<Schedule>, Error> =
         (0..machine.ranks).map(|rank| zero_copy::agreed(kind, &graph, 0, rank)).collect();
-    let schedules = schedules?;
+    let schedules = vec![schedules?];
     let geometry = geometry_on(machine, &call, &schedules)?;
     let part = geometry.part * ELEMENT.size() as u64;
     one_call(machine, |calls| {
@@ -144,21 +144,23 @@ pub fn predict_zero_copy(
     })
 }
 
-fn geometry_on(machine: &MachineModel, call: &TimedCall, schedules: &[Schedule]) -> Result<Geometry, Error> {
-    let nchunks = schedules.first().map_or(1, |schedule| schedule.nchunks);
+fn geometry_on(machine: &MachineModel, call: &TimedCall, schedules: &[Vec<Schedule>]) -> Result<Geometry, Error> {
+    let nchunks = schedules.iter().flatten().next().map_or(1, |schedule| schedule.nchunks);
     TimedCall { channels: call.channels.min(machine.channels), ..*call }.geometry(nchunks)
 }
 
-/// What the blocks of a channel do, of all ranks.
-fn schedules(ranks: u32, call: &TimedCall) -> Result<Vec<Schedule>, Error> {
+/// What the blocks do, of all ranks, by channel; further channels repeat them.
+fn schedules(machine: &MachineModel, call: &TimedCall) -> Result<Vec<Vec<Schedule>>, Error> {
+    let ranks = machine.ranks;
     if call.func == Func::Send {
         let halves = |rank| {
             let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
             [point_to_point::send(rank, next), point_to_point::receive(rank, before)]
         };
-        return (0..ranks).flat_map(halves).collect();
+        return Ok(vec![(0..ranks).flat_map(halves).collect::<Result<_, Error>>()?]);
     }
-    let graph = Graph::of_host(ranks);
+    let graph: Graph = machine.graph();
     let kind = ScheduleKind { func: call.func, algo: call.algorithm, root: 0 };
-    (0..ranks).map(|rank| algorithm::compile(kind, &graph, 0, rank)).collect()
+    let of = |channel| (0..ranks).map(|rank| algorithm::compile(kind, &graph, channel, rank)).collect();
+    (0..graph.nchannels().min(channels_run(machine, call.channels))).map(of).collect()
 }

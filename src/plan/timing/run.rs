@@ -107,7 +107,21 @@ impl Server {
 
 /// Channels that are run: the others are like them, and share the links' bandwidth. One alone would leave a link idle
 /// where in fact another channel uses it.
-pub(super) const CHANNELS_RUN: u32 = 4;
+const CHANNELS_RUN: u32 = 4;
+/// The same of several hosts, whose channels go out by different ranks.
+const CHANNELS_RUN_HOSTS: u32 = 8;
+
+/// How many channels are run of some.
+pub(super) fn channels_run(machine: &MachineModel, channels: u32) -> u32 {
+    channels.clamp(1, if machine.hosts > 1 { CHANNELS_RUN_HOSTS } else { CHANNELS_RUN })
+}
+
+/// What a host, or a rank's mover, sends and receives over the network.
+#[derive(Clone, Copy, Default)]
+struct Gate {
+    out: Server,
+    into: Server,
+}
 
 /// The simulation of some channels.
 pub(super) struct Clock<'a> {
@@ -123,6 +137,10 @@ pub(super) struct Clock<'a> {
     links: Vec<TimedLink>,
     out: Vec<Server>,
     into: Vec<Server>,
+    /// Of several hosts: by rank its host, the movers, and by host the interfaces.
+    hosts: Vec<u32>,
+    movers: Vec<Gate>,
+    interfaces: Vec<Gate>,
     fabric: Server,
     /// Where blocks share processors.
     processors: Option<Processors>,
@@ -136,10 +154,10 @@ impl<'a> Clock<'a> {
         proto: Proto,
         channels: u32,
         pieces: PieceRun,
-        schedules: &'a [Schedule],
+        schedules: &'a [Vec<Schedule>],
     ) -> Clock<'a> {
         let n = machine.ranks as usize;
-        let run = channels.clamp(1, CHANNELS_RUN);
+        let run = channels_run(machine, channels);
         let mut clock = Clock {
             machine,
             kernel,
@@ -151,11 +169,14 @@ impl<'a> Clock<'a> {
             links: Vec::new(),
             out: vec![Server::default(); n],
             into: vec![Server::default(); n],
+            hosts: machine.graph().hosts().to_vec(),
+            movers: vec![Gate::default(); n],
+            interfaces: vec![Gate::default(); machine.hosts.max(1) as usize],
             fabric: Server::default(),
             processors: Processors::new(&machine.sharing),
             due: BinaryHeap::new(),
         };
-        (0..run).for_each(|_| clock.add(schedules));
+        schedules.iter().cycle().take(run as usize).for_each(|schedules| clock.add(schedules));
         clock
     }
 
@@ -292,16 +313,20 @@ impl<'a> Clock<'a> {
         let (fence, latency) = (self.machine.path.fence * f64::from(self.kernel.fences), self.machine.path.latency);
         let lines = self.lines(&step);
         let fenced = if lines { landed } else { landed + instant(fence) };
+        let away: Vec<usize> = recv.iter().chain(&send).copied().filter(|l| self.is_between_hosts(*l)).collect();
         for &l in &recv {
             let link = &mut self.links[l];
             let slot = link.consumed % link.slots.len();
-            link.slots[slot].free = moved + instant(latency);
+            link.slots[slot].free =
+                moved + instant(if away.contains(&l) { self.machine.network.latency } else { latency });
             link.consumed += 1;
         }
         for &l in &send {
+            let complete =
+                if away.contains(&l) { self.over_network(l, fenced, bytes) } else { fenced + instant(latency) };
             let link = &mut self.links[l];
             let slot = link.posted % link.slots.len();
-            link.slots[slot].complete = fenced + instant(latency);
+            link.slots[slot].complete = complete;
             link.posted += 1;
         }
         let me = &mut self.blocks[rank];
@@ -317,7 +342,9 @@ impl<'a> Clock<'a> {
     fn move_data(&mut self, at: Instant, bytes: u64, recv: &[usize], send: &[usize], step: &Step) -> Instant {
         let (block, has) = (&self.machine.block, |flag| u8::from(step.flags & flag != 0));
         let path = &self.machine.path;
-        let mut loads = vec![if self.zero_copy { path.remote_load } else { path.receive_load }; recv.len()];
+        let near = if self.zero_copy { path.remote_load } else { path.receive_load };
+        let far = self.machine.network.receive_load;
+        let mut loads: Vec<f64> = recv.iter().map(|l| if self.is_between_hosts(*l) { far } else { near }).collect();
         loads.extend(vec![block.load; usize::from(has(step_flag::IN))]);
         let ndst = send.len() + usize::from(has(step_flag::OUT));
         let time = self.kernel.move_time(block, self.proto, bytes, &loads, ndst);
@@ -341,11 +368,39 @@ impl<'a> Clock<'a> {
         let wire = bytes as f64 * self.proto.expansion() * self.each;
         let (own, all) = (wire / path.bandwidth, wire / path.fabric);
         let mut last = 0;
-        for &l in links {
+        for &l in links.iter().filter(|l| !self.is_between_hosts(**l)).collect::<Vec<_>>() {
             let (from, to) = (self.blocks[self.links[l].from].rank, self.blocks[self.links[l].to].rank);
             let (out, into) = (self.out[from].serve(at, own), self.into[to].serve(at, own));
             last = last.max(out).max(into).max(self.fabric.serve(at, all));
         }
         last
+    }
+
+    /// The ranks at the ends of a link, and their hosts.
+    fn ends(&self, l: usize) -> [(usize, usize); 2] {
+        [self.links[l].from, self.links[l].to].map(|block| {
+            let rank = self.blocks[block].rank;
+            (rank, self.hosts[rank] as usize)
+        })
+    }
+
+    fn is_between_hosts(&self, l: usize) -> bool {
+        let [(_, from), (_, to)] = self.ends(l);
+        from != to
+    }
+
+    /// When what is posted to a link at some time can be seen on the other host.
+    fn over_network(&mut self, l: usize, at: Instant, bytes: u64) -> Instant {
+        let network = self.machine.network;
+        let wire = bytes as f64 * self.proto.expansion() * self.each;
+        let [(sender, from), (receiver, to)] = self.ends(l);
+        let mover = network.message * self.each + wire / network.rank_bandwidth;
+        let sent =
+            self.movers[sender].out.serve(at, mover).max(self.interfaces[from].out.serve(at, wire / network.bandwidth));
+        let come = self.interfaces[to]
+            .into
+            .serve(at, wire / network.bandwidth)
+            .max(self.movers[receiver].into.serve(at, mover));
+        sent.max(come) + instant(network.latency)
     }
 }

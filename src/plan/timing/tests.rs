@@ -177,12 +177,56 @@ fn blocks_take_turns_at_processors() {
     assert!(us(2, 2.0, 8) > us(2, 1.0, 8) + 4.0, "{} {}", us(2, 2.0, 8), us(2, 1.0, 8));
 }
 
+/// Between hosts a small call is what a mover, the way and kernels take; a large one what interfaces carry, or movers
+/// where few ranks send.
+#[test]
+fn hosts_are_joined_by_a_network() {
+    let two = MachineModel::named("2x8xH100-tcp100").expect("a machine");
+    let NetworkModel { latency, bandwidth, rank_bandwidth, message, .. } = two.network;
+    assert_eq!((two.ranks, two.hosts, two.graph().nhosts()), (16, 2, 2));
+    let alone = MachineModel { ranks: 2, ..two.clone() };
+    let us = time(&alone, &KernelModel::CURRENT, call(Algo::Direct, Proto::Simple, 8, 1, 64 << 10));
+    let MachineModel { launch, block, path, .. } = alone.clone();
+    let way = block.turn + block.load + path.fence + message + 8.0 / rank_bandwidth + latency;
+    let by_hand = launch + way + block.poll / 2.0 + block.turn / 2.0 + two.network.receive_load;
+    assert!((us - by_hand).abs() < 0.02, "{us} {by_hand}");
+    let bytes = 1u64 << 30;
+    let large = |algorithm, channels| {
+        time(&two, &KernelModel::CURRENT, call(algorithm, Proto::Simple, bytes, channels, 64 << 10)) / bytes as f64
+    };
+    // Of a host: all of it once, by interfaces; by a ring 15/8 of it, which one rank sends where there is one channel.
+    assert!((1.0..1.1).contains(&(large(Algo::TwoStep, 16) * bandwidth)), "{}", large(Algo::TwoStep, 16) * bandwidth);
+    assert!((1.875..2.0).contains(&(large(Algo::Ring, 16) * bandwidth)), "{}", large(Algo::Ring, 16) * bandwidth);
+    let mover = rank_bandwidth / (1.0 + message * rank_bandwidth / 65536.0);
+    assert!((1.8..2.1).contains(&(large(Algo::Ring, 1) * mover)), "{}", large(Algo::Ring, 1) * mover);
+}
+
+/// Every schedule comes to an end between hosts, too.
+#[test]
+fn all_schedules_of_hosts_end() {
+    for (ranks, hosts) in [(2, 2), (7, 2), (9, 3), (20, 10)] {
+        let machine = MachineModel { ranks, hosts, ..MachineModel::eight_h100() };
+        for (func, algorithm) in Func::COLLECTIVES.into_iter().flat_map(|func| Algo::ALL.map(|algo| (func, algo))) {
+            if algorithm::available(func, algorithm, &machine.graph()) {
+                let call = TimedCall { func, ..call(algorithm, Proto::Simple, 1 << 20, 2, 8192) };
+                let us = time(&machine, &KernelModel::CURRENT, call);
+                assert!(us > machine.launch + machine.network.latency && us.is_finite(), "{call:?}: {us}");
+            }
+        }
+    }
+}
+
 #[test]
 fn descriptions_are_read_and_what_is_wrong_is_named() {
     let text = "# ours\nbase = 4xA100-pcie\nname = ours # with a comment\nranks=6\n\nbandwidth = 20\nlatency = 1.5\n";
     let machine = MachineModel::parse(text).expect("a machine");
     assert_eq!((machine.name.as_str(), machine.ranks, machine.whole_lines), ("ours", 6, false));
     assert_eq!((machine.path.bandwidth, machine.path.latency, machine.path.fence), (20_000.0, 1.5, 1.8));
+    let two = MachineModel::parse("base = 2x4xA100-pcie-tcp25\nnet_latency = 40\n").expect("a machine");
+    assert_eq!((two.name.as_str(), two.ranks, two.hosts, two.network.latency), ("2x4xA100-pcie-tcp25", 8, 2, 40.0));
+    assert_eq!(two.network.bandwidth, 25.0 * 0.94 * 125.0);
+    let names = ["1x8xH100-tcp100", "2x8xH100-tcp", "2xnone-tcp10", "2x8xH100-tcp0", "8xH100-tcp10"];
+    assert!(names.iter().all(|name| MachineModel::named(name).is_none()));
     assert_eq!(MachineModel::parse("").expect("the default"), MachineModel::eight_h100());
     for (bad, word) in [
         ("ranks", "key = value"),
