@@ -192,7 +192,7 @@ impl Wiring {
             }
             LinkClass::Tree if self.graph.nhosts() > 1 => {
                 let peers = tree::neighbours(self.graph.tree_rows(channel), rank);
-                self.from_next(rank, peers).into_iter().flat_map(both).collect()
+                self.after_rank(rank, peers).into_iter().flat_map(both).collect()
             }
             LinkClass::Tree => {
                 let tree = &self.graph.channel(channel).tree;
@@ -203,7 +203,7 @@ impl Wiring {
             LinkClass::Hierarchical if !hierarchical::fits(&self.graph) => Vec::new(),
             LinkClass::Hierarchical => {
                 let peers = hierarchical::neighbours(self.graph.ring_rows(channel), rank);
-                self.from_next(rank, peers).into_iter().flat_map(both).collect()
+                self.after_rank(rank, peers).into_iter().flat_map(both).collect()
             }
             LinkClass::Pat => {
                 let ring = &self.graph.channel(channel).ring;
@@ -219,11 +219,11 @@ impl Wiring {
     /// The ranks at some distances from a rank in an order, either way. From the next one on, by number.
     fn neighbours(&self, rank: u32, order: &Order, distances: &BTreeSet<u32>) -> Vec<u32> {
         let places = order.place(rank).into_iter().flat_map(|at| distances.iter().map(move |distance| at + distance));
-        self.from_next(rank, places.map(|place| order.at(place)))
+        self.after_rank(rank, places.map(|place| order.at(place)))
     }
 
     /// Some ranks by number, from the one next to a rank on.
-    fn from_next(&self, rank: u32, ranks: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    fn after_rank(&self, rank: u32, ranks: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let nranks = self.nranks();
         let ahead: BTreeSet<u32> = ranks.into_iter().map(|other| (other + nranks - rank) % nranks).collect();
         ahead.into_iter().map(|distance| (rank + distance) % nranks).collect()

@@ -100,8 +100,8 @@ impl NetworkLoad {
         if self.nchunks > 0.0 { self.host / self.nchunks } else { 0.0 }
     }
 
-    /// How often a rank waits for hops, in a call of some bytes on one channel with slots of some bytes: with each piece,
-    /// but where ranks only pass on.
+    /// How often a rank waits for hops, in a call of some bytes on one channel with slots of some bytes: with each
+    /// piece, but where ranks only pass on.
     pub(super) fn pieces(&self, bytes: f64, slot_bytes: f64) -> f64 {
         if self.one_way { 1.0 } else { (bytes / self.nchunks.max(1.0) / slot_bytes.max(1.0)).max(1.0) }
     }
