@@ -254,7 +254,7 @@ impl Predict {
             oversubscription: self.machine.ranks.div_ceil(self.machine.sharing.processors.max(1)),
             maps_buffers: self.zero_copy,
         };
-        if !self.machine.whole_lines {
+        if !self.machine.whole_lines || self.machine.hosts > 1 {
             // Nobody has asked for LL128 alone.
             let _ = agreed.without_whole_lines();
         }
