@@ -250,8 +250,8 @@ pub(super) fn neighbours(rows: &HostRows, rank: u32) -> BTreeSet<u32> {
 struct Nodes {
     rank: u32,
     nodes: [Node; TREES],
-    /// A neighbour in one tree is one in the other, too. Then both trees' data travels over one link, so both ends must
-    /// have the same order of trees, and of up and down.
+    /// A neighbour in one tree is one in the other, too, of several hosts on the same side. Then both trees' data travels
+    /// over one link, so both ends must have the same order of trees, and of up and down.
     shared: bool,
 }
 
@@ -259,8 +259,16 @@ impl Nodes {
     /// Finds a rank. Leaves come first, since they wait for nobody, but for trees that share links.
     fn find(trees: &[HostTree<'_>; TREES], rank: u32) -> Result<Nodes, Error> {
         let mut nodes = [Node::find(&trees[0], rank)?, Node::find(&trees[1], rank)?];
-        let shared = nodes[0].neighbours().any(|rank| nodes[1].neighbours().any(|other| other == rank));
-        if !shared && trees[0].rows.nhosts() == 1 {
+        let one_host = trees[0].rows.nhosts() == 1;
+        let shared = match one_host {
+            true => nodes[0].neighbours().any(|rank| nodes[1].neighbours().any(|other| other == rank)),
+            // What goes up one tree and down the other is in one order at both ends.
+            false => {
+                let parent = nodes[0].parent.is_some() && nodes[0].parent == nodes[1].parent;
+                parent || nodes[0].children.iter().any(|child| nodes[1].children.contains(child))
+            }
+        };
+        if !shared && one_host {
             nodes.sort_by_key(|node| node.children.len());
         } else if !shared {
             // On several hosts more ranks than roots have children in both: their order is that of the trees.

@@ -59,6 +59,7 @@ pub(super) struct CallTurns {
     /// Of several hosts: what goes between them.
     network: NetworkLoad,
     two_trees: bool,
+    tree: bool,
 }
 
 /// Hops in a rank's own turns of a piece, and from the first rank to the last. Of several hosts, those in hosts.
@@ -106,7 +107,16 @@ pub(super) fn of(func: Func, algorithm: Algo, graph: &Graph) -> Option<CallTurns
     let (chain, depth) = hops(func, algorithm, graph, &network);
     let two_trees = algorithm == Algo::Tree && func != Func::AllReduce;
     let carried = f64::from(carried(&busiest, hosts)) * if two_trees { HELD_UP } else { 1.0 };
-    Some(CallTurns { nchunks: busiest.nchunks, turns: like(&busiest), carried, chain, depth, network, two_trees })
+    Some(CallTurns {
+        nchunks: busiest.nchunks,
+        turns: like(&busiest),
+        carried,
+        chain,
+        depth,
+        network,
+        two_trees,
+        tree: algorithm == Algo::Tree,
+    })
 }
 
 /// The part of a link's time that is lost to one channel's other work is one in this many.
@@ -117,6 +127,9 @@ const HELD_UP: f64 = 1.4;
 
 /// The same between hosts, where more channels fill the gaps: so much longer with one.
 const TREES_HELD_UP: f64 = 1.5;
+
+/// Where data go up two trees and down again between hosts: so much longer networks take, by simulation.
+const UP_AND_DOWN: f64 = 1.2;
 
 /// Ranks of which all are looked at, to find the busiest.
 const SAMPLE: u32 = 16;
@@ -206,7 +219,8 @@ impl CallTurns {
             true => (own + way + self.network.hops * slot).max(alone),
             false => own + way + alone.max(self.network.hops * slot),
         };
-        // Networks wait for the first piece, or kernels for the last one.
+        // Networks wait for the first piece, or kernels for the last one; and trees for each other's two ways.
+        let wire = if self.tree { wire * UP_AND_DOWN } else { wire };
         let (busy, wire) = (pieces * each, wire + own + way);
         busy.max(wire) + busy.min(wire) / (IDLE * f64::from(channels)) * (1.0 - 1.0 / pieces)
     }

