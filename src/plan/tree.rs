@@ -250,8 +250,8 @@ pub(super) fn neighbours(rows: &HostRows, rank: u32) -> BTreeSet<u32> {
 struct Nodes {
     rank: u32,
     nodes: [Node; TREES],
-    /// A neighbour in one tree is one in the other, too, of several hosts on the same side. Then both trees' data travels
-    /// over one link, so both ends must have the same order of trees, and of up and down.
+    /// A neighbour in one tree is one in the other, too; of several hosts, one on the same side. Then both trees' data
+    /// travels over one link, so both ends must have the same order of trees, and of up and down.
     shared: bool,
 }
 
