@@ -7,8 +7,8 @@ use crate::os;
 pub use links::{Defect, Link, Links, Path};
 use std::time::Duration;
 
-/// Devices that `SOFTCUDA_DEVICES` may ask for.
-const MAX_DEVICES: u64 = 64;
+/// Devices that `SOFTCUDA_DEVICES` may ask for: as many as ranks can share a machine for tests.
+pub const MAX_DEVICES: usize = 256;
 /// Most hardware queues of a device.
 pub const MAX_CONNECTIONS: usize = 32;
 /// Most SMs per device.
@@ -51,7 +51,7 @@ impl Config {
             None => default,
             Some(text) => clamp(name, &text, default, low, high),
         };
-        let devices = number("SOFTCUDA_DEVICES", 8, 0, MAX_DEVICES) as u32;
+        let devices = number("SOFTCUDA_DEVICES", 8, 0, MAX_DEVICES as u64) as u32;
         let delay = number("SOFTCUDA_DELAY_US", 0, 0, 60_000_000);
         // As with NVIDIA's driver: 8 unless the variable says otherwise.
         let connections = number("CUDA_DEVICE_MAX_CONNECTIONS", 8, 1, MAX_CONNECTIONS as u64);
@@ -149,7 +149,7 @@ mod tests {
             "SOFTCUDA_DELAY_US" => Some("2000".into()),
             _ => Some("x".into()).filter(|_| name == "SOFTCUDA_SMS"),
         });
-        assert_eq!(config.visible.len(), 64);
+        assert_eq!(config.visible.len(), 256);
         assert_eq!(config.memory, 2 << 30);
         assert_eq!((config.sms, config.connections), (132, 8));
         assert_eq!((config.delay, config.alloc_waits), (Some(Duration::from_millis(2)), false));

@@ -2,6 +2,8 @@
 
 /// PCI bus of device 0.
 const FIRST_BUS: u32 = 0x10;
+/// Devices of a PCI domain: bus numbers have eight bits.
+const DOMAIN_DEVICES: u32 = 128;
 
 /// The 16 bytes of `cuDeviceGetUuid`.
 pub fn uuid(ordinal: u32) -> [u8; 16] {
@@ -16,14 +18,15 @@ pub fn uuid_text(ordinal: u32) -> String {
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// Bus number: each device has one of its own, slot 0, domain 0.
-pub fn pci_bus(ordinal: u32) -> u32 {
-    FIRST_BUS + ordinal
+/// Domain and bus number: each device has a bus of its own, slot 0.
+pub fn pci_place(ordinal: u32) -> (u32, u32) {
+    (ordinal / DOMAIN_DEVICES, FIRST_BUS + ordinal % DOMAIN_DEVICES)
 }
 
 /// `domain:bus:device.function`.
 pub fn pci_text(ordinal: u32) -> String {
-    format!("0000:{:02X}:00.0", pci_bus(ordinal))
+    let (domain, bus) = pci_place(ordinal);
+    format!("{domain:04X}:{bus:02X}:00.0")
 }
 
 /// Domain, bus and device of `[domain:]bus:device[.function]`, all hexadecimal.
@@ -49,6 +52,7 @@ mod tests {
         assert_eq!(pci_text(3), "0000:13:00.0");
         assert_eq!(parse_pci(&pci_text(3)), Some((0, 0x13, 0)));
         assert_eq!(parse_pci("13:0.0"), Some((0, 0x13, 0)));
+        assert_eq!((pci_text(127), pci_text(255)), ("0000:8F:00.0".to_string(), "0001:8F:00.0".to_string()));
         assert_eq!(parse_pci("nonsense"), None);
         assert_eq!(uuid_text(1), "GPU-736f6674-6375-6461-4000-800000000001");
         assert_ne!(uuid(1), uuid(2));

@@ -129,7 +129,7 @@ extern "C" fn cuDeviceGetByPCIBusId(device: Out<c_int>, id: In<c_char>) -> CuRes
         device.check()?;
         let text = id.text()?.to_str().map_err(|_| CudaError::INVALID_VALUE)?;
         let (domain, bus, slot) = identity::parse_pci(text).ok_or(CudaError::INVALID_VALUE)?;
-        let found = driver.devices.iter().find(|d| (domain, slot) == (0, 0) && identity::pci_bus(d.ordinal) == bus);
+        let found = driver.devices.iter().find(|d| slot == 0 && identity::pci_place(d.ordinal) == (domain, bus));
         device.set(found.ok_or(CudaError::INVALID_DEVICE)?.index as c_int)
     })
 }

@@ -18,13 +18,14 @@ pub fn value(device: &Device, attribute: i32) -> Option<i32> {
 
 fn identity_and_size(device: &Device, attribute: i32) -> Option<i32> {
     Some(match attribute {
-        16 => device.sms.count() as i32,                // MULTIPROCESSOR_COUNT
-        33 => identity::pci_bus(device.ordinal) as i32, // PCI_BUS_ID
-        34 | 50 => 0,                                   // PCI_DEVICE_ID, PCI_DOMAIN_ID
-        75 => super::COMPUTE_CAPABILITY.0,              // COMPUTE_CAPABILITY_MAJOR
-        76 => super::COMPUTE_CAPABILITY.1,              // COMPUTE_CAPABILITY_MINOR
-        85 => device.ordinal as i32,                    // MULTI_GPU_BOARD_GROUP_ID
-        131 | 134 => -1,                                // NUMA_ID, HOST_NUMA_ID: none
+        16 => device.sms.count() as i32,                    // MULTIPROCESSOR_COUNT
+        33 => identity::pci_place(device.ordinal).1 as i32, // PCI_BUS_ID
+        34 => 0,                                            // PCI_DEVICE_ID
+        50 => identity::pci_place(device.ordinal).0 as i32, // PCI_DOMAIN_ID
+        75 => super::COMPUTE_CAPABILITY.0,                  // COMPUTE_CAPABILITY_MAJOR
+        76 => super::COMPUTE_CAPABILITY.1,                  // COMPUTE_CAPABILITY_MINOR
+        85 => device.ordinal as i32,                        // MULTI_GPU_BOARD_GROUP_ID
+        131 | 134 => -1,                                    // NUMA_ID, HOST_NUMA_ID: none
         _ => return None,
     })
 }

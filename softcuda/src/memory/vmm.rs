@@ -7,7 +7,7 @@ use super::map::memfd;
 use super::physical::{GRANULARITY, Location, Physical, Properties};
 use super::space::{self, Rights};
 use super::{Kind, Memory, PAGE, Range, Wait};
-use crate::config::Link;
+use crate::config::{Link, MAX_DEVICES};
 use crate::device::State;
 use crate::error::{CudaError, Outcome};
 use parking_lot::Mutex;
@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Handles look like those of other objects (see `handles`), of a kind of their own.
 const HANDLE_KIND: u64 = 7 << 44;
 const HANDLE_SHIFT: u64 = 4;
-/// Bit of the host in a mapping's rights; devices have those from 0 on.
-const MAX_DEVICES: usize = 64;
+/// Devices of a word of [`DeviceSet`].
+const WORD: usize = 64;
 
 struct Counted {
     physical: Arc<Physical>,
@@ -39,35 +39,51 @@ pub struct Virtual {
 pub struct Backing {
     /// The memory.
     pub physical: Arc<Physical>,
-    /// A bit for each device that may read, or write.
-    read: AtomicU64,
-    write: AtomicU64,
+    /// The devices that may read, or write.
+    read: DeviceSet,
+    write: DeviceSet,
     /// [`Rights`] of the host.
     host: AtomicU64,
 }
 
+/// Some of the devices: a bit for each.
+#[derive(Default)]
+struct DeviceSet([AtomicU64; MAX_DEVICES / WORD]);
+
+impl DeviceSet {
+    fn set(&self, device: usize, granted: bool) {
+        let Some(word) = self.0.get(device / WORD) else { return };
+        match granted {
+            true => word.fetch_or(1 << (device % WORD), Ordering::AcqRel),
+            false => word.fetch_and(!(1 << (device % WORD)), Ordering::AcqRel),
+        };
+    }
+
+    fn has(&self, device: usize) -> bool {
+        self.0.get(device / WORD).is_some_and(|word| word.load(Ordering::Acquire) >> (device % WORD) & 1 == 1)
+    }
+
+    fn any(&self) -> bool {
+        self.0.iter().any(|word| word.load(Ordering::Acquire) != 0)
+    }
+}
+
 impl Backing {
     fn of(physical: Arc<Physical>) -> Backing {
-        Backing { physical, read: AtomicU64::new(0), write: AtomicU64::new(0), host: AtomicU64::new(0) }
+        Backing { physical, read: DeviceSet::default(), write: DeviceSet::default(), host: AtomicU64::new(0) }
     }
 
     fn set(&self, device: Option<usize>, rights: Rights) {
         let Some(device) = device else {
             return self.host.store(rights as u64, Ordering::Release);
         };
-        for (mask, granted) in [(&self.read, rights >= Rights::Read), (&self.write, rights >= Rights::Write)] {
-            if granted {
-                mask.fetch_or(1 << device, Ordering::AcqRel);
-            } else {
-                mask.fetch_and(!(1 << device), Ordering::AcqRel);
-            }
-        }
+        self.read.set(device, rights >= Rights::Read);
+        self.write.set(device, rights >= Rights::Write);
     }
 
     /// What this device, or the host, may do.
     pub fn rights(&self, device: Option<usize>) -> Rights {
-        let bit =
-            |mask: &AtomicU64| device.is_some_and(|n| n < MAX_DEVICES && mask.load(Ordering::Acquire) >> n & 1 == 1);
+        let bit = |set: &DeviceSet| device.is_some_and(|device| set.has(device));
         let host = if device.is_none() { self.host.load(Ordering::Acquire) } else { 0 };
         match (bit(&self.read) || host >= Rights::Read as u64, bit(&self.write) || host >= Rights::Write as u64) {
             (_, true) => Rights::Write,
@@ -78,9 +94,8 @@ impl Backing {
 
     /// What any of them may do.
     pub fn union(&self) -> Rights {
-        let any = |mask: &AtomicU64| mask.load(Ordering::Acquire) != 0;
         let host = self.rights(None);
-        match (any(&self.read), any(&self.write)) {
+        match (self.read.any(), self.write.any()) {
             (_, true) => Rights::Write,
             (true, false) => host.max(Rights::Read),
             (false, false) => host,
@@ -100,8 +115,8 @@ impl Backing {
     }
 
     fn devices(&self) -> impl Iterator<Item = usize> {
-        let mask = self.read.load(Ordering::Acquire);
-        (0..MAX_DEVICES).filter(move |n| mask >> n & 1 == 1)
+        let devices: Vec<usize> = (0..MAX_DEVICES).filter(|device| self.read.has(*device)).collect();
+        devices.into_iter()
     }
 }
 

@@ -44,7 +44,8 @@ fn by_text(text: In<c_char>, to: Out<Device>, names: impl Fn(&str, u32) -> bool)
 }
 
 fn is_pci(text: &str, ordinal: u32) -> bool {
-    identity::parse_pci(text) == Some((0, identity::pci_bus(ordinal), 0))
+    let (domain, bus) = identity::pci_place(ordinal);
+    identity::parse_pci(text) == Some((domain, bus, 0))
 }
 
 #[unsafe(export_name = "softnvml_nvmlDeviceGetHandleByPciBusId")]
@@ -142,7 +143,8 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
 fn pci_head(device: Device) -> Outcome<PciHead> {
     let ordinal = ordinal(device)?;
     let bus_id = text(&identity::pci_text(ordinal));
-    Ok(PciHead { bus_id, domain: 0, bus: identity::pci_bus(ordinal), device: 0, id: 0 })
+    let (domain, bus) = identity::pci_place(ordinal);
+    Ok(PciHead { bus_id, domain, bus, device: 0, id: 0 })
 }
 
 #[unsafe(export_name = "softnvml_nvmlDeviceGetPciInfo")]
