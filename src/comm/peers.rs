@@ -20,7 +20,7 @@ pub(super) fn check_devices(peers: &[PeerFacts], me: u32, allowed: bool) -> Resu
     if allowed {
         return Ok(());
     }
-    let mut seen = std::collections::HashMap::new();
+    let mut seen = HashMap::new();
     for peer in peers {
         let device = (&peer.host.name, &peer.host.boot_id, peer.uuid);
         if let Some(first) = seen.insert(device, peer.rank) {
@@ -46,7 +46,7 @@ pub(super) fn check_networks(peers: &[PeerFacts]) -> Result<(), Error> {
         return Err(Error::InvalidUsage(format!("{why} ({})", named(peers))));
     }
     let used = |a: &PeerFacts, b: &PeerFacts| a.reach.network != b.reach.network && transport::over_network(a, b);
-    if by_network.len() < 2 || !any_pair(peers, used) {
+    if by_network.len() < 2 || !transport::distinct_pairs(peers).iter().any(|(a, b)| used(&peers[*a], &peers[*b])) {
         return Ok(());
     }
     let one = |(network, peers): (&&Result<String, String>, &Vec<&PeerFacts>)| {
@@ -70,16 +70,17 @@ fn named(peers: &[&PeerFacts]) -> String {
 
 /// What all ranks will do (a difference between their variables has been warned of).
 pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
+    let pairs = transport::distinct_pairs(peers);
     let mut agreed = Agreed {
-        oversubscription: peers.iter().map(|peer| oversubscription(peers, peer)).max().unwrap_or(1),
+        oversubscription: oversubscription(peers),
         // Over PCIe, loads from a peer's memory are slow.
-        maps_buffers: peers.iter().all(|peer| peer.registers) && all_pairs(peers, transport::keeps_lines_whole),
+        maps_buffers: peers.iter().all(|peer| peer.registers) && all_pairs(peers, &pairs, transport::keeps_lines_whole),
         ..Agreed::of(peers.iter().map(|peer| &peer.tuning))
     };
-    if agreed.may_use(Proto::Ll128) && !all_pairs(peers, transport::keeps_lines_whole) {
+    if agreed.may_use(Proto::Ll128) && !all_pairs(peers, &pairs, transport::keeps_lines_whole) {
         warn_of_simple(agreed.without_whole_lines());
     }
-    if agreed.may_use(Proto::Ll) && !all_pairs(peers, transport::carries_lines) {
+    if agreed.may_use(Proto::Ll) && !all_pairs(peers, &pairs, transport::carries_lines) {
         warn_of_simple(agreed.without_lines());
     }
     agreed
@@ -87,12 +88,11 @@ pub(super) fn agree(peers: &[PeerFacts]) -> Agreed {
 
 /// What joins the devices of ranks that share a host: the slowest kind of link between any two.
 pub(super) fn link_kind(peers: &[PeerFacts], hosts: &[u32]) -> LinkKind {
-    let all = |hold: fn(&PeerFacts, &PeerFacts) -> bool| {
-        all_pairs(peers, |a, b| hosts[a.rank as usize] != hosts[b.rank as usize] || hold(a, b))
-    };
-    if all(transport::keeps_lines_whole) {
+    let mut pairs = transport::distinct_pairs(peers);
+    pairs.retain(|(a, b)| hosts[*a] == hosts[*b]);
+    if all_pairs(peers, &pairs, transport::keeps_lines_whole) {
         LinkKind::NvLink
-    } else if all(transport::maps_buffers) {
+    } else if all_pairs(peers, &pairs, transport::maps_buffers) {
         LinkKind::Pcie
     } else {
         LinkKind::HostMemory
@@ -124,19 +124,18 @@ pub(super) fn warn_of_simple(instead_of: SimpleInstead) {
     }
 }
 
-fn all_pairs(peers: &[PeerFacts], hold: impl Fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
-    peers.iter().enumerate().all(|(at, a)| peers[..at].iter().all(|b| hold(a, b)))
+fn all_pairs(peers: &[PeerFacts], pairs: &[(usize, usize)], hold: fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
+    pairs.iter().all(|(a, b)| hold(&peers[*a], &peers[*b]))
 }
 
-fn any_pair(peers: &[PeerFacts], holds: impl Fn(&PeerFacts, &PeerFacts) -> bool) -> bool {
-    peers.iter().enumerate().any(|(at, a)| peers[..at].iter().any(|b| holds(a, b)))
-}
-
-/// Ranks for each processor where a rank is.
-fn oversubscription(peers: &[PeerFacts], at: &PeerFacts) -> u32 {
-    let here = peers.iter().filter(|peer| peer.host.same_host(&at.host));
-    let (ranks, cpus) = here.fold((0u32, u32::MAX), |(ranks, cpus), peer| (ranks + 1, cpus.min(peer.cpus)));
-    ranks.div_ceil(cpus.max(1))
+/// The most ranks for each processor of a host.
+fn oversubscription(peers: &[PeerFacts]) -> u32 {
+    let mut hosts = HashMap::new();
+    for peer in peers {
+        let (ranks, cpus) = hosts.entry((&peer.host.name, &peer.host.boot_id)).or_insert((0u32, u32::MAX));
+        (*ranks, *cpus) = (*ranks + 1, peer.cpus.min(*cpus));
+    }
+    hosts.values().map(|(ranks, cpus)| ranks.div_ceil((*cpus).max(1))).max().unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -168,7 +167,7 @@ pub(super) mod tests {
             uuid: [rank as u8; 16],
             bus_id: u64::from(rank),
             capability: 90,
-            reach: PeerReach { linked: vec![[0; 16], [1; 16]], ..PeerReach::default() },
+            reach: PeerReach { linked: vec![[0; 16], [1; 16]].into(), ..PeerReach::default() },
             location: crate::proxy::Location { mailbox: [rank as u8; 16], tcp: None },
             transports: vec![TransportId::Direct, TransportId::Ipc, TransportId::Shm],
             links: u64::from(rank),
@@ -259,7 +258,7 @@ pub(super) mod tests {
             agree(&all).maps_buffers
         };
         // Over PCIe it would be slow.
-        assert!(!agreed(|peer| peer.reach.linked.clear()));
+        assert!(!agreed(|peer| peer.reach.linked = Default::default()));
         assert!(!agreed(|peer| peer.registers = false));
         assert!(!agreed(|peer| peer.transports = vec![TransportId::Shm]));
         assert!(!agreed(|peer| peer.host.boot_id = "c".into()));
@@ -274,10 +273,10 @@ pub(super) mod tests {
         };
         assert_eq!(agreed(LL128, |_| {}), LL128);
         // Over PCIe, in shared memory, and on two hosts.
-        assert_eq!(agreed(LL128, |peer| peer.reach.linked = vec![peer.uuid]), SIMPLE);
+        assert_eq!(agreed(LL128, |peer| peer.reach.linked = vec![peer.uuid].into()), SIMPLE);
         assert_eq!(agreed(LL128, |peer| peer.transports = vec![TransportId::Shm]), SIMPLE);
         assert_eq!(agreed(LL128 | LL, |peer| peer.host.boot_id = "c".into()), LL);
         // Two ranks on one device.
-        assert_eq!(agreed(LL128, |peer| (peer.uuid, peer.reach.linked) = ([0; 16], vec![[0; 16]])), LL128);
+        assert_eq!(agreed(LL128, |peer| (peer.uuid, peer.reach.linked) = ([0; 16], vec![[0; 16]].into())), LL128);
     }
 }

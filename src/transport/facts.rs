@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Distance, Transport, TransportId};
+use super::{DeviceSet, Distance, Transport, TransportId};
 use crate::error::Error;
 use crate::plan::wiring::{ConnectionGroup, LinkNeed, Wiring};
 use crate::proxy::{Destination, Location};
@@ -50,9 +50,9 @@ pub struct PeerFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerReach {
     /// The uuids of the devices that its process sees and its device cannot reach.
-    pub unreachable: Vec<[u8; 16]>,
+    pub unreachable: DeviceSet,
     /// The uuids of those that it reaches over NVLink, and its own.
-    pub linked: Vec<[u8; 16]>,
+    pub linked: DeviceSet,
     /// Where its device is in PCI.
     pub place: PciPlace,
     /// As far as it uses peer memory.

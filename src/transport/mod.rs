@@ -15,9 +15,11 @@
 //! line in `TRANSPORTS`.
 
 mod blocks;
+mod device_set;
 mod distance;
 mod facts;
 mod handshake;
+mod kinds;
 mod layout;
 mod links;
 mod memory;
@@ -37,8 +39,10 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::plan::wiring::ConnectionGroup;
 pub use blocks::{devices_of_released, free_released};
+pub use device_set::DeviceSet;
 pub use distance::Distance;
 pub use facts::{Connectivity, PeerFacts, PeerReach, exclude_peer_memory};
+pub use kinds::distinct_pairs;
 pub use links::{Hooks, Links, Told};
 pub use net::{SocketInterface, SocketNetwork, SocketSettings};
 pub use p2p::PeerBuffer;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::layout::PAGE;
 use super::memory::Segment;
 use super::validation::{self, Lines, MappedPeer, PeerFault};
-use super::{Links, PeerFacts, Transport, TransportId, by_id, choose};
+use super::{Links, PeerFacts, Transport, TransportId, by_id, choose, distinct_pairs};
 use crate::device::{Charge, Context, Ledger, OUT_OF_MEMORY, Use};
 use crate::error::Error;
 use crate::plan::wiring::Wiring;
@@ -168,14 +168,11 @@ impl Choices {
     /// All pairs are looked at, so that all ranks find the same one without a transport.
     fn of(me: u32, facts: &[PeerFacts]) -> Result<Choices, Error> {
         let mut choices = Choices { mine: BTreeMap::new(), peer_memory: false };
-        for (at, a) in facts.iter().enumerate() {
-            for b in &facts[at + 1..] {
-                let transport = choose(a, b)?;
-                choices.peer_memory |= transport.is_device_memory();
-                if a.rank == me || b.rank == me {
-                    choices.mine.insert(a.rank + b.rank - me, transport);
-                }
-            }
+        for (a, b) in distinct_pairs(facts) {
+            choices.peer_memory |= choose(&facts[a], &facts[b])?.is_device_memory();
+        }
+        for peer in facts.iter().filter(|peer| peer.rank != me) {
+            choices.mine.insert(peer.rank, choose(&facts[me as usize], peer)?);
         }
         Ok(choices)
     }

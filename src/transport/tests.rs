@@ -23,7 +23,10 @@ fn facts(rank: u32) -> PeerFacts {
         uuid: [rank as u8; 16],
         bus_id: u64::from(rank),
         capability: 90,
-        reach: PeerReach { linked: (0..64).map(|device| [device; 16]).collect(), ..PeerReach::default() },
+        reach: PeerReach {
+            linked: (0..64).map(|device| [device; 16]).collect::<Vec<_>>().into(),
+            ..PeerReach::default()
+        },
         location: crate::proxy::Location { mailbox: [rank as u8; 16], tcp: None },
         transports: usual(),
         links: u64::from(rank),
@@ -66,7 +69,7 @@ fn threads_of_one_process_use_pointers() {
 #[test]
 fn one_side_without_peer_access_means_shared_memory() {
     let (a, mut b) = (facts(0), facts(1));
-    b.reach.unreachable = vec![a.uuid];
+    b.reach.unreachable = vec![a.uuid].into();
     assert_eq!(label(&a, &b), Ok("SHM/direct"));
     let (a, mut b) = (facts(0), facts(1));
     b.transports = vec![TransportId::Shm];
@@ -245,4 +248,41 @@ fn transports_are_named() {
         let error = named(list).expect_err(list);
         assert!(error.contains(word) && error.contains("p2p, shm and net"), "{error}");
     }
+}
+
+/// What holds for the pairs that stand for all holds for all: whichever ranks differ in whatever decides.
+#[test]
+fn some_pairs_stand_for_all() {
+    let changes: [fn(&mut PeerFacts); 8] = [
+        |peer| peer.host.boot_id = "other".into(),
+        |peer| peer.host.pid_namespace = 77,
+        |peer| peer.transports = vec![TransportId::Shm],
+        |peer| peer.reach.linked = vec![peer.uuid].into(),
+        |peer| peer.reach.unreachable = vec![[2; 16]].into(),
+        |peer| peer.uuid = [3; 16],
+        |peer| peer.process = 0,
+        |peer| peer.reach.excluded = vec![1],
+    ];
+    for (at, change) in changes.iter().enumerate() {
+        for other in &changes[at..] {
+            for changed in 0..6usize {
+                let mut all: Vec<PeerFacts> = (0..6).map(facts).collect();
+                change(&mut all[changed]);
+                other(&mut all[(changed * 2 + at) % 6]);
+                let pairs = distinct_pairs(&all);
+                let hold = |pairs: &mut dyn Iterator<Item = (usize, usize)>| {
+                    let told: std::collections::BTreeSet<String> = pairs
+                        .map(|(a, b)| {
+                            format!("{:?}{}", label(&all[a], &all[b]).ok(), keeps_lines_whole(&all[a], &all[b]))
+                        })
+                        .collect();
+                    told
+                };
+                let every = hold(&mut (0..6).flat_map(|b| (0..b).map(move |a| (a, b))));
+                assert_eq!(hold(&mut pairs.into_iter()), every, "changes {at} of rank {changed}");
+            }
+        }
+    }
+    let all: Vec<PeerFacts> = (0..60).map(facts).collect();
+    assert_eq!(distinct_pairs(&all).len(), 1);
 }

@@ -252,8 +252,8 @@ impl Comm {
         let context = &self.device.context;
         let sysfs = params::snapshot().text(params::SYSFS).unwrap_or(SYSFS).to_string();
         Ok(PeerReach {
-            unreachable: context.unreachable()?,
-            linked: context.linked()?,
+            unreachable: context.unreachable()?.into(),
+            linked: context.linked()?.into(),
             place: PciPlace::read(Path::new(&sysfs), self.device.facts.bus_id),
             level: transport::peer_level(),
             ..PeerReach::default()
