@@ -36,7 +36,7 @@ pub unsafe extern "C" fn pncclCommInitRank(
         unsafe {
             init(
                 Rank { function: name, always_blocking: true, newcomm, nranks, rank },
-                || Ok((id, None)),
+                || Ok(vec![id]),
                 std::ptr::null(),
             )
         }
@@ -54,16 +54,13 @@ pub unsafe extern "C" fn pncclCommInitRankConfig(
 ) -> ResultCode {
     guard("ncclCommInitRankConfig", |name| -> Result<Outcome, Error> {
         // SAFETY: the caller keeps the C contract.
-        unsafe {
-            init(Rank { function: name, always_blocking: false, newcomm, nranks, rank }, || Ok((id, None)), config)
-        }
+        unsafe { init(Rank { function: name, always_blocking: false, newcomm, nranks, rank }, || Ok(vec![id]), config) }
     })
 }
 
 /// Makes a communicator; several ids share the work of meeting.
 ///
-/// The first id alone is used: it names the communicator, and one root serves thousands of ranks. The roots of the
-/// others hear from the ranks of their place in the list that nobody will come.
+/// The first id names the communicator. Each root serves a block of the ranks, and roots tell each other in a tree.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pncclCommInitRankScalable(
     newcomm: *mut CommHandle,
@@ -81,8 +78,7 @@ pub unsafe extern "C" fn pncclCommInitRankScalable(
             not_null(name, "commIds", ids)?;
             // SAFETY: it is not NULL and has `nids` ids by the C contract; at least one.
             let ids = unsafe { std::slice::from_raw_parts(ids, nids as usize) };
-            let mine = usize::try_from(rank).ok().and_then(|rank| ids.get(rank)).copied();
-            Ok((ids[0], mine.filter(|mine| *mine != ids[0])))
+            Ok(ids.to_vec())
         };
         // SAFETY: the caller keeps the C contract.
         unsafe { init(Rank { function: name, always_blocking: false, newcomm, nranks, rank }, id, config) }
@@ -101,21 +97,20 @@ struct Rank {
 }
 
 /// What the three ways of making one rank's communicator have in common. A missing driver is told before anything else
-/// and not remembered by a group, as by NCCL; what goes wrong afterwards is. `id` gives the id, and one whose root is
-/// not needed.
+/// and not remembered by a group, as by NCCL; what goes wrong afterwards is. `ids` gives the ids.
 ///
 /// # Safety
 /// `rank.newcomm` is NULL or valid for writing until the call (in a group: the group, without blocking: the
 /// initialisation) is over; `config` is NULL or an `ncclConfig_t`.
 unsafe fn init(
     rank: Rank,
-    id: impl FnOnce() -> Result<(UniqueId, Option<UniqueId>), Error>,
+    ids: impl FnOnce() -> Result<Vec<UniqueId>, Error>,
     config: *const RawConfig,
 ) -> Result<Outcome, Error> {
     let Rank { function, always_blocking, newcomm, nranks, rank } = rank;
     prepare();
-    let id = id();
-    let report_failure = |error: &Error| id.iter().for_each(|(id, _)| comm::report_failure(id, nranks, rank, error));
+    let ids = ids();
+    let report_failure = |error: &Error| ids.iter().for_each(|ids| comm::report_failure(ids, nranks, rank, error));
     comm::check_cuda().inspect_err(report_failure).inspect_err(|error| never_made(function, error))?;
     log::banner(rank, library_path);
     noted((|| {
@@ -126,14 +121,14 @@ unsafe fn init(
                 return Err(invalid(format!("Invalid rank requested : {rank}/{nranks} ({function})")));
             }
             // SAFETY: the contract is the same.
-            Ok((id.clone()?, unsafe { read::config(config) }?))
+            Ok((ids.clone()?, unsafe { read::config(config) }?))
         };
-        let ((id, unused), config) = admit().inspect_err(report_failure)?;
-        ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &id.0[..8]);
-        let request = InitRequest { always_blocking, ..InitRequest::new(function, (nranks, rank), id, config) };
+        let (ids, config) = admit().inspect_err(report_failure)?;
+        ::log::trace!(target: "CALL", "{function}({newcomm:p},{nranks},{:02x?},{rank})", &ids[0].0[..8]);
+        let request = InitRequest { always_blocking, ..InitRequest::new(function, (nranks, rank), ids[0], config) };
         // SAFETY: `newcomm` is not NULL and stays valid by the contract.
         let publish = unsafe { publish_to(newcomm) };
-        group::init_rank(request, id, unused.into_iter().collect(), publish)
+        group::init_rank(request, ids, publish)
     })())
     .inspect_err(|error| never_made(function, error))
 }
@@ -345,11 +340,12 @@ unsafe fn grow_new(
     }
     prepare();
     // SAFETY: NULL or an ncclConfig_t by the C contract.
-    let config = unsafe { read::config(config) }.inspect_err(|error| comm::report_failure(&id, nranks, rank, error))?;
+    let config =
+        unsafe { read::config(config) }.inspect_err(|error| comm::report_failure(&[id], nranks, rank, error))?;
     log::banner(rank, library_path);
     // SAFETY: it is not NULL, and stays valid as for every creation.
     let publish = unsafe { publish_to(newcomm) };
-    noted(group::init_rank(InitRequest::new(NAME, (nranks, rank), id, config), id, Vec::new(), publish)).map(drop)
+    noted(group::init_rank(InitRequest::new(NAME, (nranks, rank), id, config), vec![id], publish)).map(drop)
 }
 
 /// The part of a rank that exists.

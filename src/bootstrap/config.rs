@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use super::protocol::roots::Algorithm;
 use crate::error::Error;
 use crate::sys::PortRange;
 
@@ -37,6 +38,11 @@ pub struct NetConfig {
     /// `OXCCL_BOOTSTRAP_TIMEOUT`: from the first check-in until all ranks are there, and for every exchange after that;
     /// `None` = never.
     pub timeout: Option<Duration>,
+    /// `OXCCL_BOOTSTRAP_ALGO`: how ranks meet and exchange blocks.
+    pub algorithm: Algorithm,
+    /// `NCCL_UID_STAGGER_THRESHOLD`, `NCCL_UID_STAGGER_RATE`: where a root has more ranks than the first says, no more
+    /// of them connect in a second than the second says. `None`: all at once, which the root's queue takes.
+    pub stagger: Option<(u32, u32)>,
     /// How often a waiting root says who is missing.
     pub progress: Duration,
     /// How long a root waits for the first rank before it gives up.
@@ -59,6 +65,8 @@ impl Default for NetConfig {
             ports: None,
             advertise: None,
             timeout: None,
+            algorithm: Algorithm::Tree,
+            stagger: None,
             progress: Duration::from_secs(30),
             root_idle: Duration::from_secs(24 * 3600),
             failed_linger: Duration::from_secs(20),

@@ -50,6 +50,13 @@ impl UniqueId {
     }
 }
 
+/// Where several ids may stand, one can.
+impl AsRef<[UniqueId]> for UniqueId {
+    fn as_ref(&self) -> &[UniqueId] {
+        std::slice::from_ref(self)
+    }
+}
+
 /// What an id says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdParts {

@@ -1,26 +1,30 @@
 //! A rank on its way into a communicator, and roots that their maker can stop.
 
 use std::io::Read;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::id::{Growth, IdParts, UniqueId};
 use super::net::cancel::Cancel;
 use super::net::interface::{self, AddressRequest};
 use super::net::{root, socket};
+use super::protocol::failure::Failure;
 use super::protocol::member::Member;
-use super::protocol::wire::{Encoder, FrameKind, Preamble, Service};
+use super::protocol::wire::{Preamble, Service};
 use super::{Bootstrap, Errand, Join, NetConfig, Timings, abandon, log_interface, prepare, told_address};
 use crate::error::Error;
 use crate::sys;
 
-/// How long it may take to tell a root that it is not needed, for each step.
-const DISMISSAL: Duration = Duration::from_secs(2);
+/// How long it may take to tell the first root that another one is not there, for each step.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A rank that the root knows, so that its death ends the initialisation of all. One that does not go on must say so
 /// ([`Joining::fail`]).
 pub struct Joining {
     bootstrap: Bootstrap,
     begun: Instant,
+    /// See [`Meeting::first`](super::meeting::Meeting::first).
+    first_root: Option<(SocketAddr, u64)>,
 }
 
 impl Joining {
@@ -28,22 +32,23 @@ impl Joining {
     ///
     /// # Errors
     /// As [`Bootstrap::join`], as far as they show by then.
-    pub fn begin(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Joining, Error> {
+    pub fn begin(config: &NetConfig, ids: &[UniqueId], join: Join) -> Result<Joining, Error> {
         let clock = Instant::now();
-        let prepared = prepare(config, id, join, Errand::Join)?;
+        let prepared = prepare(config, ids, join, Errand::Join)?;
         let create = clock.elapsed();
         let (place, version) = ((prepared.settings.rank, prepared.settings.nranks), prepared.settings.version);
-        let begun = Instant::now();
+        let (begun, first_root) = (Instant::now(), prepared.first_root);
         let driver = prepared.start(Member::new)?;
         let bootstrap = Bootstrap::new(driver, place, Timings { create, join: Duration::ZERO });
         if let Err(error) = bootstrap.await_state(Member::checked_in) {
+            tell_first_root(first_root, &bootstrap, &error);
             if error == Error::Aborted && place.1 > 1 && !bootstrap.driver.with(|member, _| member.checked_in()) {
                 drop(bootstrap);
-                abandon(config, id, place, version);
+                abandon(config, ids, place, version);
             }
             return Err(error);
         }
-        Ok(Joining { bootstrap, begun })
+        Ok(Joining { bootstrap, begun, first_root })
     }
 
     /// This rank does not go on: the others' initialisation ends with an error that names it.
@@ -56,8 +61,9 @@ impl Joining {
     /// # Errors
     /// As [`Bootstrap::join`].
     pub fn finish(self) -> Result<Bootstrap, Error> {
-        let Joining { mut bootstrap, begun } = self;
-        bootstrap.await_state(Member::joined)?;
+        let Joining { mut bootstrap, begun, first_root } = self;
+        let joined = bootstrap.await_state(Member::joined);
+        joined.inspect_err(|error| tell_first_root(first_root, &bootstrap, error))?;
         bootstrap.timings.join = begun.elapsed();
         bootstrap.log_timings();
         Ok(bootstrap)
@@ -121,20 +127,21 @@ pub fn growth(id: &UniqueId) -> Result<Option<Growth>, Error> {
     IdParts::decode(id).map(|parts| parts.grow)
 }
 
-/// Tells the root of an id that nobody will come, since the ranks meet elsewhere. A root that is gone, or that a rank
-/// has come to, is left alone.
-pub fn dismiss(id: &UniqueId) {
-    let Ok(IdParts { magic, root, fixed: false, token, .. }) = IdParts::decode(id) else { return };
-    let frame = Encoder::new(FrameKind::Dismiss, 8).u64(token).finish();
+/// A rank of several roots whose own root is not there, or has gone: the other ranks hear of it by the first root.
+fn tell_first_root(first: Option<(SocketAddr, u64)>, bootstrap: &Bootstrap, error: &Error) {
+    let Some((address, magic)) = first.filter(|_| bootstrap.driver.with(|member, _| member.has_lost_root())) else {
+        return;
+    };
+    let frame = Failure::of(bootstrap.rank(), error).encode();
     let message = [Preamble::new(magic, Service::Root).encode().as_slice(), &frame].concat();
-    let told = socket::connect_and_wait(root, DISMISSAL).and_then(|mut socket| {
+    let told = socket::connect_and_wait(address, FAREWELL).and_then(|mut socket| {
         socket::send_all(&socket, &message)?;
-        // Until the root closes: one that is asked to end must not do so on a connection that was reset.
+        // Until the root closes: to close what has something to read would take back what was sent.
         let mut answer = [0; 64];
         while socket.read(&mut answer)? > 0 {}
         Ok(())
     });
     if let Err(why) = told {
-        log::info!(target: "BOOTSTRAP", "Bootstrap: could not tell the root of an unused ncclUniqueId to end: {why}");
+        log::info!(target: "BOOTSTRAP", "Bootstrap: could not tell the first root that another one is not there: {why}");
     }
 }

@@ -24,6 +24,7 @@ use crate::sys;
 pub mod config;
 pub mod id;
 mod joining;
+mod meeting;
 pub mod net;
 mod participants;
 mod presence;
@@ -34,18 +35,20 @@ mod tests;
 
 pub use config::{Advertise, CommId, Family, InterfaceFilter, NetConfig, parse_ports};
 pub use id::{Growth, UniqueId};
-pub use joining::{Joining, RootHandle, create_root, dismiss, growth};
+pub use joining::{Joining, RootHandle, create_root, growth};
 pub use net::cancel::Cancel;
 pub use participants::Participants;
 pub use presence::Presence;
 
 use id::{IdParts, show, show_ip};
+use meeting::Meeting;
 use net::driver::{MachineDriver, Parting, Stop};
 pub use net::interface::HostInterface;
 use net::interface::{self, AddressRequest, Interface};
 use net::socket::{self, Buffers};
 use protocol::checkin::{Entry, MAX_SETTINGS};
 use protocol::member::{Member, MemberConfig, Retry};
+use protocol::roots::RootPlace;
 use protocol::{MAX_FACTS, MAX_RANKS};
 
 /// What stands for the port of a rank that does not listen: the one of the discard service.
@@ -71,8 +74,18 @@ pub struct Join {
     /// Data for the other ranks, at most 64 KiB: it travels with the rendezvous and costs no exchange. See
     /// [`Bootstrap::facts`].
     pub facts: Vec<u8>,
+    /// The same for what ranks may have in common, such as the facts of a host: what is alike travels once.
+    pub common: Vec<u8>,
     /// Ends this rank's waits from another thread.
     pub cancel: Option<Cancel>,
+}
+
+impl Join {
+    /// For a rank that comes only to say that it has failed.
+    pub fn without_facts((rank, nranks): (u32, u32), version: u32) -> Join {
+        let (settings, facts, common) = (Vec::new(), Vec::new(), Vec::new());
+        Join { rank, nranks, version, settings, facts, common, cancel: None }
+    }
 }
 
 /// Times of a join, for the log line of the profile.
@@ -132,8 +145,8 @@ pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
 ///
 /// # Errors
 /// As [`Bootstrap::join`], of the id and of interfaces.
-pub fn own_address(config: &NetConfig, id: &UniqueId) -> Result<ListenAddress, Error> {
-    let at = choose_interface(config, &IdParts::decode(id)?)?.at(0);
+pub fn own_address(config: &NetConfig, ids: &[UniqueId], (rank, nranks): (u32, u32)) -> Result<ListenAddress, Error> {
+    let at = choose_interface(config, &Meeting::of(ids, rank, nranks)?.own)?.at(0);
     let advertise = config.advertise.as_ref().map(|advertise| interface::advertised(advertise, 0)).transpose()?;
     Ok(ListenAddress { at, ports: config.ports, advertise })
 }
@@ -142,8 +155,12 @@ pub fn own_address(config: &NetConfig, id: &UniqueId) -> Result<ListenAddress, E
 ///
 /// # Errors
 /// As [`Bootstrap::join`], of the id and of interfaces.
-pub fn socket_interfaces(config: &NetConfig, id: &UniqueId) -> Result<Vec<HostInterface>, Error> {
-    let request = address_request(config, &IdParts::decode(id)?);
+pub fn socket_interfaces(
+    config: &NetConfig,
+    ids: &[UniqueId],
+    (rank, nranks): (u32, u32),
+) -> Result<Vec<HostInterface>, Error> {
+    let request = address_request(config, &Meeting::of(ids, rank, nranks)?.own);
     interface::choose_all(&interface::list()?, request, interface::facts)
 }
 
@@ -198,14 +215,14 @@ fn process() -> String {
 }
 
 impl Bootstrap {
-    /// Meets the other ranks: returns when all have joined and this one is connected with its neighbours.
+    /// Meets the other ranks, by one id or several: returns when all have joined and this one is connected with its neighbours.
     ///
     /// # Errors
     /// `InvalidArgument` for a rank out of range or a damaged id; `InvalidUsage` if the ranks do not fit
     /// together (the text names rank and values) or the id is of another library; `Remote` for a rank or a
     /// root that is gone; `Timeout` with the missing ranks; `Aborted` if it was cancelled; `System`.
-    pub fn join(config: &NetConfig, id: &UniqueId, join: Join) -> Result<Bootstrap, Error> {
-        Joining::begin(config, id, join)?.finish()
+    pub fn join(config: &NetConfig, ids: impl AsRef<[UniqueId]>, join: Join) -> Result<Bootstrap, Error> {
+        Joining::begin(config, ids.as_ref(), join)?.finish()
     }
 
     /// A rank that has begun to join.
@@ -220,8 +237,13 @@ impl Bootstrap {
     ///
     /// # Errors
     /// As [`Bootstrap::join`], if the root cannot be told.
-    pub fn report_failure(config: &NetConfig, id: &UniqueId, join: Join, failure: &Error) -> Result<(), Error> {
-        report(config, id, join, failure, (Errand::Report, REPORT))
+    pub fn report_failure(
+        config: &NetConfig,
+        ids: impl AsRef<[UniqueId]>,
+        join: Join,
+        failure: &Error,
+    ) -> Result<(), Error> {
+        report(config, ids.as_ref(), join, failure, (Errand::Report, REPORT))
     }
 
     fn log_timings(&self) {
@@ -252,6 +274,16 @@ impl Bootstrap {
     /// What a rank brought as [`Join::facts`].
     pub fn facts(&self, rank: u32) -> Vec<u8> {
         self.ask(|member| Some(member.facts(rank).to_vec())).unwrap_or_default()
+    }
+
+    /// What a rank brought as [`Join::common`]: its number, which ranks that brought the same share.
+    pub fn common_number(&self, rank: u32) -> u32 {
+        self.ask(|member| Some(member.common(rank).0)).unwrap_or_default()
+    }
+
+    /// The same: the facts.
+    pub fn common(&self, rank: u32) -> Vec<u8> {
+        self.ask(|member| Some(member.common(rank).1.to_vec())).unwrap_or_default()
     }
 
     /// Where a rank listens, for messages.
@@ -443,12 +475,12 @@ enum Errand {
 /// See [`Bootstrap::report_failure`]; `limit` is how long it may take.
 fn report(
     config: &NetConfig,
-    id: &UniqueId,
+    ids: &[UniqueId],
     join: Join,
     failure: &Error,
     (errand, limit): (Errand, Duration),
 ) -> Result<(), Error> {
-    let prepared = prepare(config, id, join, errand)?;
+    let prepared = prepare(config, ids, join, errand)?;
     let (rank, nranks) = (prepared.settings.rank, prepared.settings.nranks);
     let driver = prepared.start(|settings, now| Member::reporting(settings, failure, now))?;
     let bootstrap = Bootstrap::new(driver, (rank, nranks), Timings::default());
@@ -461,15 +493,17 @@ fn report(
 }
 
 /// A rank was aborted before the root knew of it: the others would wait for it for good.
-fn abandon(config: &NetConfig, id: &UniqueId, (rank, nranks): (u32, u32), version: u32) {
-    let join = Join { rank, nranks, version, settings: Vec::new(), facts: Vec::new(), cancel: None };
-    if let Err(why) = report(config, id, join, &Error::Aborted, (Errand::ReportAgain, ABANDON)) {
+fn abandon(config: &NetConfig, ids: &[UniqueId], (rank, nranks): (u32, u32), version: u32) {
+    let join = Join::without_facts((rank, nranks), version);
+    if let Err(why) = report(config, ids, join, &Error::Aborted, (Errand::ReportAgain, ABANDON)) {
         log::info!(target: "BOOTSTRAP", "rank {rank} was aborted and could not tell the other ranks: {why}");
     }
 }
 
 /// What a member is made of.
 struct PreparedRank {
+    /// See [`Meeting::first`].
+    first_root: Option<(SocketAddr, u64)>,
     settings: MemberConfig,
     listener: Option<Socket>,
     cancel: Option<Cancel>,
@@ -478,16 +512,16 @@ struct PreparedRank {
 
 impl PreparedRank {
     fn start(self, member: impl FnOnce(MemberConfig, Duration) -> Member) -> Result<MachineDriver<Member>, Error> {
-        let PreparedRank { settings, listener, cancel, buffers } = self;
+        let PreparedRank { settings, listener, cancel, buffers, .. } = self;
         MachineDriver::new(|now| member(settings, now), listener, cancel, buffers)
     }
 }
 
 /// Everything before the first connect: checks, the root where `NCCL_COMM_ID` asks for it, interface, listener.
-fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Result<PreparedRank, Error> {
+fn prepare(config: &NetConfig, ids: &[UniqueId], join: Join, errand: Errand) -> Result<PreparedRank, Error> {
     let listen = errand == Errand::Join;
     check(&join, listen)?;
-    let parts = IdParts::decode(id)?;
+    let Meeting { own: parts, place, first } = Meeting::of(ids, join.rank, join.nranks)?;
     let interface = choose_interface(config, &parts)?;
     log_interface(&interface);
     warn_out_of_reach(config, &interface, parts.root);
@@ -508,10 +542,31 @@ fn prepare(config: &NetConfig, id: &UniqueId, join: Join, errand: Errand) -> Res
         process: process(),
         settings: join.settings,
         entry: Entry { address, interface: interface.name, facts: join.facts },
+        common: join.common,
+        algorithm: config.algorithm,
+        delay: stagger(config.stagger, &place, (join.rank, join.nranks)),
+        place,
         timeout: config.timeout,
         retry: Retry { count: config.retry_count, sleep: config.retry_sleep },
     };
-    Ok(PreparedRank { settings, listener, cancel: join.cancel, buffers: Buffers::from(config) })
+    Ok(PreparedRank { first_root: first, settings, listener, cancel: join.cancel, buffers: Buffers::from(config) })
+}
+
+/// How long a rank waits before it connects to its root: nothing, unless it is told to (`NCCL_UID_STAGGER_RATE`).
+fn stagger(stagger: Option<(u32, u32)>, place: &RootPlace, (rank, nranks): (u32, u32)) -> Duration {
+    let block = place.block(nranks);
+    match stagger {
+        Some((threshold, rate)) if block.len() as u64 > u64::from(threshold) && rate > 0 => {
+            let delay = Duration::from_secs(u64::from(rank.saturating_sub(block.start))) / rate;
+            log::info!(
+                target: "BOOTSTRAP",
+                "Bootstrap: rank {rank} waits {:.3} s before it joins (NCCL_UID_STAGGER_RATE)",
+                delay.as_secs_f64()
+            );
+            delay
+        }
+        _ => Duration::ZERO,
+    }
 }
 
 /// What can be wrong with a rank's own arguments.
@@ -523,11 +578,10 @@ fn check(join: &Join, in_range: bool) -> Result<(), Error> {
     if rank >= nranks && in_range {
         return Err(Error::InvalidArgument(format!("rank {rank} is out of range, there are {nranks} ranks")));
     }
-    if join.facts.len() > MAX_FACTS {
-        return Err(Error::InvalidArgument(format!(
-            "rank {rank} brings {} bytes of facts, {MAX_FACTS} are allowed",
-            join.facts.len()
-        )));
+    let facts = join.facts.len().max(join.common.len());
+    if facts > MAX_FACTS {
+        let text = format!("rank {rank} brings {facts} bytes of facts, {MAX_FACTS} are allowed");
+        return Err(Error::InvalidArgument(text));
     }
     if join.settings.len() > MAX_SETTINGS {
         return Err(Error::InvalidArgument(format!(

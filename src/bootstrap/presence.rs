@@ -9,6 +9,7 @@ use std::time::Duration;
 use socket2::Socket;
 
 use super::id::{IdParts, UniqueId};
+use super::meeting::Meeting;
 use super::net::socket;
 use super::process;
 use super::protocol::checkin::Announcement;
@@ -26,11 +27,11 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Tells the root of an id that a rank is about to join. None where the root does not answer at once: the rank then
+    /// Tells its root that a rank is about to join. None where the root does not answer at once: the rank then
     /// counts as one that has not come.
-    pub fn announce(id: &UniqueId, rank: u32, nranks: u32) -> Option<Presence> {
-        let IdParts { magic, root, .. } = IdParts::decode(id).ok()?;
-        let frame = Announcement { rank, nranks, process: process() }.encode();
+    pub fn announce(ids: &[UniqueId], rank: u32, nranks: u32) -> Option<Presence> {
+        let Meeting { own: IdParts { magic, root, .. }, place, .. } = Meeting::of(ids, rank, nranks).ok()?;
+        let frame = Announcement { rank, nranks, process: process(), root: (place.index, place.count) }.encode();
         let message = [Preamble::new(magic, Service::Root).encode().as_slice(), &frame].concat();
         let told = socket::connect_and_wait(root, LIMIT).and_then(|socket| {
             socket::send_all(&socket, &message)?;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::derive::{Derivation, Publish};
 use super::{CallKind, Comm, background, free_ended};
-use crate::bootstrap::{self, Cancel, Presence, UniqueId};
+use crate::bootstrap::{Cancel, Presence, UniqueId};
 use crate::error::Error;
 use crate::log::Place;
 use crate::sys;
@@ -16,10 +16,8 @@ use crate::sys;
 pub enum Task {
     /// Its creation; the handle is handed over once it has succeeded, unless the user has it already.
     Init {
-        /// The rendezvous.
-        id: UniqueId,
-        /// Ids of which this rank tells the roots that nobody will come.
-        unused: Vec<UniqueId>,
+        /// The rendezvous: one id, or several that share the work.
+        ids: Vec<UniqueId>,
         /// Takes the handle.
         publish: Option<Publish>,
         /// What the root knows of this rank until it has checked in.
@@ -114,10 +112,9 @@ impl Job {
 
     fn carry_out(self) -> Result<(), Error> {
         match self.task {
-            Task::Init { id, unused, publish, presence } => {
-                let made = self.comm.init(&id, publish.is_none());
+            Task::Init { ids, publish, presence } => {
+                let made = self.comm.init(&ids, publish.is_none());
                 drop(presence);
-                unused.iter().for_each(bootstrap::dismiss);
                 made?;
                 publish.into_iter().for_each(|publish| publish(self.comm.handle()));
                 Ok(())
@@ -146,9 +143,8 @@ impl Job {
     /// goes, and one that is polled tells the error.
     pub fn drop_for(self, error: &Error) {
         match self.task {
-            Task::Init { id, unused, publish, presence } => {
-                unused.iter().for_each(bootstrap::dismiss);
-                self.comm.give_up(&id, publish.is_none(), error);
+            Task::Init { ids, publish, presence } => {
+                self.comm.give_up(&ids, publish.is_none(), error);
                 drop(presence);
             }
             Task::Derive(derivation) => {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::bootstrap::protocol::roots::Algorithm;
 use crate::bootstrap::{self, Advertise, CommId, Family, InterfaceFilter, NetConfig, UniqueId};
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
@@ -136,9 +137,29 @@ fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
         retry_count: u32::try_from(params.int(params::SOCKET_RETRY_CNT)).unwrap_or(defaults.retry_count),
         retry_sleep: Duration::from_millis(u64::try_from(params.int(params::SOCKET_RETRY_SLEEP_MSEC)).unwrap_or(100)),
         timeout: seconds(params::BOOTSTRAP_TIMEOUT),
+        algorithm: algorithm(params)?,
+        stagger: stagger(params),
         progress: seconds(params::BOOTSTRAP_PROGRESS).unwrap_or(defaults.progress),
         ..defaults
     })
+}
+
+/// How ranks meet.
+fn algorithm(params: &Snapshot) -> Result<Algorithm, Error> {
+    let text = params.text(params::BOOTSTRAP_ALGO).unwrap_or("");
+    if text.trim().is_empty() {
+        return Ok(Algorithm::default());
+    }
+    Algorithm::parse(text)
+        .ok_or_else(|| Error::InvalidUsage(format!("OXCCL_BOOTSTRAP_ALGO='{text}': it is 'tree' or 'ring'")))
+}
+
+/// Threshold and rate, where one of the two is set.
+fn stagger(params: &Snapshot) -> Option<(u32, u32)> {
+    let (threshold, rate) = (params::UID_STAGGER_THRESHOLD, params::UID_STAGGER_RATE);
+    params.set_int(threshold).or(params.set_int(rate))?;
+    let number = |key: Key| u32::try_from(params.int(key)).ok();
+    Some((number(threshold)?, number(rate)?))
 }
 
 /// Makes an id and starts the root that ranks will meet at (`ncclGetUniqueId`).

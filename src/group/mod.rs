@@ -99,26 +99,21 @@ fn submit_job(job: Job) -> Result<Outcome, Error> {
 }
 
 /// Creates a communicator (`ncclCommInitRank` and its like). `publish` is told the handle: at once for
-/// a non-blocking communicator, else when the creation has succeeded. The roots of `unused` ids hear that nobody comes.
+/// a non-blocking communicator, else when the creation has succeeded. Several `ids` share the work of meeting.
 ///
 /// # Errors
 /// Whatever the arguments or the creation give; a blocking creation outside a group returns its end.
-pub fn init_rank(
-    request: InitRequest,
-    id: UniqueId,
-    unused: Vec<UniqueId>,
-    publish: Publish,
-) -> Result<Outcome, Error> {
+pub fn init_rank(request: InitRequest, ids: Vec<UniqueId>, publish: Publish) -> Result<Outcome, Error> {
     let blocking = request.config.blocking || request.always_blocking;
     let (nranks, rank) = (request.nranks, request.rank);
-    let comm = Comm::create(request).inspect_err(|error| comm::report_failure(&id, nranks, rank, error))?;
+    let comm = Comm::create(request).inspect_err(|error| comm::report_failure(&ids, nranks, rank, error))?;
     if blocking {
-        return submit_job(Job::new(comm, Task::Init { id, unused, publish: Some(publish), presence: None }, true));
+        return submit_job(Job::new(comm, Task::Init { ids, publish: Some(publish), presence: None }, true));
     }
     publish(comm.handle());
     let presence =
-        if nranks > 1 { Presence::announce(&id, rank.cast_unsigned(), nranks.cast_unsigned()) } else { None };
-    submit_job(Job::new(comm, Task::Init { id, unused, publish: None, presence }, false))?;
+        if nranks > 1 { Presence::announce(&ids, rank.cast_unsigned(), nranks.cast_unsigned()) } else { None };
+    submit_job(Job::new(comm, Task::Init { ids, publish: None, presence }, false))?;
     Ok(Outcome::InProgress)
 }
 
@@ -139,7 +134,7 @@ pub fn init_all(devices: &[i32], config: Config) -> Result<Vec<usize>, Error> {
         comms.push(Comm::create(InitRequest { always_blocking: true, context, ..request })?);
         Ok(())
     });
-    let task = || Task::Init { id, unused: Vec::new(), publish: Some(Box::new(|_| ())), presence: None };
+    let task = || Task::Init { ids: vec![id], publish: Some(Box::new(|_| ())), presence: None };
     let job = |comm: &Arc<Comm>| Job::new(comm.clone(), task(), true);
     let result = result.and_then(|()| jobs::run_all(comms.iter().map(job).collect()));
     match result {

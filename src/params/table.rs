@@ -180,6 +180,16 @@ const USED: &[Param] = &[
     )
     .fresh(),
     int(
+        "NCCL_UID_STAGGER_THRESHOLD",
+        256,
+        0,
+        INT_MAX,
+        "ranks of a root from which on they connect one after the other, if this or the rate is set",
+    )
+    .fresh(),
+    int("NCCL_UID_STAGGER_RATE", 7_000, 1, INT_MAX, "connects per second then; unset: all at once").fresh(),
+    text("OXCCL_BOOTSTRAP_ALGO", "tree", "how ranks meet and exchange: tree or ring; the same on all ranks").fresh(),
+    int(
         "OXCCL_BOOTSTRAP_TIMEOUT",
         0,
         0,
@@ -409,6 +419,12 @@ pub const SOCKET_MAGIC: Key = key("NCCL_SOCKET_MAGIC");
 pub const SOCKET_RETRY_CNT: Key = key("NCCL_SOCKET_RETRY_CNT");
 /// `NCCL_SOCKET_RETRY_SLEEP_MSEC`.
 pub const SOCKET_RETRY_SLEEP_MSEC: Key = key("NCCL_SOCKET_RETRY_SLEEP_MSEC");
+/// `NCCL_UID_STAGGER_THRESHOLD`.
+pub const UID_STAGGER_THRESHOLD: Key = key("NCCL_UID_STAGGER_THRESHOLD");
+/// `NCCL_UID_STAGGER_RATE`.
+pub const UID_STAGGER_RATE: Key = key("NCCL_UID_STAGGER_RATE");
+/// `OXCCL_BOOTSTRAP_ALGO`.
+pub const BOOTSTRAP_ALGO: Key = key("OXCCL_BOOTSTRAP_ALGO");
 /// `OXCCL_BOOTSTRAP_TIMEOUT`.
 pub const BOOTSTRAP_TIMEOUT: Key = key("OXCCL_BOOTSTRAP_TIMEOUT");
 /// `OXCCL_BOOTSTRAP_PROGRESS`.

@@ -40,8 +40,6 @@ pub(super) const ACCEPTED: &[Param] = &[
     number("NCCL_SOCKET_INLINE", 128, "bytes sent inline with the control message"),
     number("NCCL_OOB_NET_ENABLE", 0, "use the net plugin for bootstrap allgather"),
     words("NCCL_OOB_NET_IFNAME", "unset", "device filter for that"),
-    number("NCCL_UID_STAGGER_THRESHOLD", 256, "ranks per id above which connects are staggered"),
-    number("NCCL_UID_STAGGER_RATE", 7_000, "messages per second when staggering"),
     number("NCCL_IPC_USE_ABSTRACT_SOCKET", 1, "abstract Unix sockets for fd passing"),
     number("NCCL_RAS_ENABLE", 1, "RAS thread and listener"),
     words("NCCL_RAS_ADDR", "localhost:28028", "RAS listen address"),

@@ -2,6 +2,7 @@
 //! of all ranks.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -9,19 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Bytes of a uuid.
 const UUID: usize = 16;
 
-/// Some devices.
+/// Some devices. A copy costs nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DeviceSet(Vec<[u8; UUID]>);
+pub struct DeviceSet(Arc<[[u8; UUID]]>);
 
 impl DeviceSet {
     /// Whether a device is one of them.
     pub fn contains(&self, uuid: &[u8; UUID]) -> bool {
         self.0.binary_search(uuid).is_ok()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }
 
@@ -29,7 +25,7 @@ impl From<Vec<[u8; UUID]>> for DeviceSet {
     fn from(mut uuids: Vec<[u8; UUID]>) -> DeviceSet {
         uuids.sort_unstable();
         uuids.dedup();
-        DeviceSet(uuids)
+        DeviceSet(uuids.into())
     }
 }
 
@@ -59,7 +55,7 @@ impl Visitor<'_> for Uuids {
         let (uuids, rest) = bytes.as_chunks::<UUID>();
         match (rest.is_empty(), uuids.is_sorted_by(|a, b| a < b)) {
             (false, _) => Err(E::invalid_length(bytes.len(), &self)),
-            (true, true) => Ok(DeviceSet(uuids.to_vec())),
+            (true, true) => Ok(DeviceSet(uuids.into())),
             (true, false) => Ok(DeviceSet::from(uuids.to_vec())),
         }
     }

@@ -10,7 +10,7 @@ use crate::sys::{HostFacts, PciPlace};
 use crate::tuning::Preferences;
 
 /// What a rank tells all others about itself, once, when a communicator is made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFacts {
     /// Its rank.
     pub rank: u32,
@@ -47,7 +47,7 @@ pub struct PeerFacts {
 }
 
 /// What a rank knows of how others can be reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerReach {
     /// The uuids of the devices that its process sees and its device cannot reach.
     pub unreachable: DeviceSet,
@@ -63,7 +63,101 @@ pub struct PeerReach {
     pub network: Option<Result<String, String>>,
 }
 
+/// What the facts of ranks of a host have in common, mostly: alike for many ranks, it travels once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommonFacts {
+    host: HostFacts,
+    unreachable: DeviceSet,
+    linked: DeviceSet,
+    level: Distance,
+    network: Option<Result<String, String>>,
+    transports: Vec<TransportId>,
+    registers: bool,
+    tuning: Preferences,
+    cpus: u32,
+}
+
+/// The rest.
+#[derive(Serialize, Deserialize)]
+struct OwnFacts {
+    rank: u32,
+    pid: u32,
+    process: u64,
+    devices: (i32, i32),
+    context: u64,
+    uuid: [u8; 16],
+    bus_id: u64,
+    capability: i32,
+    place: PciPlace,
+    location: Location,
+    links: u64,
+}
+
 impl PeerFacts {
+    /// What is this rank's own, and what it has in common with others, as bytes.
+    ///
+    /// # Errors
+    /// [`Error::Internal`], which cannot be.
+    pub fn encode(&self) -> Result<(Vec<u8>, Vec<u8>), Error> {
+        let own = OwnFacts {
+            rank: self.rank,
+            pid: self.host.pid,
+            process: self.process,
+            devices: (self.device, self.nvml_device),
+            context: self.context,
+            uuid: self.uuid,
+            bus_id: self.bus_id,
+            capability: self.capability,
+            place: self.reach.place.clone(),
+            location: self.location.clone(),
+            links: self.links,
+        };
+        let common = CommonFacts {
+            host: HostFacts { pid: 0, ..self.host.clone() },
+            unreachable: self.reach.unreachable.clone(),
+            linked: self.reach.linked.clone(),
+            level: self.reach.level,
+            network: self.reach.network.clone(),
+            transports: self.transports.clone(),
+            registers: self.registers,
+            tuning: self.tuning.clone(),
+            cpus: self.cpus,
+        };
+        let wrong = |error| Error::Internal(format!("encoding a rank's facts: {error}"));
+        Ok((postcard::to_stdvec(&own).map_err(wrong)?, postcard::to_stdvec(&common).map_err(wrong)?))
+    }
+
+    /// Puts the two parts together; none where they cannot be read.
+    pub fn decode(own: &[u8], common: &CommonFacts) -> Option<PeerFacts> {
+        let own: OwnFacts = postcard::from_bytes(own).ok()?;
+        let common = common.clone();
+        Some(PeerFacts {
+            rank: own.rank,
+            host: HostFacts { pid: own.pid, ..common.host },
+            process: own.process,
+            device: own.devices.0,
+            nvml_device: own.devices.1,
+            context: own.context,
+            uuid: own.uuid,
+            bus_id: own.bus_id,
+            capability: own.capability,
+            reach: PeerReach {
+                unreachable: common.unreachable,
+                linked: common.linked,
+                place: own.place,
+                level: common.level,
+                excluded: Vec::new(),
+                network: common.network,
+            },
+            location: own.location,
+            transports: common.transports,
+            links: own.links,
+            registers: common.registers,
+            tuning: common.tuning,
+            cpus: common.cpus,
+        })
+    }
+
     /// Where messages from this rank to another one go.
     pub(super) fn destination(&self, peer: &PeerFacts) -> Destination {
         peer.location.destination(self.host.can_pass_descriptors(&peer.host))

@@ -41,7 +41,7 @@ pub use crate::plan::wiring::ConnectionGroup;
 pub use blocks::{devices_of_released, free_released};
 pub use device_set::DeviceSet;
 pub use distance::Distance;
-pub use facts::{Connectivity, PeerFacts, PeerReach, exclude_peer_memory};
+pub use facts::{CommonFacts, Connectivity, PeerFacts, PeerReach, exclude_peer_memory};
 pub use kinds::distinct_pairs;
 pub use links::{Hooks, Links, Told};
 pub use net::{SocketInterface, SocketNetwork, SocketSettings};

@@ -129,7 +129,7 @@ pub fn start_all(id: &UniqueId, nranks: u32, task: &str, settings: &str) -> Vec<
 }
 
 pub fn join_of(rank: u32, nranks: u32) -> Join {
-    Join { rank, nranks, version: VERSION, settings: Vec::new(), facts: facts(rank), cancel: None }
+    Join { rank, nranks, version: VERSION, settings: Vec::new(), facts: facts(rank), common: Vec::new(), cancel: None }
 }
 
 fn facts(rank: u32) -> Vec<u8> {

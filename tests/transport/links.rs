@@ -96,6 +96,12 @@ fn groups(wiring: &Wiring, rank: u32) -> Vec<ConnectionGroup> {
     all.chain((0..wiring.nranks()).filter(|peer| *peer != rank).map(|peer| ConnectionGroup::pair(rank, peer))).collect()
 }
 
+/// The facts that a rank has sent.
+fn read(bytes: &[u8]) -> PeerFacts {
+    let (own, common): (Vec<u8>, Vec<u8>) = postcard::from_bytes(bytes).expect("decode");
+    PeerFacts::decode(&own, &postcard::from_bytes(&common).expect("decode")).expect("decode")
+}
+
 fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts {
     let device = context.facts().expect("facts");
     PeerFacts {
@@ -108,7 +114,7 @@ fn facts(case: &Case, rank: u32, context: &Context, links: &Links) -> PeerFacts 
         uuid: device.uuid,
         bus_id: device.bus_id,
         capability: device.capability,
-        reach: PeerReach { linked: context.linked().expect("devices"), ..PeerReach::default() },
+        reach: PeerReach { linked: context.linked().expect("devices").into(), ..PeerReach::default() },
         registers: false,
         location: links.location(),
         transports: if (case.no_peer_memory)(rank) { vec![TransportId::Shm] } else { case.transports.to_vec() },
@@ -141,9 +147,8 @@ fn connected(
     let (cancel, ledger) = (Cancel::new(), Arc::new(Ledger::default()));
     let links = Links::open(&context, rank, &cancel, &ledger).expect("a helper thread");
     let mut gather = Gather { place, rank, nranks: case.nranks, round: 0 };
-    let mine = postcard::to_stdvec(&facts(case, rank, &context, &links)).expect("encode");
-    let peers: Vec<PeerFacts> =
-        gather.all(&mine).iter().map(|bytes| postcard::from_bytes(bytes).expect("decode")).collect();
+    let mine = postcard::to_stdvec(&facts(case, rank, &context, &links).encode().expect("encode")).expect("encode");
+    let peers: Vec<PeerFacts> = gather.all(&mine).iter().map(|bytes| read(bytes)).collect();
     let probed = transport::probe(&context, rank, &peers, &ledger, &links, &mut |bytes| Ok(gather.all(bytes)));
     let probe = probed.unwrap_or_else(|failed| panic!("rank {rank}: {}", failed.error));
     let wiring = (case.wiring)(case.nranks);

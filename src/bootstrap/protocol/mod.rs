@@ -27,6 +27,7 @@ pub mod failure;
 pub mod member;
 pub mod ranks;
 pub mod root;
+pub mod roots;
 pub mod stranger;
 pub mod tree;
 pub mod wire;

@@ -33,6 +33,17 @@ pub fn place(rank: u32, nranks: u32) -> TreePlace {
     }
 }
 
+/// The ranks above `rank`, from rank 0 down to its parent.
+pub fn above(rank: u32, nranks: u32) -> Vec<u32> {
+    let mut above = Vec::new();
+    let mut span = 0..nranks;
+    while span.start != rank {
+        above.push(span.start);
+        span = split(&span).into_iter().find(|child| child.contains(&rank)).expect("the children cover the span");
+    }
+    above
+}
+
 /// The ranges of the children of the first rank of `span`: nearly equal parts of what is below it.
 fn split(span: &Range<u32>) -> Vec<Range<u32>> {
     let below = span.end - span.start - 1;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 /// Version of everything in this file; ranks of different versions refuse each other by name.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Bytes of a preamble.
 pub const PREAMBLE: usize = 16;
 /// Bytes before a frame's payload.
@@ -91,14 +91,22 @@ pub enum FrameKind {
     Dismiss = 13,
     /// To a root: a rank is about to check in, by another connection; this one says how long its process lives.
     Announce = 14,
+    /// Root to the root above: who it is.
+    RootHello = 15,
+    /// The same: all ranks of its block are in, and those of the roots below it.
+    RootUp = 16,
+    /// Root to a root below: everybody is in.
+    RootDown = 17,
+    /// To the next rank of the ring, where all exchanges go round it: a piece of a block.
+    Round = 18,
 }
 
 impl FrameKind {
     fn from_byte(byte: u8) -> Option<FrameKind> {
         use FrameKind::*;
-        [Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye, Refuse, Dismiss, Announce]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        let of_members = [Join, Welcome, Fail, Progress, Done, Hello, Up, Down, Ring, Message, Bye, Refuse, Round];
+        let of_roots = [Dismiss, Announce, RootHello, RootUp, RootDown];
+        of_members.into_iter().chain(of_roots).find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -152,6 +160,12 @@ impl Encoder {
     pub fn bytes(self, bytes: &[u8]) -> Encoder {
         let length = u32::try_from(bytes.len()).expect("every block is bounded far below 4 GiB");
         self.u32(length).raw(bytes)
+    }
+
+    /// Appends a number of strings of bytes.
+    pub fn list<B: AsRef<[u8]>>(self, list: &[B]) -> Encoder {
+        let encoder = self.u32(list.len() as u32);
+        list.iter().fold(encoder, |encoder, bytes| encoder.bytes(bytes.as_ref()))
     }
 
     /// Appends a text, cut at [`MAX_TEXT`].
@@ -219,6 +233,15 @@ impl<'a> Decoder<'a> {
             return malformed(format!("a field of {length} bytes may have {most}"));
         }
         self.raw(length)
+    }
+
+    /// A number of strings of bytes, each of which may have `most`.
+    pub fn list(&mut self, most: usize) -> Result<Vec<Vec<u8>>, Malformed> {
+        let mut list = Vec::new();
+        for _ in 0..self.u32()? {
+            list.push(self.bytes(most)?.to_vec());
+        }
+        Ok(list)
     }
 
     /// A text; what is not UTF-8 or a control character is replaced, since it ends up in logs.

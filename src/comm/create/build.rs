@@ -1,5 +1,7 @@
 //! Rendezvous, exchange of facts, plan, links, and the proof that every rank has succeeded.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +28,7 @@ use crate::plan::wiring::Wiring;
 use crate::schedules::{self, LaunchParameters, Schedules};
 use crate::sys::{self, HostFacts, PciPlace};
 use crate::topology::Graph;
-use crate::transport::{self, Links, PeerFacts, PeerReach};
+use crate::transport::{self, CommonFacts, Links, PeerFacts, PeerReach};
 use crate::tuning::{self, Agreed, LinkKind, MachineConstants, Preferences, Tuning};
 
 /// Where sysfs is.
@@ -48,14 +50,14 @@ impl Comm {
     /// error ends it.
     pub(in crate::comm) fn build(
         self: &Arc<Comm>,
-        id: &UniqueId,
+        ids: &[UniqueId],
         arrived: impl FnOnce(Result<(), &Error>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         // A job of a group or of a non-blocking creation runs on a thread of its own.
         crate::log::set_thread_device(self.device.number);
         log::info!(target: "INIT", "{}", self.line().init_start());
         let mut timings = InitTimings::begin();
-        let entered = self.check_in(id, &mut timings);
+        let entered = self.check_in(ids, &mut timings);
         if let Err(error) = arrived(entered.as_ref().map(drop)) {
             if let Ok(CheckedIn { links, joining, .. }) = entered {
                 links.iter().for_each(|links| links.close());
@@ -65,7 +67,7 @@ impl Comm {
         }
         let entered = entered?;
         let links = entered.links.clone();
-        let result = self.build_entered(entered, id, &mut timings);
+        let result = self.build_entered(entered, ids, &mut timings);
         if result.is_err() {
             links.iter().for_each(|links| links.close());
         }
@@ -75,11 +77,11 @@ impl Comm {
     fn build_entered(
         self: &Arc<Comm>,
         entered: CheckedIn,
-        id: &UniqueId,
+        ids: &[UniqueId],
         timings: &mut InitTimings,
     ) -> Result<(), Error> {
         let CheckedIn { settings, kernels, links, joining } = entered;
-        let mut bootstrap = joining.finish().inspect_err(|error| self.report_lack(&settings.net, id, error))?;
+        let mut bootstrap = joining.finish().inspect_err(|error| self.report_lack(&settings.net, ids, error))?;
         timings.bootstrap = timings.lap();
         match self.build_joined(&settings, &mut bootstrap, &links, kernels, timings) {
             Ok(mut parts) => {
@@ -96,46 +98,48 @@ impl Comm {
     }
 
     /// Everything until the root knows this rank.
-    fn check_in(&self, id: &UniqueId, timings: &mut InitTimings) -> Result<CheckedIn, Error> {
+    fn check_in(&self, ids: &[UniqueId], timings: &mut InitTimings) -> Result<CheckedIn, Error> {
         let settings = Settings::read()?;
-        let (kernels, links, join) = self.prepare(&settings, id)?;
+        let (kernels, links, join) = self.prepare(&settings, ids)?;
         timings.kernels = timings.lap();
         let close = |_: &Error| links.iter().for_each(|links| links.close());
-        let joining = Joining::begin(&settings.net, id, join).inspect_err(close)?;
+        let joining = Joining::begin(&settings.net, ids, join).inspect_err(close)?;
         Ok(CheckedIn { settings, kernels, links, joining })
     }
 
     /// A rank that the root does not know, because of something that others cannot see, tells it.
-    pub(super) fn tell_root(&self, id: &UniqueId, outcome: Result<(), &Error>) -> Result<(), Error> {
+    pub(super) fn tell_root(&self, ids: &[UniqueId], outcome: Result<(), &Error>) -> Result<(), Error> {
         let Err(error) = outcome else { return Ok(()) };
         use Error::{Aborted, InvalidArgument, InvalidUsage, Remote, Timeout};
         if !matches!(error, InvalidArgument(_) | InvalidUsage(_) | Remote { .. } | Timeout(_) | Aborted) {
-            report_failure(id, self.nranks(), self.rank(), error);
+            report_failure(ids, self.nranks(), self.rank(), error);
         }
         Err(error.clone())
     }
 
     /// Where the system has refused something, the root may not know of this rank.
-    fn report_lack(&self, net: &NetConfig, id: &UniqueId, error: &Error) {
+    fn report_lack(&self, net: &NetConfig, ids: &[UniqueId], error: &Error) {
         if matches!(error, Error::System { .. } | Error::Resource(_)) {
-            tell(net, id, self.identity.nranks, self.identity.rank, error);
+            tell(net, ids, self.identity.nranks, self.identity.rank, error);
         }
     }
 
     /// What a rank needs before it can join. One rank alone writes to nobody.
-    fn prepare(&self, settings: &Settings, id: &UniqueId) -> Result<RankParts, Error> {
+    fn prepare(&self, settings: &Settings, ids: &[UniqueId]) -> Result<RankParts, Error> {
         let kernels =
             Kernels::get(&self.device.context, &schedules::kernel_names(self.device.context.driver().is_software()))?;
         let open = || Links::open(&self.device.context, self.identity.rank, &self.cancel, &self.device.ledger);
         let links = (self.identity.nranks > 1).then(open).transpose()?;
         let network = self.choose_network();
-        self.listen(links.as_deref(), &network, &settings.net, id);
+        self.listen(links.as_deref(), &network, &settings.net, ids);
+        let (facts, common) = self.facts(settings, links.as_deref(), told(&network))?.encode()?;
         let join = Join {
             rank: self.identity.rank,
             nranks: self.identity.nranks,
             version: VERSION,
             settings: settings.agreement.clone(),
-            facts: encode(&self.facts(settings, links.as_deref(), told(&network))?)?,
+            facts,
+            common,
             cancel: Some(self.cancel.clone()),
         };
         Ok((kernels, links, join))
@@ -287,14 +291,22 @@ fn read_facts(bootstrap: &mut Bootstrap) -> Result<Vec<PeerFacts>, Error> {
         // That rank came only to say that it has failed (`tell`): its reason is on the way.
         bootstrap.barrier()?;
     }
-    let read = |rank| {
-        let facts: Result<PeerFacts, _> = postcard::from_bytes(&bootstrap.facts(rank));
-        facts.ok().filter(|facts| facts.rank == rank).ok_or_else(|| Error::Remote {
-            rank: Some(rank),
-            text: format!("rank {rank} sent facts that cannot be read; does it run another build of oxccl?"),
-        })
+    let unreadable = |rank| Error::Remote {
+        rank: Some(rank),
+        text: format!("rank {rank} sent facts that cannot be read; does it run another build of oxccl?"),
     };
-    (0..bootstrap.nranks()).map(read).collect()
+    let mut commons: HashMap<u32, CommonFacts> = HashMap::new();
+    let mut read = |rank| {
+        let common = match commons.entry(bootstrap.common_number(rank)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(postcard::from_bytes(&bootstrap.common(rank)).map_err(|_| unreadable(rank))?)
+            }
+        };
+        let facts = PeerFacts::decode(&bootstrap.facts(rank), common);
+        facts.filter(|facts| facts.rank == rank).ok_or_else(|| unreadable(rank))
+    };
+    (0..bootstrap.nranks()).map(&mut read).collect()
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {

@@ -94,8 +94,8 @@ impl Comm {
     /// Joins the other ranks and builds everything that operations need. Blocks until all ranks are
     /// there; on failure the others are told. The handle is taken back then, unless it is `published`: one
     /// that the user has already is polled, and no call returns the error.
-    pub fn init(self: &Arc<Comm>, id: &UniqueId, published: bool) -> Result<(), Error> {
-        self.come_to_life(published, || self.build(id, |outcome| self.tell_root(id, outcome)))
+    pub fn init(self: &Arc<Comm>, ids: &[UniqueId], published: bool) -> Result<(), Error> {
+        self.come_to_life(published, || self.build(ids, |outcome| self.tell_root(ids, outcome)))
     }
 
     /// The same by whatever `build` does.
@@ -130,9 +130,9 @@ impl Comm {
 
     /// Gives a communicator up whose creation was never begun, because a group has failed: the other ranks
     /// are told, and the handle is taken back where nobody has it.
-    pub fn give_up(&self, id: &UniqueId, published: bool, error: &Error) {
+    pub fn give_up(&self, ids: &[UniqueId], published: bool, error: &Error) {
         self.drop_unmade(!published, error);
-        report_failure(id, self.nranks(), self.rank(), error);
+        report_failure(ids, self.nranks(), self.rank(), error);
     }
 
     /// The same where the other ranks are told otherwise.

@@ -41,16 +41,17 @@ impl Comm {
 
     /// Lets ranks of other hosts find this one, where links may go by sockets. Who cannot be found says so if it is
     /// needed: what is wrong with the id or with interfaces the rendezvous tells.
-    pub(super) fn listen(&self, links: Option<&Links>, network: &ChosenNetwork, net: &NetConfig, id: &UniqueId) {
+    pub(super) fn listen(&self, links: Option<&Links>, network: &ChosenNetwork, net: &NetConfig, ids: &[UniqueId]) {
         if !transport::allowed().is_ok_and(|ids| ids.contains(&TransportId::Net)) {
             return;
         }
         if let (Some(links), Ok(Some(network))) = (links, network) {
             links.use_network(network.clone());
         }
-        let listening = links.map_or(Ok(()), |links| links.listen(bootstrap::own_address(net, id)?));
+        let place = (self.identity.rank, self.identity.nranks);
+        let listening = links.map_or(Ok(()), |links| links.listen(bootstrap::own_address(net, ids, place)?));
         match listening {
-            Ok(()) if matches!(network, Ok(None)) => log_sockets(net, id),
+            Ok(()) if matches!(network, Ok(None)) => log_sockets(net, ids, place),
             Ok(()) => {}
             // The user limits the ports, and other hosts will miss this rank.
             Err(error @ Error::Resource(_)) if net.ports.is_some() => {
@@ -63,14 +64,14 @@ impl Comm {
     }
 }
 
-fn log_sockets(net: &NetConfig, id: &UniqueId) {
+fn log_sockets(net: &NetConfig, ids: &[UniqueId], place: (u32, u32)) {
     if !log::log_enabled!(target: "INIT,NET", log::Level::Info) {
         return;
     }
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         log::info!(target: "INIT,NET", "{}", infiniband_line(&entries(Path::new(INFINIBAND))));
-        if let Ok(interfaces) = bootstrap::socket_interfaces(net, id) {
+        if let Ok(interfaces) = bootstrap::socket_interfaces(net, ids, place) {
             let shown = interfaces.iter().enumerate().map(|(at, one)| format!(" [{at}]{}", one.show()));
             log::info!(target: "INIT,NET", "NET/Socket : Using{}", shown.collect::<String>());
         }

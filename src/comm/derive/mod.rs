@@ -179,7 +179,7 @@ impl Derivation {
             Ok(made) => made,
             Err(error) => return rounds.arrive(&members, Err(&error)),
         };
-        let build = || child.build(&id, |outcome| rounds.arrive(&members, outcome));
+        let build = || child.build(&[id], |outcome| rounds.arrive(&members, outcome));
         child.come_to_life(false, || build().map_err(|error| self.of_child(error, members[0])))?;
         root.into_iter().for_each(RootHandle::release);
         if self.shares() {
@@ -205,7 +205,7 @@ impl Derivation {
             let id = *met.insert(meeting_place(&offers)?);
             child.identity.set_hash(id.hash64());
             let members: Vec<u32> = (0..parent.identity.nranks).collect();
-            child.build(&id, |outcome| rounds.arrive(&members, outcome))
+            child.build(&[id], |outcome| rounds.arrive(&members, outcome))
         })?;
         // A root that nobody has come to ends here.
         root.filter(|root| Some(*root.id()) == met).into_iter().for_each(RootHandle::release);

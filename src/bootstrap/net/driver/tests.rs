@@ -12,7 +12,8 @@ use crate::proxy::tests::{TURN, helpers};
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn join(id: &UniqueId, rank: u32, cancel: Option<Cancel>) -> Bootstrap {
-    let join = Join { rank, nranks: 2, version: 1, settings: Vec::new(), facts: vec![rank as u8], cancel };
+    let join =
+        Join { rank, nranks: 2, version: 1, settings: Vec::new(), facts: vec![rank as u8], common: Vec::new(), cancel };
     Bootstrap::join(&NetConfig::default(), id, join).expect("a rank")
 }
 
@@ -84,7 +85,8 @@ fn a_rank_that_leaves_is_noticed_while_nobody_waits() {
 fn a_rank_alone_needs_no_thread_once_it_is_complete() {
     let _turn = TURN.lock();
     let id = create_id(&NetConfig::default()).expect("an id");
-    let join = Join { rank: 0, nranks: 1, version: 1, settings: Vec::new(), facts: vec![5], cancel: None };
+    let join =
+        Join { rank: 0, nranks: 1, version: 1, settings: Vec::new(), facts: vec![5], common: Vec::new(), cancel: None };
     let alone = Bootstrap::join(&NetConfig::default(), &id, join).expect("a rank");
     alone.complete();
     until("the end of the thread", || (helpers() == 0).then_some(()));

@@ -42,7 +42,15 @@ fn hundreds_of_strangers_do_no_harm() {
     std::thread::scope(|scope| {
         for rank in 0..3 {
             scope.spawn(move || {
-                let join = Join { rank, nranks: 3, version: 1, settings: Vec::new(), facts: Vec::new(), cancel: None };
+                let join = Join {
+                    rank,
+                    nranks: 3,
+                    version: 1,
+                    settings: Vec::new(),
+                    facts: Vec::new(),
+                    common: Vec::new(),
+                    cancel: None,
+                };
                 let bootstrap = Bootstrap::join(config, id, join).expect("a rank");
                 bootstrap.barrier().expect("all ranks");
                 bootstrap.complete();

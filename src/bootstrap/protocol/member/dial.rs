@@ -95,7 +95,12 @@ impl Dials {
 
 impl Member {
     pub(super) fn dial_root(&mut self, now: Duration) {
-        self.dial_address(now, Target::Root, self.config.root);
+        let (address, first) = (self.config.root, now + self.config.delay);
+        if first > now {
+            let step = DialStep::Pausing(first);
+            return self.dials.0.push(Dial { target: Target::Root, address, first, tries: 0, step });
+        }
+        self.dial_address(now, Target::Root, address);
     }
 
     /// Connects to another rank, whose address must be known.
@@ -165,6 +170,9 @@ impl Member {
             process: config.process.clone(),
             settings: config.settings.clone(),
             entry: config.entry.clone(),
+            common: config.common.clone(),
+            algorithm: config.algorithm,
+            place: config.place,
         }
         .encode()
     }
@@ -192,6 +200,7 @@ impl Member {
         }
         let (target, address, waited) = (dial.target, dial.address, now - dial.first);
         self.dials.0.retain(|dial| dial.conn() != Some(conn));
+        self.lost_root |= target == Target::Root;
         let failure = self.unreachable(target, address, cause, why, waited);
         match target {
             Target::Peer(rank, purpose) if self.complete => self.peer_unreachable(rank, purpose, why, &failure),
@@ -209,7 +218,7 @@ impl Member {
     ) -> Failure {
         let (rank, own) = (self.config.rank, &self.config.entry);
         let (culprit, who) = match target {
-            Target::Root => (None, "the root".to_string()),
+            Target::Root => (None, self.root_name()),
             Target::Peer(peer, _) => (Some(peer), self.name(peer)),
         };
         let mut text = format!(

@@ -63,7 +63,7 @@ impl Member {
         };
         let taken = match purpose {
             Purpose::Tree => self.take_child(conn, from),
-            Purpose::Ring => from == (self.config.rank + self.config.nranks - 1) % self.config.nranks,
+            Purpose::Ring => self.take_previous(conn, from),
             Purpose::Messages => true,
         };
         if !taken {
@@ -86,6 +86,14 @@ impl Member {
         // A child that connects again has lost its first connection before the answer.
         self.children[index] = Some(conn);
         true
+    }
+
+    fn take_previous(&mut self, conn: Conn, from: u32) -> bool {
+        let is_previous = from == (self.config.rank + self.config.nranks - 1) % self.config.nranks;
+        if is_previous && self.goes_round() {
+            self.gather.previous = Some(conn);
+        }
+        is_previous
     }
 
     /// The preamble that answers ours.
@@ -117,7 +125,10 @@ impl Member {
                 self.parent_answered = true;
                 self.links_complete(now);
             }
-            Role::Out(_, Purpose::Ring, _) => self.ring_flush(),
+            Role::Out(_, Purpose::Ring, _) => {
+                self.ring_flush();
+                self.links_complete(now);
+            }
             Role::Out(rank, Purpose::Messages, _) => self.flush_messages(rank),
             _ => self.links_complete(now),
         }
@@ -130,13 +141,14 @@ impl Member {
         };
         let (rank, who) = match link.role {
             Role::Out(rank, ..) => (Some(rank), self.name(rank)),
-            _ => (None, "the root".to_string()),
+            _ => (None, self.root_name()),
         };
         let text = format!(
             "something that is not oxccl answers rank {} at {}, where {who} should listen",
             self.config.rank,
             show(link.address)
         );
+        self.lost_root |= rank.is_none();
         self.fail_with(&Failure::remote(rank, text));
     }
 

@@ -1,16 +1,25 @@
 //! The all-gather: blocks go up the tree, all blocks come down; where they are too large for that, only
 //! the sizes do, and the blocks go round a ring in pieces.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::roots::Algorithm;
 use super::super::wire::{Decoder, Encoder, FrameKind, HEADER, Malformed};
-use super::super::{Conn, MAX_BLOCK};
+use super::super::{Conn, MAX_BLOCK, MAX_FACTS};
+use super::rounds::Rounds;
 use super::{Error, Failure, Link, Member, Purpose, Role, TreePlace};
 
-/// The most bytes of blocks that travel over the tree. A rank sends them to up to eight children.
-pub(super) const TREE_BYTES: usize = 4 << 20;
+/// The most bytes of blocks that travel over the tree whatever their number. A rank sends them to up to eight children.
+const TREE_BYTES: u64 = 4 << 20;
+/// Blocks that are no larger on average travel over the tree however many there are: round the ring, every rank would
+/// pass on every one of them.
+const SMALL_BLOCK: u64 = 4 << 10;
+/// But no more bytes than these.
+const TREE_MOST: u64 = 256 << 20;
+/// The most bytes of a frame that travels over the tree: the blocks, their sizes, and what they share.
+pub(super) const TREE_FRAME: usize = 512 << 20;
 /// The most bytes of a block that travel round the ring at once, so that a long block is passed on while it arrives.
 pub(super) const PIECE: usize = 256 << 10;
 
@@ -19,17 +28,84 @@ struct Up {
     sizes: Vec<u32>,
     /// All blocks of the range one after the other; `None` if they are too large for the tree.
     data: Option<Vec<u8>>,
+    /// What blocks have in common, where the exchange is one of entries.
+    shared: Shared,
+}
+
+/// What the blocks of ranks have in common, such as what is known of their host: each once.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub table: Vec<Vec<u8>>,
+    /// By rank: which of the table it has. Empty where blocks share nothing.
+    pub of: Vec<u32>,
+}
+
+impl Shared {
+    /// The next rank has this.
+    pub(super) fn add(&mut self, common: &[u8]) {
+        let last = self.of.last().filter(|last| self.table[**last as usize] == common).copied();
+        let known = last.or_else(|| self.table.iter().position(|known| known == common).map(|at| at as u32));
+        self.of.push(known.unwrap_or_else(|| {
+            self.table.push(common.to_vec());
+            self.table.len() as u32 - 1
+        }));
+    }
+
+    /// Takes in, one after the other, what ranges of ranks have.
+    fn join(parts: impl Iterator<Item = Shared>) -> Shared {
+        let (mut numbers, mut of) = (HashMap::new(), Vec::new());
+        for part in parts {
+            let next = |numbers: &mut HashMap<Vec<u8>, u32>, common| {
+                let next = numbers.len() as u32;
+                *numbers.entry(common).or_insert(next)
+            };
+            let renumbered: Vec<u32> = part.table.into_iter().map(|common| next(&mut numbers, common)).collect();
+            of.extend(part.of.into_iter().map(|number| renumbered[number as usize]));
+        }
+        let mut table = vec![Vec::new(); numbers.len()];
+        numbers.into_iter().for_each(|(common, number)| table[number as usize] = common);
+        Shared { table, of }
+    }
+
+    fn encode(&self, encoder: Encoder) -> Encoder {
+        self.of.iter().fold(encoder.list(&self.table), |encoder, number| encoder.u32(*number))
+    }
+
+    fn decode(decoder: &mut Decoder<'_>, count: u32) -> Result<Shared, Malformed> {
+        let table = decoder.list(MAX_FACTS)?;
+        let mut of = Vec::new();
+        if !table.is_empty() {
+            of = words(decoder.raw(4 * count as usize)?);
+        }
+        match of.iter().find(|number| **number as usize >= table.len()) {
+            Some(number) => Err(Malformed(format!("shared facts {number} of {}", table.len()))),
+            None => Ok(Shared { table, of }),
+        }
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+/// Whether blocks of these sizes travel over the tree.
+fn take_the_tree(sizes: &[u32]) -> bool {
+    let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+    total <= TREE_BYTES || total <= TREE_MOST.min(SMALL_BLOCK * sizes.len() as u64)
 }
 
 /// One exchange.
-enum GatherStage {
+pub(super) enum GatherStage {
     Idle,
     /// Waiting for the children, then for the parent.
     Tree {
         own: Vec<u8>,
+        common: Option<Vec<u8>>,
         sent: bool,
     },
-    /// Blocks go round the ring.
+    /// All exchanges go round the ring.
+    Rounds(Rounds),
+    /// Blocks go round the ring, since they are large.
     Ring {
         blocks: Vec<Vec<u8>>,
         sizes: Vec<u32>,
@@ -39,22 +115,26 @@ enum GatherStage {
 
 /// The state of exchanges.
 pub(super) struct Gather {
-    stage: GatherStage,
-    sequence: u64,
+    pub(super) stage: GatherStage,
+    pub(super) sequence: u64,
     /// What the children have sent, and for which exchange: this one or the next, but for those that are refused.
     ups: Vec<Option<(u64, Up)>>,
     /// Exchanges to come that some rank takes no part in.
-    refused: BTreeMap<u64, Failure>,
+    pub(super) refused: BTreeMap<u64, Failure>,
     /// The connection to the next rank of the ring, and what waits until it is answered.
     pub(super) next: Option<Conn>,
-    queue: VecDeque<Arc<[u8]>>,
+    /// The connection from the previous rank, where all exchanges go round the ring.
+    pub(super) previous: Option<Conn>,
+    pub(super) queue: VecDeque<Arc<[u8]>>,
     /// The next rank has closed its connection: why, and whether it had said so.
     next_gone: Option<(String, bool)>,
     /// So has the previous rank.
     previous_gone: Option<(String, bool)>,
     /// Pieces that came before this rank knew that the blocks take the ring.
-    early: VecDeque<Vec<u8>>,
+    pub(super) early: VecDeque<Vec<u8>>,
     result: Option<Vec<Vec<u8>>>,
+    /// What the blocks of the last result have in common.
+    shared: Shared,
 }
 
 impl Gather {
@@ -65,11 +145,13 @@ impl Gather {
             ups: place.children.iter().map(|_| None).collect(),
             refused: BTreeMap::new(),
             next: None,
+            previous: None,
             queue: VecDeque::new(),
             next_gone: None,
             previous_gone: None,
             early: VecDeque::new(),
             result: None,
+            shared: Shared::default(),
         }
     }
 
@@ -85,7 +167,7 @@ impl Gather {
     /// rank that has them all may say goodbye; a rank that dies takes the ring with it.
     pub(super) fn needs_tree(&self, bye: bool) -> bool {
         match self.stage {
-            GatherStage::Idle => false,
+            GatherStage::Idle | GatherStage::Rounds(_) => false,
             GatherStage::Tree { .. } => true,
             GatherStage::Ring { .. } => !bye,
         }
@@ -97,13 +179,20 @@ impl Gather {
         if bye {
             self.queue.clear();
         }
-        !self.queue.is_empty()
+        // Its block cannot come any more, unless it has.
+        let awaited = matches!(&self.stage, GatherStage::Rounds(rounds) if !bye && rounds.awaits_next());
+        awaited || !self.queue.is_empty()
     }
 
     /// Whether the exchange needs the previous rank, which has gone.
     pub(super) fn previous_lost(&mut self, why: &str, bye: bool) -> bool {
         self.previous_gone = Some((why.to_string(), bye));
-        matches!(self.stage, GatherStage::Ring { .. })
+        matches!(self.stage, GatherStage::Ring { .. } | GatherStage::Rounds(_))
+    }
+
+    /// What the blocks of the result that was taken last have in common.
+    pub(super) fn take_shared(&mut self) -> Shared {
+        std::mem::take(&mut self.shared)
     }
 
     /// The number of the exchange in progress, or of the next one.
@@ -143,20 +232,22 @@ impl Gather {
     }
 
     /// Joins what this rank and its children have: the whole span, in the order of ranks.
-    fn merge(&mut self, own: &[u8]) -> Up {
-        let ups: Vec<Up> = self.ups.iter_mut().filter_map(Option::take).map(|(_, up)| up).collect();
+    fn merge(&mut self, own: &[u8], common: Option<Vec<u8>>) -> Up {
+        let mut ups: Vec<Up> = self.ups.iter_mut().filter_map(Option::take).map(|(_, up)| up).collect();
         let sizes: Vec<u32> =
             std::iter::once(own.len() as u32).chain(ups.iter().flat_map(|up| up.sizes.iter().copied())).collect();
-        let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
-        if total > TREE_BYTES as u64 || ups.iter().any(|up| up.data.is_none()) {
-            return Up { sizes, data: None };
+        let mine = common.map(|common| Shared { table: vec![common], of: vec![0] }).unwrap_or_default();
+        let parts = std::iter::once(mine).chain(ups.iter_mut().map(|up| std::mem::take(&mut up.shared)));
+        let shared = Shared::join(parts);
+        if !take_the_tree(&sizes) || ups.iter().any(|up| up.data.is_none()) {
+            return Up { sizes, data: None, shared };
         }
-        let mut data = Vec::with_capacity(total as usize);
+        let mut data = Vec::with_capacity(sizes.iter().map(|size| *size as usize).sum());
         data.extend_from_slice(own);
         for up in &ups {
             data.extend_from_slice(up.data.as_deref().unwrap_or_default());
         }
-        Up { sizes, data: Some(data) }
+        Up { sizes, data: Some(data), shared }
     }
 }
 
@@ -164,11 +255,11 @@ impl Up {
     fn encode(&self, kind: FrameKind, sequence: u64) -> Arc<[u8]> {
         let data = self.data.as_deref().unwrap_or_default();
         let mut encoder =
-            Encoder::new(kind, 9 + 4 * self.sizes.len() + data.len()).u64(sequence).u8(u8::from(self.data.is_some()));
+            Encoder::new(kind, 64 + 8 * self.sizes.len() + data.len()).u64(sequence).u8(u8::from(self.data.is_some()));
         for size in &self.sizes {
             encoder = encoder.u32(*size);
         }
-        encoder.raw(data).finish()
+        self.shared.encode(encoder).raw(data).finish()
     }
 
     /// Reads sizes of `count` ranks, and blocks that must fit them.
@@ -176,14 +267,14 @@ impl Up {
         let mut decoder = Decoder(payload);
         let sequence = decoder.u64()?;
         let whole = decoder.u8()? != 0;
-        let sizes = decoder.raw(4 * count as usize)?;
-        let sizes: Vec<u32> = sizes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let sizes = words(decoder.raw(4 * count as usize)?);
         if let Some(size) = sizes.iter().find(|size| **size as usize > MAX_BLOCK) {
             return Err(Malformed(format!("a block of {size} bytes")));
         }
+        let shared = Shared::decode(&mut decoder, count)?;
         let data = if whole {
             let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
-            if total > TREE_BYTES as u64 {
+            if !take_the_tree(&sizes) {
                 return Err(Malformed(format!("blocks of {total} bytes over the tree")));
             }
             Some(decoder.raw(total as usize)?.to_vec())
@@ -191,7 +282,7 @@ impl Up {
             None
         };
         decoder.end()?;
-        Ok((sequence, Up { sizes, data }))
+        Ok((sequence, Up { sizes, data, shared }))
     }
 
     /// The blocks, one per rank.
@@ -224,7 +315,7 @@ impl Member {
             return Err(failure.error());
         }
         self.limit = self.config.timeout.map(|timeout| now + timeout);
-        self.begin_gather(now, block);
+        self.begin_gather(now, block.to_vec(), None);
         Ok(())
     }
 
@@ -235,21 +326,30 @@ impl Member {
         Some(result)
     }
 
-    /// A neighbour in the tree that went away between two operations.
+    /// A neighbour in the tree, or in the ring, that went away between two operations.
     fn absent_neighbour(&self) -> Option<(u32, String, bool)> {
         let parent = self.place.parent.map(|rank| (rank, self.parent));
         let children = self.place.children.iter().map(|span| span.start).zip(self.children.iter().copied());
-        let mut neighbours = parent.into_iter().chain(children);
+        let (rank, nranks) = (self.config.rank, self.config.nranks);
+        let ring = [(1, self.gather.next), (nranks - 1, self.gather.previous)].into_iter();
+        let ring = ring.filter(|_| self.goes_round()).map(|(far, conn)| ((rank + far) % nranks, conn));
+        let mut neighbours = parent.into_iter().chain(children).chain(ring);
         let gone = neighbours
             .find(|(_, conn)| !conn.is_some_and(|conn| self.links.get(&conn).is_some_and(|link| !link.bye)))?;
         let (why, bye) = self.messages.why_gone(gone.0);
         Some((gone.0, why, bye))
     }
 
-    pub(super) fn begin_gather(&mut self, now: Duration, block: &[u8]) {
+    /// Begins an exchange; `common` is what this rank's block may have in common with those of others.
+    pub(super) fn begin_gather(&mut self, now: Duration, own: Vec<u8>, common: Option<Vec<u8>>) {
         self.gather.result = None;
-        self.gather.stage = GatherStage::Tree { own: block.to_vec(), sent: false };
-        self.climb(now);
+        match self.config.algorithm {
+            Algorithm::Tree => {
+                self.gather.stage = GatherStage::Tree { own, common, sent: false };
+                self.climb(now);
+            }
+            Algorithm::Ring => self.begin_rounds(own),
+        }
     }
 
     /// Sends the blocks of this rank's span to the parent, once they are all there; rank 0 sends them down.
@@ -257,19 +357,19 @@ impl Member {
         let now_due =
             |up: &Option<(u64, Up)>| up.as_ref().is_some_and(|(sequence, _)| *sequence == self.gather.sequence);
         let complete = self.gather.ups.iter().all(now_due);
-        let GatherStage::Tree { own, sent: sent @ false } = &mut self.gather.stage else {
+        let GatherStage::Tree { own, common, sent: sent @ false } = &mut self.gather.stage else {
             return;
         };
         if !complete {
             return;
         }
         *sent = true;
-        let own = std::mem::take(own);
-        let up = self.gather.merge(&own);
+        let (own, common) = (std::mem::take(own), common.take());
+        let up = self.gather.merge(&own, common);
         let sequence = self.gather.sequence;
         match self.parent {
             Some(parent) => {
-                self.gather.stage = GatherStage::Tree { own, sent: true };
+                self.gather.stage = GatherStage::Tree { own, common: None, sent: true };
                 self.send(parent, up.encode(FrameKind::Up, sequence));
             }
             None => {
@@ -307,7 +407,7 @@ impl Member {
 
     pub(super) fn down(&mut self, now: Duration, payload: Vec<u8>) -> Result<(), Malformed> {
         let (sequence, all) = Up::decode(&payload, self.config.nranks)?;
-        let GatherStage::Tree { own, sent: true } = &mut self.gather.stage else {
+        let GatherStage::Tree { own, sent: true, .. } = &mut self.gather.stage else {
             return Err(Malformed("a result that nobody waits for".to_string()));
         };
         let rank = self.config.rank as usize;
@@ -329,7 +429,8 @@ impl Member {
     }
 
     /// All sizes are known: the blocks are here, or come round the ring.
-    fn descend(&mut self, now: Duration, all: Up, own: Vec<u8>) {
+    fn descend(&mut self, now: Duration, mut all: Up, own: Vec<u8>) {
+        self.gather.shared = std::mem::take(&mut all.shared);
         if let Some(blocks) = all.split() {
             return self.gathered(blocks);
         }
@@ -355,7 +456,7 @@ impl Member {
         self.ring_complete();
     }
 
-    fn gathered(&mut self, blocks: Vec<Vec<u8>>) {
+    pub(super) fn gathered(&mut self, blocks: Vec<Vec<u8>>) {
         self.gather.stage = GatherStage::Idle;
         self.gather.sequence += 1;
         self.gather.result = Some(blocks);
@@ -422,7 +523,9 @@ impl Member {
             )));
         }
         match &mut self.gather.stage {
-            GatherStage::Idle => return Err(Malformed("a piece that nobody waits for".to_string())),
+            GatherStage::Idle | GatherStage::Rounds(_) => {
+                return Err(Malformed("a piece that nobody waits for".to_string()));
+            }
             GatherStage::Tree { .. } => {
                 // The previous rank had the sizes first; it cannot send more than the blocks of this exchange.
                 self.gather.early.push_back(payload);
@@ -488,6 +591,7 @@ impl Member {
                     ),
                 )
             }
+            GatherStage::Rounds(rounds) => rounds.late(rank, self.config.nranks, seconds),
             GatherStage::Tree { .. } | GatherStage::Idle => {
                 let parent = self.place.parent.map_or("its children".to_string(), |parent| self.name(parent));
                 Failure::timeout(

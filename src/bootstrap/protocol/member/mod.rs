@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::checkin::{CheckIn, CheckInSettings, Entry, Welcome};
 use super::failure::Failure;
+use super::roots::{Algorithm, RootPlace};
 use super::tree::{self, TreePlace};
 use super::wire::{Decoder, Encoder, Frame, FrameKind, Malformed, Reader};
 use super::{Action, Cause, Conn, ConnectError, HANDSHAKE, Level, MAX_BLOCK, MAX_PENDING, Machine};
@@ -26,6 +27,7 @@ mod door;
 mod gather;
 mod join;
 mod messages;
+mod rounds;
 mod survive;
 
 use book::Book;
@@ -58,6 +60,14 @@ pub struct MemberConfig {
     pub settings: CheckInSettings,
     /// Where this rank listens, on which interface, and its facts.
     pub entry: Entry,
+    /// Facts that ranks have in common, such as those of a host.
+    pub common: Vec<u8>,
+    /// How all ranks meet.
+    pub algorithm: Algorithm,
+    /// How long it waits before it connects to its root.
+    pub delay: Duration,
+    /// The root that this rank checks in at, whose address and magic are above.
+    pub place: RootPlace,
     /// Limit for the rendezvous and for each exchange.
     pub timeout: Option<Duration>,
     /// How often a connect is tried again.
@@ -82,10 +92,9 @@ impl Purpose {
     }
 
     /// The longest payload that may come on such a connection.
-    fn limit(self, nranks: u32) -> usize {
-        let sizes = 64 + 4 * nranks as usize;
+    fn limit(self) -> usize {
         match self {
-            Purpose::Tree => gather::TREE_BYTES + sizes,
+            Purpose::Tree => gather::TREE_FRAME,
             Purpose::Ring => gather::PIECE + 64,
             Purpose::Messages => MAX_BLOCK + 64,
         }
@@ -144,6 +153,7 @@ pub struct Member {
     /// The magic of connections between members; known from the welcome on.
     token: Option<u64>,
     root: Option<Conn>,
+    lost_root: bool,
     parent: Option<Conn>,
     parent_answered: bool,
     /// One for each range of `place.children`.
@@ -161,7 +171,11 @@ impl Member {
     /// A member that begins to join now.
     pub fn new(config: MemberConfig, now: Duration) -> Member {
         // A rank that is out of range comes only to say so (`reporting`), and gets no place.
-        let place = tree::place(config.rank.min(config.nranks - 1), config.nranks);
+        let rank = config.rank.min(config.nranks - 1);
+        let place = match config.algorithm {
+            Algorithm::Tree => tree::place(rank, config.nranks),
+            Algorithm::Ring => TreePlace { span: rank..rank + 1, parent: None, children: Vec::new() },
+        };
         let mut member = Member {
             children: vec![None; place.children.len()],
             gather: Gather::new(&place),
@@ -179,6 +193,7 @@ impl Member {
             dials: Dials::default(),
             token: None,
             root: None,
+            lost_root: false,
             parent: None,
             parent_answered: false,
             roster: Book::new(config.nranks),
@@ -218,6 +233,11 @@ impl Member {
         self.config.nranks
     }
 
+    /// Whether this rank has failed because its root is not there, does not answer or has gone.
+    pub fn has_lost_root(&self) -> bool {
+        self.lost_root
+    }
+
     /// Whether the rendezvous is over and the tree connected.
     pub fn joined(&self) -> bool {
         self.phase == MemberPhase::Ready
@@ -226,6 +246,11 @@ impl Member {
     /// A rank's facts; empty if they are not known.
     pub fn facts(&self, rank: u32) -> &[u8] {
         self.roster.facts(rank)
+    }
+
+    /// Which of the facts that ranks have in common are a rank's, and the facts.
+    pub fn common(&self, rank: u32) -> (u32, &[u8]) {
+        self.roster.common(rank)
     }
 
     /// What is known about a rank; everything once [`Member::joined`].
@@ -331,6 +356,14 @@ impl Member {
         self.actions.push_back(Action::Close { conn });
     }
 
+    /// The root that this rank checks in at, for messages.
+    fn root_name(&self) -> String {
+        match self.config.place {
+            RootPlace { count: 1, .. } => "the root".to_string(),
+            RootPlace { index, count, .. } => format!("the root of ncclUniqueId {index} of {count}"),
+        }
+    }
+
     /// A rank with its address and interface.
     fn name(&self, rank: u32) -> String {
         match self.roster.get(rank) {
@@ -349,9 +382,7 @@ impl Member {
                 Role::Unknown(_) => self.identify(now, conn),
                 Role::Root(false) | Role::Out(_, _, false) => self.answer(now, conn),
                 Role::Root(true) => self.next_frame(now, conn, super::FULL_ROSTER + 64),
-                Role::In(_, purpose) | Role::Out(_, purpose, true) => {
-                    self.next_frame(now, conn, purpose.limit(self.config.nranks))
-                }
+                Role::In(_, purpose) | Role::Out(_, purpose, true) => self.next_frame(now, conn, purpose.limit()),
             };
             if !more {
                 return;
@@ -381,13 +412,18 @@ impl Member {
         let payload = frame.payload;
         let outcome = match (role, frame.kind) {
             // On its way when exchanges ended.
-            (_, FrameKind::Up | FrameKind::Down | FrameKind::Ring) if self.broken.is_some() => Ok(()),
+            (_, FrameKind::Up | FrameKind::Down | FrameKind::Ring | FrameKind::Round) if self.broken.is_some() => {
+                Ok(())
+            }
             (_, FrameKind::Fail) => Failure::decode(&payload).map(|failure| {
                 self.bad_news(&failure);
                 // The root has told all others.
                 self.root.take_if(|root| *root == conn);
             }),
             (Role::In(_, Purpose::Tree) | Role::Out(_, Purpose::Tree, _), FrameKind::Refuse) => {
+                self.refusal(conn, &payload)
+            }
+            (Role::In(_, Purpose::Ring) | Role::Out(_, Purpose::Ring, _), FrameKind::Refuse) if self.goes_round() => {
                 self.refusal(conn, &payload)
             }
             (Role::Root(_), FrameKind::Welcome) if self.phase == MemberPhase::Root => {
@@ -400,6 +436,7 @@ impl Member {
                 }
                 Ok(())
             }
+            (Role::In(_, Purpose::Ring), FrameKind::Round) if self.goes_round() => self.round_piece(payload),
             (Role::In(from, Purpose::Tree), FrameKind::Up) => self.up(now, from, &payload),
             (Role::Out(_, Purpose::Tree, _), FrameKind::Down) => self.down(now, payload),
             (Role::In(_, Purpose::Ring), FrameKind::Ring) => self.ring_piece(now, payload),
@@ -447,10 +484,12 @@ impl Member {
             return;
         }
         let text = format!(
-            "rank {} has lost the root at {} before all ranks had joined ({why}): the process that made the ncclUniqueId has probably ended",
+            "rank {} has lost {} at {} before all ranks had joined ({why}): the process that made the ncclUniqueId has probably ended",
             self.config.rank,
+            self.root_name(),
             show(self.config.root)
         );
+        self.lost_root = true;
         self.fail_with(&Failure::remote(None, text));
     }
 
@@ -463,6 +502,8 @@ impl Member {
                 MemberPhase::Root | MemberPhase::Links => !bye,
                 MemberPhase::Roster | MemberPhase::Ready => self.gather.needs_tree(bye),
             },
+            // They were connected: that the other one has had all it wanted is no harm yet.
+            (Purpose::Ring, _) if matches!(self.phase, MemberPhase::Root | MemberPhase::Links) => !bye,
             (Purpose::Ring, true) => self.gather.next_lost(why, bye),
             (Purpose::Ring, false) => self.gather.previous_lost(why, bye),
             (Purpose::Messages, true) => {

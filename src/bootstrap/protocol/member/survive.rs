@@ -85,6 +85,7 @@ impl Member {
     pub(super) fn peer_unreachable(&mut self, rank: u32, purpose: Purpose, why: &str, failure: &Failure) {
         let needed = match purpose {
             Purpose::Tree => true,
+            Purpose::Ring if self.goes_round() => true,
             Purpose::Ring => self.gather.next_lost(why, false),
             Purpose::Messages => {
                 self.messages.queued_for(rank) || (self.messages.waits_for(rank) && !self.receives_from(rank))
@@ -115,7 +116,9 @@ impl Member {
     /// if it is the one in progress.
     fn note_refusal(&mut self, number: u64, failure: Failure, from: Option<Conn>) {
         let frame = refusal_frame(number, &failure);
-        let neighbours: Vec<Conn> = self.parent.into_iter().chain(self.children.iter().copied().flatten()).collect();
+        let tree = self.parent.into_iter().chain(self.children.iter().copied().flatten());
+        let ring = self.gather.next.into_iter().chain(self.gather.previous).filter(|_| self.goes_round());
+        let neighbours: Vec<Conn> = tree.chain(ring).collect();
         for conn in neighbours {
             if Some(conn) != from && self.links.contains_key(&conn) {
                 self.send(conn, frame.clone());

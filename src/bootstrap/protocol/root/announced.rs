@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::Conn;
 use super::super::failure::Failure;
+use super::super::roots;
 use super::{Phase, Root, State};
 use crate::bootstrap::id::show_ip;
 
@@ -12,14 +13,16 @@ impl Root {
     pub(super) fn vanished(&mut self, now: Duration, conn: Conn, why: &str) {
         let Some(visit) = self.take_visit(conn) else { return };
         let State::Announced(announcement) = visit.state else { return };
-        let (rank, nranks) = (announcement.rank, announcement.nranks as usize);
-        let seated = self.seats.get(rank as usize).is_some_and(Option::is_some);
-        let agrees = self.seats.is_empty() || self.seats.len() == nranks;
-        if seated || !agrees || rank as usize >= nranks || !matches!(self.phase, Phase::Collecting) {
+        let (rank, nranks) = (announcement.rank, announcement.nranks);
+        let (index, count) = announcement.root;
+        let block = roots::block(index, count, nranks);
+        let seated = self.seat(rank).is_some();
+        let agrees = self.others.as_ref().is_none_or(|others| others.nranks == nranks);
+        if seated || !agrees || !block.contains(&rank) || !matches!(self.phase, Phase::Collecting) {
             return;
         }
         if self.seats.is_empty() {
-            self.claimed = nranks;
+            self.claimed = block.len();
         }
         self.told.insert(rank);
         let who = format!("rank {rank} ({}, {})", announcement.process, show_ip(visit.from.ip()));

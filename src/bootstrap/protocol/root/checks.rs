@@ -6,11 +6,13 @@ use super::super::checkin::{CheckIn, CheckInSettings};
 use super::super::failure::Failure;
 use super::super::{Conn, Level, MAX_RANKS, ranks};
 use super::Root;
-use crate::bootstrap::id::{show, show_ip};
+use super::others::{different_algorithms, different_ids, unreachable_address};
+use crate::bootstrap::id::show_ip;
 
 impl Root {
     pub(super) fn missing(&self) -> Vec<u32> {
-        (0u32..).zip(&self.seats).filter(|(_, seat)| seat.is_none()).map(|(rank, _)| rank).collect()
+        let first = self.others.as_ref().map_or(0, |others| others.place.block(others.nranks).start);
+        (first..).zip(&self.seats).filter(|(_, seat)| seat.is_none()).map(|(rank, _)| rank).collect()
     }
 
     /// Why a check-in does not fit the ones before it.
@@ -26,23 +28,40 @@ impl Root {
             );
             return Some(Failure::usage(Some(rank), text));
         }
+        if record.place.count > record.nranks || !record.place.block(record.nranks).contains(&rank) {
+            let (index, count) = (record.place.index, record.place.count);
+            return Some(Failure::usage(
+                Some(rank),
+                format!("{who} has come to root {index} of {count}, which is not its own"),
+            ));
+        }
         let first = self.seats.iter().flatten().next()?;
-        if record.nranks as usize != self.seats.len() {
+        let (place, nranks) = self.others.as_ref().map(|others| (others.place, others.nranks))?;
+        if record.nranks != nranks {
             let text = format!(
                 "the ranks do not agree how many they are: {} expects {} ranks, {who} expects {}",
                 self.name(first.record.rank),
-                self.seats.len(),
+                nranks,
                 record.nranks
             );
             return Some(Failure::usage(Some(rank), text));
         }
-        if let Some(other) = &self.seats[rank as usize] {
+        if record.place != place {
+            let text = different_ids(&self.name(first.record.rank), place.count, &who, record.place.count);
+            return Some(Failure::usage(Some(rank), text));
+        }
+        if let Some(other) = self.seat(rank) {
             let text = format!(
                 "rank {rank} has joined twice: from {} ({}) and from {} ({from}); two processes have the same rank, or one ncclUniqueId is used for two communicators",
                 other.record.process,
                 show_ip(other.from.ip()),
                 record.process
             );
+            return Some(Failure::usage(Some(rank), text));
+        }
+        if record.algorithm != first.record.algorithm {
+            let name = self.name(first.record.rank);
+            let text = different_algorithms((&name, first.record.algorithm), (&who, record.algorithm));
             return Some(Failure::usage(Some(rank), text));
         }
         (record.version != first.record.version).then(|| {
@@ -62,14 +81,7 @@ impl Root {
         let remote =
             seats.find(|seat| !seat.record.entry.address.ip().is_loopback() && seat.from.ip() != local.from.ip())?;
         let (rank, entry) = (local.record.rank, &local.record.entry);
-        let text = format!(
-            "{} advertises {} on interface {}, which {} cannot reach: set NCCL_SOCKET_IFNAME on that rank to an interface that all hosts share",
-            self.name(rank),
-            show(entry.address),
-            entry.interface,
-            self.name(remote.record.rank)
-        );
-        Some(Failure::usage(Some(rank), text))
+        Some(unreachable_address(rank, &self.name(rank), entry, &self.name(remote.record.rank)))
     }
 
     /// One warning per setting that is not the same everywhere.
@@ -78,17 +90,24 @@ impl Root {
         for seat in self.seats.iter().flatten() {
             groups.entry(&seat.record.settings).or_default().push(seat.record.rank);
         }
+        let groups: BTreeMap<CheckInSettings, Vec<u32>> =
+            groups.into_iter().map(|(settings, ranks)| (settings.clone(), ranks)).collect();
+        self.warn_about(&groups.iter().map(|(settings, ranks)| (settings, ranks.clone())).collect());
+    }
+
+    /// The same for ranks that are grouped by their settings.
+    pub(super) fn warn_about(&mut self, groups: &BTreeMap<&CheckInSettings, Vec<u32>>) {
         if groups.len() < 2 {
             return;
         }
-        for text in differences(&groups) {
+        for text in differences(groups) {
             self.log(Level::Warn, text);
         }
     }
 
     /// A rank with what is known about it.
     pub(super) fn name(&self, rank: u32) -> String {
-        match self.seats.get(rank as usize).and_then(Option::as_ref) {
+        match self.seat(rank) {
             Some(seat) => format!("rank {rank} ({}, {})", seat.record.process, show_ip(seat.from.ip())),
             None => format!("rank {rank}"),
         }

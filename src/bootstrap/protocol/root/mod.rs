@@ -7,15 +7,19 @@ use std::time::Duration;
 
 use super::checkin::{Announcement, CheckIn, MAX_CHECKIN, Welcome};
 use super::failure::Failure;
+use super::roots::{Algorithm, MAX_SUMMARY, RootHello};
 use super::stranger::{self, Visitor};
-use super::wire::{Encoder, FrameKind, PROTOCOL, Preamble, Reader, Service};
+use super::wire::{FrameKind, PROTOCOL, Preamble, Reader, Service};
 use super::{
-    Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree,
+    ANSWER, Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree,
 };
-use crate::bootstrap::id::show;
+use crate::bootstrap::id::{show, show_ip};
 
 mod announced;
 mod checks;
+mod others;
+
+use others::OtherRoots;
 
 /// How long the root waits for the rank number of a rank that runs NVIDIA's library.
 const NVIDIA_RECORD: Duration = Duration::from_millis(200);
@@ -62,6 +66,14 @@ enum State {
     Seated(u32),
     /// It is about to check in, by another connection.
     Announced(Announcement),
+    /// A root below, which came before the first rank.
+    Early(RootHello),
+    /// A root below, by its position among them.
+    Below(usize),
+    /// The root above, which has not answered, since then.
+    AboveAsked(Duration),
+    /// The root above.
+    Above,
     /// Was told the failure and should hang up.
     Told,
 }
@@ -72,7 +84,9 @@ impl State {
         match self {
             State::New(since) | State::Greeted(since) => Some(*since + HANDSHAKE),
             State::Nvidia(until) => Some(*until),
+            State::AboveAsked(since) => Some(*since + ANSWER),
             State::Seated(_) | State::Announced(_) | State::Told => None,
+            State::Early(_) | State::Below(_) | State::Above => None,
         }
     }
 }
@@ -102,8 +116,10 @@ pub struct Root {
     /// Visitors that must still say who they are, and until when.
     pending: BTreeSet<(Duration, Conn)>,
     next_conn: Conn,
-    /// By rank; sized by the first check-in.
+    /// By rank, from the first one of this root's block on; sized by the first check-in.
     seats: Vec<Option<Seat>>,
+    /// Known from the first check-in on.
+    others: Option<OtherRoots>,
     seated: u32,
     /// Ranks that were told a failure, or are gone.
     told: BTreeSet<u32>,
@@ -127,6 +143,7 @@ impl Root {
             pending: BTreeSet::new(),
             next_conn: 1,
             seats: Vec::new(),
+            others: None,
             seated: 0,
             told: BTreeSet::new(),
             claimed: 0,
@@ -161,6 +178,7 @@ impl Root {
             self.told.insert(rank);
             self.set_state(conn, State::Told);
         }
+        self.tell_others(&failure);
         if self.config.fixed || matches!(self.phase, Phase::Running(_)) {
             self.actions.push_back(Action::StopListening);
         }
@@ -238,6 +256,22 @@ impl Root {
                     }
                     return;
                 }
+                State::AboveAsked(_) => {
+                    if !self.above_answers(now, conn) {
+                        return;
+                    }
+                }
+                State::Below(_) | State::Above => match visit.reader.frame(MAX_SUMMARY) {
+                    Ok(None) => return,
+                    Ok(Some(frame)) => {
+                        if !self.root_frame(now, conn, frame.kind, &frame.payload) {
+                            return self.broken(now, conn, &format!("it sent an unexpected {:?}", frame.kind));
+                        }
+                    }
+                    Err(bad) => return self.broken(now, conn, &bad.0),
+                },
+                // What it says next waits for the first rank.
+                State::Early(_) => return,
                 State::Greeted(_) | State::Seated(_) | State::Announced(_) => match visit.reader.frame(MAX_CHECKIN) {
                     Ok(None) => return,
                     Ok(Some(frame)) => self.frame(now, conn, frame.kind, &frame.payload),
@@ -280,16 +314,12 @@ impl Root {
 
     /// A connection of this run that sends nonsense or breaks.
     fn broken(&mut self, now: Duration, conn: Conn, why: &str) {
-        let seated = match self.visits.get(&conn).map(|visit| &visit.state) {
-            Some(State::Seated(rank)) => Some(*rank),
-            _ => None,
-        };
-        match seated {
-            Some(rank) => {
+        match self.visits.get(&conn).map(|visit| &visit.state) {
+            Some(State::Seated(_) | State::Below(_) | State::Above | State::AboveAsked(_)) => {
                 self.actions.push_back(Action::Close { conn });
-                self.lost(now, conn, rank, why);
+                self.closed(now, conn, Some(why.to_string()));
             }
-            None => self.drop_visit(conn, why),
+            _ => self.drop_visit(conn, why),
         }
     }
 
@@ -299,9 +329,7 @@ impl Root {
         let name = self.name(rank);
         let text =
             format!("{name} is gone before its initialisation was complete ({why}); its process has probably died");
-        if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
-            seat.done = true;
-        }
+        self.mark_done(rank);
         self.told.insert(rank);
         self.fail(now, Failure::remote(Some(rank), text));
     }
@@ -316,6 +344,18 @@ impl Root {
             (Some(State::Greeted(_)), FrameKind::Dismiss) if payload == self.config.token.to_le_bytes() => {
                 self.dismissed(conn)
             }
+            (Some(State::Greeted(_)), FrameKind::RootHello) => match RootHello::decode(payload) {
+                Ok(hello) => self.root_below(now, conn, hello),
+                Err(bad) => self.drop_visit(conn, &format!("what it says of its root is malformed: {bad}")),
+            },
+            // A rank whose own root cannot be reached.
+            (Some(State::Greeted(_)), FrameKind::Fail) => match Failure::decode(payload) {
+                Ok(failure) => {
+                    self.drop_visit(conn, "it came to tell of a failure");
+                    self.fail(now, failure);
+                }
+                Err(bad) => self.drop_visit(conn, &format!("what it tells of a failure is malformed: {bad}")),
+            },
             (Some(State::Greeted(_)), FrameKind::Announce) => match Announcement::decode(payload) {
                 Ok(announcement) => self.set_state(conn, State::Announced(announcement)),
                 Err(bad) => self.drop_visit(conn, &format!("its announcement is malformed: {bad}")),
@@ -353,10 +393,24 @@ impl Root {
         self.actions.extend(open.into_keys().map(|conn| Action::Close { conn }));
     }
 
-    fn done(&mut self, now: Duration, conn: Conn, rank: u32) {
-        if let Some(seat) = self.seats.get_mut(rank as usize).and_then(Option::as_mut) {
-            seat.done = true;
+    /// Where a rank's seat is.
+    fn place_of(&self, rank: u32) -> Option<usize> {
+        let first = self.others.as_ref().map_or(0, |others| others.place.block(others.nranks).start);
+        rank.checked_sub(first).map(|place| place as usize).filter(|place| *place < self.seats.len())
+    }
+
+    fn seat(&self, rank: u32) -> Option<&Seat> {
+        self.place_of(rank).and_then(|place| self.seats[place].as_ref())
+    }
+
+    fn mark_done(&mut self, rank: u32) {
+        if let Some(place) = self.place_of(rank) {
+            self.seats[place].iter_mut().for_each(|seat| seat.done = true);
         }
+    }
+
+    fn done(&mut self, now: Duration, conn: Conn, rank: u32) {
+        self.mark_done(rank);
         self.take_visit(conn);
         self.actions.push_back(Action::Close { conn });
         match &mut self.phase {
@@ -382,7 +436,7 @@ impl Root {
                 let text = format!(
                     "rank {} came when all {} ranks of this ncclUniqueId had joined already: an id is for one communicator only",
                     record.rank,
-                    self.seats.len()
+                    self.others.as_ref().map_or(self.seats.len() as u32, |others| others.nranks)
                 );
                 return self.turn_away(conn, &Failure::usage(Some(record.rank), text));
             }
@@ -390,12 +444,12 @@ impl Root {
         }
         match self.objection(conn, &record) {
             Some(failure) => {
-                self.claimed = record.nranks as usize;
+                self.claimed = record.place.block(record.nranks).len();
                 self.count_told(&record);
                 self.turn_away(conn, &failure);
                 self.fail(now, failure);
             }
-            None => self.seat(now, conn, record),
+            None => self.take_seat(now, conn, record),
         }
     }
 
@@ -407,31 +461,42 @@ impl Root {
     /// A rank that is turned away counts among those that are to be told only if it is one of them: with a rank
     /// number or a number of ranks that does not fit, it takes nobody's place, and the one that fits still comes.
     fn count_told(&mut self, record: &CheckIn) {
-        if record.rank < record.nranks && record.nranks as usize == self.expected() {
+        let block = record.place.block(record.nranks);
+        if block.contains(&record.rank) && block.len() == self.expected() {
             self.told.insert(record.rank);
         }
     }
 
-    fn seat(&mut self, now: Duration, conn: Conn, record: CheckIn) {
+    fn take_seat(&mut self, now: Duration, conn: Conn, record: CheckIn) {
         let Some(visit) = self.visits.get(&conn) else {
             return;
         };
         let from = visit.from;
-        if self.first.is_none() {
+        let is_first = self.first.is_none();
+        if is_first {
             self.first = Some(now);
             self.next_progress = now + self.config.progress;
-            self.seats.resize_with(record.nranks as usize, || None);
+            self.seats.resize_with(record.place.block(record.nranks).len(), || None);
+            let witness = format!("rank {} ({}, {})", record.rank, record.process, show_ip(from.ip()));
+            self.others = Some(OtherRoots::new(&record, witness, now));
         }
         if record.timeout_ms > 0 {
             let limit = Duration::from_millis(record.timeout_ms);
             self.timeout = Some(self.timeout.map_or(limit, |known| known.min(limit)));
         }
         self.set_state(conn, State::Seated(record.rank));
-        let rank = record.rank as usize;
-        self.seats[rank] = Some(Seat { conn, from, record, done: false });
-        self.seated += 1;
-        if self.seated as usize == self.seats.len() {
-            self.everybody_is_in(now);
+        let (place, alone) = (self.place_of(record.rank), record.place.count == 1);
+        if let Some(place) = place {
+            self.seats[place] = Some(Seat { conn, from, record, done: false });
+            self.seated += 1;
+        }
+        if is_first {
+            self.meet_others(now);
+        }
+        match self.seated as usize == self.seats.len() {
+            true if alone => self.everybody_is_in(now),
+            true => self.climb(now),
+            false => {}
         }
     }
 
@@ -442,11 +507,23 @@ impl Root {
         self.warn_about_settings();
         self.actions.push_back(Action::StopListening);
         self.phase = Phase::Running(self.seated);
-        let bytes: usize = self.seats.iter().flatten().map(|seat| seat.record.entry.bytes()).sum();
-        let entries: Vec<_> = self.seats.iter().flatten().map(|seat| &seat.record.entry).collect();
-        let token = self.config.token;
-        if bytes * entries.len() <= FULL_ROSTER {
-            let bytes = Welcome::encode_full(token, entries.iter().copied());
+        let seats = || self.seats.iter().flatten();
+        let (mut commons, mut numbers): (Vec<&[u8]>, BTreeMap<&[u8], u32>) = (Vec::new(), BTreeMap::new());
+        for seat in seats() {
+            let common = seat.record.common.as_slice();
+            numbers.entry(common).or_insert_with(|| {
+                commons.push(common);
+                commons.len() as u32 - 1
+            });
+        }
+        let bytes: usize = seats().map(|seat| seat.record.entry.bytes() + 4).sum();
+        let shared: usize = commons.iter().map(|common| common.len() + 4).sum();
+        let entries: Vec<_> =
+            seats().map(|seat| (&seat.record.entry, numbers[seat.record.common.as_slice()])).collect();
+        let (token, algorithm) = (self.config.token, seats().next().map(|seat| seat.record.algorithm));
+        let goes_round = algorithm == Some(Algorithm::Ring);
+        if !goes_round && (bytes + shared) * entries.len() <= FULL_ROSTER {
+            let bytes = Welcome::encode_full(token, &commons, entries.iter().copied());
             let sends = self.own_last().into_iter().map(|seat| Action::Send { conn: seat.conn, bytes: bytes.clone() });
             let sends: Vec<Action> = sends.collect();
             self.actions.extend(sends);
@@ -454,8 +531,9 @@ impl Root {
         }
         let welcome = |seat: &Seat| {
             let rank = seat.record.rank;
-            let parent = tree::place(rank, self.seated).parent.map(|parent| entries[parent as usize]);
-            let next = entries[((rank + 1) % self.seated) as usize];
+            let parent = if goes_round { None } else { tree::place(rank, self.seated).parent };
+            let next = entries[((rank + 1) % self.seated) as usize].0;
+            let parent = parent.map(|parent| entries[parent as usize].0);
             Action::Send { conn: seat.conn, bytes: Welcome::encode_links(token, parent, next) }
         };
         let sends: Vec<Action> = self.own_last().into_iter().map(welcome).collect();
@@ -479,23 +557,23 @@ impl Root {
             self.started = now;
             return;
         };
-        if let Some(limit) = self.timeout.filter(|limit| now >= first + *limit) {
+        if let Some(limit) = self.timeout.filter(|limit| now >= first + *limit + self.courtesy()) {
             let seconds = limit.as_secs_f32();
             let missing = self.missing();
             let culprit = if missing.len() == 1 { Some(missing[0]) } else { None };
             let text = format!(
                 "after {seconds} s {}; do all ranks run, and do they use the same ncclUniqueId?",
-                self.attendance()
+                self.waits_for().unwrap_or("another root has not told who is missing".to_string())
             );
             return self.fail(now, Failure::timeout(culprit, text));
         }
         if now >= self.next_progress {
             self.next_progress = now + self.config.progress;
-            let text = format!("Bootstrap: waiting for {:.0} s: {}", (now - first).as_secs_f32(), self.attendance());
-            let frame = Encoder::new(FrameKind::Progress, text.len()).text(&text).finish();
-            let sends = self.seats.iter().flatten().map(|seat| Action::Send { conn: seat.conn, bytes: frame.clone() });
-            self.actions.extend(sends);
-            self.log(Level::Warn, text);
+            if let Some(missing) = self.waits_for() {
+                let text = format!("Bootstrap: waiting for {:.0} s: {missing}", (now - first).as_secs_f32());
+                self.tell_progress(&text, None);
+                self.log(Level::Warn, text);
+            }
         }
     }
 
@@ -507,6 +585,8 @@ impl Root {
             }
             if matches!(self.visits.get(&conn), Some(visit) if matches!(visit.state, State::Nvidia(_))) {
                 self.nvidia(now, conn, None);
+            } else if matches!(self.visits.get(&conn), Some(visit) if matches!(visit.state, State::AboveAsked(_))) {
+                self.above_is_silent(now, conn, ANSWER.as_secs());
             } else {
                 self.drop_visit(conn, &format!("it has not said in {} s who it is", HANDSHAKE.as_secs()));
             }
@@ -516,7 +596,7 @@ impl Root {
     /// A failed root ends when its members have hung up and the late ones were told, or could have been.
     fn check_finished(&mut self, now: Duration) {
         match &self.phase {
-            Phase::Running(0) => {}
+            Phase::Running(0) if self.others.as_ref().is_none_or(OtherRoots::all_done) => self.part_from_above(),
             Phase::Failed { at, .. } => {
                 let at = *at;
                 if now >= at + HANG_UP {
@@ -524,7 +604,8 @@ impl Root {
                     self.actions.extend(told.map(|(conn, _)| Action::Close { conn }));
                 }
                 let hung_up = !self.visits.values().any(|visit| matches!(visit.state, State::Told));
-                let all_told = self.expected() > 0 && self.told.len() >= self.expected();
+                let known = self.others.as_ref().is_some_and(OtherRoots::all_known) || self.seats.is_empty();
+                let all_told = self.expected() > 0 && self.told.len() >= self.expected() && known;
                 let late_come =
                     !self.config.fixed && !all_told && now < at + self.config.linger && self.listening_after_failure();
                 if !hung_up || late_come {
@@ -539,7 +620,8 @@ impl Root {
 
     /// Ranks may still come only if not all had joined.
     fn listening_after_failure(&self) -> bool {
-        self.seats.is_empty() || (self.seated as usize) < self.seats.len()
+        let unknown = self.others.as_ref().is_some_and(|others| !others.all_known());
+        self.seats.is_empty() || unknown || (self.seated as usize) < self.seats.len()
     }
 }
 
@@ -558,7 +640,9 @@ impl Machine for Root {
         conn
     }
 
-    fn connected(&mut self, _: Duration, _: Conn, _: Result<(), ConnectError>) {}
+    fn connected(&mut self, now: Duration, conn: Conn, outcome: Result<(), ConnectError>) {
+        self.above_connected(now, conn, outcome);
+    }
 
     fn received(&mut self, now: Duration, conn: Conn, bytes: &[u8]) {
         let Some(visit) = self.visits.get_mut(&conn) else {
@@ -568,7 +652,11 @@ impl Machine for Root {
             return;
         }
         visit.reader.push(bytes);
-        if visit.reader.rest().len() > MAX_UNIDENTIFIED + MAX_FACTS {
+        let most = match visit.state {
+            State::Below(_) | State::Early(_) | State::Above => MAX_SUMMARY,
+            _ => MAX_UNIDENTIFIED + MAX_FACTS,
+        };
+        if visit.reader.rest().len() > most {
             return self.broken(now, conn, "it sends too much");
         }
         self.advance(now, conn);
@@ -583,7 +671,9 @@ impl Machine for Root {
             State::Seated(rank) => self.lost(now, conn, *rank, &why),
             State::Announced(_) => self.vanished(now, conn, &why),
             State::Nvidia(_) => self.nvidia(now, conn, None),
-            State::Told => {
+            State::Below(position) => self.root_lost(now, conn, Some(*position), &why),
+            State::Above | State::AboveAsked(_) => self.root_lost(now, conn, None, &why),
+            State::Told | State::Early(_) => {
                 self.take_visit(conn);
             }
             State::New(_) | State::Greeted(_) => {
@@ -600,6 +690,7 @@ impl Machine for Root {
 
     fn tick(&mut self, now: Duration) {
         self.tick_visits(now);
+        self.dial_above(now);
         if matches!(self.phase, Phase::Collecting) {
             self.tick_collecting(now);
         }
@@ -612,7 +703,9 @@ impl Machine for Root {
             Phase::Collecting => match self.first {
                 None => Some(self.started + self.config.idle),
                 Some(first) => {
-                    Some(self.timeout.map_or(self.next_progress, |limit| self.next_progress.min(first + limit)))
+                    let limit = self.timeout.map(|limit| first + limit + self.courtesy());
+                    let dial = self.others.as_ref().and_then(OtherRoots::deadline);
+                    [Some(self.next_progress), limit, dial].into_iter().flatten().min()
                 }
             },
             Phase::Failed { at, .. } => {

@@ -8,6 +8,7 @@ use super::super::checkin::{Announcement, CheckIn, Entry, Roster, Welcome};
 use super::super::failure::Failure;
 use super::super::member::Member;
 use super::super::root::Root;
+use super::super::roots::{Algorithm, RootPlace};
 use super::super::stranger::{Visitor, identify};
 use super::super::wire::{Decoder, FrameKind, Preamble, Reader, Service};
 use super::super::{Action, Conn, MAX_FACTS, Machine, ranks, tree};
@@ -80,6 +81,12 @@ fn entries() -> impl Strategy<Value = Entry> {
         .prop_map(|(address, interface, facts)| Entry { address, interface, facts })
 }
 
+/// A roster of ranks of two hosts.
+fn full(list: Vec<Entry>) -> Roster {
+    let entries = (0..).zip(list).map(|(rank, entry)| (entry, rank % 2)).collect();
+    Roster::Full { commons: vec![vec![1; 20], Vec::new()], entries }
+}
+
 proptest! {
     #[test]
     fn records_come_back(
@@ -88,13 +95,16 @@ proptest! {
         settings in prop::collection::vec(("[A-Z_]{1,20}", "[ -~]{0,30}"), 0..5),
         list in prop::collection::vec(entries(), 1..5),
         token in any::<u64>(),
+        index in 0u32..3,
     ) {
-        let record = CheckIn { rank, nranks, version, timeout_ms, process, settings, entry: list[0].clone() };
+        let above = (index > 0).then_some((list[0].address, token));
+        let place = RootPlace { index, count: 3, digest: token, above };
+        let record = CheckIn { rank, nranks, version, timeout_ms, process, settings, entry: list[0].clone(), common: vec![3; 7], algorithm: Algorithm::Ring, place };
         prop_assert_eq!(CheckIn::decode(&record.encode()[8..]), Ok(record));
         let bare = Entry { facts: Vec::new(), ..list[0].clone() };
         let links = Welcome { token, roster: Roster::Links { parent: Some(bare.clone()), next: bare } };
         prop_assert_eq!(Welcome::decode(&links.encode()[8..]), Ok(links));
-        let full = Welcome { token, roster: Roster::Full(list) };
+        let full = Welcome { token, roster: full(list) };
         prop_assert_eq!(Welcome::decode(&full.encode()[8..]), Ok(full));
     }
 
@@ -129,7 +139,7 @@ proptest! {
         at in any::<prop::sample::Index>(),
         value in any::<u8>(),
     ) {
-        let mut bytes = Welcome { token: 7, roster: Roster::Full(list) }.encode().to_vec();
+        let mut bytes = Welcome { token: 7, roster: full(list) }.encode().to_vec();
         let at = at.index(bytes.len());
         bytes[at] = value;
         let _ = Welcome::decode(&bytes[8..]);
@@ -164,6 +174,9 @@ fn check_in(root: &mut Root, rank: u32) -> Conn {
         process: config.process,
         settings: config.settings,
         entry: config.entry,
+        common: config.common,
+        algorithm: config.algorithm,
+        place: config.place,
     };
     let conn = root.accepted(Duration::ZERO, record.entry.address);
     root.received(Duration::ZERO, conn, &Preamble::new(MAGIC, Service::Root).encode());
@@ -197,7 +210,7 @@ fn the_roots_own_process_is_told_last() {
 fn announce(root: &mut Root, rank: u32) -> Conn {
     let conn = root.accepted(Duration::ZERO, "10.0.0.9:999".parse().expect("an address"));
     root.received(Duration::ZERO, conn, &Preamble::new(MAGIC, Service::Root).encode());
-    let announcement = Announcement { rank, nranks: 4, process: "host:7".to_string() };
+    let announcement = Announcement { rank, nranks: 4, process: "host:7".to_string(), root: (0, 1) };
     root.received(Duration::ZERO, conn, &announcement.encode());
     conn
 }

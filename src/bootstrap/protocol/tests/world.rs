@@ -11,6 +11,7 @@ use rand::{RngExt, SeedableRng};
 use super::super::checkin::Entry;
 use super::super::member::{Member, MemberConfig, Retry};
 use super::super::root::{Root, RootConfig};
+use super::super::roots::{Algorithm, RootPlace};
 use super::super::wire::FrameKind;
 use super::super::{Action, Cause, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
@@ -189,6 +190,10 @@ impl World {
             process: format!("host{}:{id}", id / 8),
             settings: vec![("NCCL_ALGO".to_string(), "Ring".to_string())],
             entry: Entry { address: address(id), interface: "eth0".to_string(), facts: vec![rank as u8; self.facts] },
+            common: vec![id as u8 / 8; 10],
+            algorithm: Algorithm::Tree,
+            delay: Duration::ZERO,
+            place: RootPlace::ALONE,
             timeout: None,
             retry: Retry { count: 34, sleep: Duration::from_millis(100) },
         }
