@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --release --example init                   # 8 to 256 ranks
 //! cargo run --release --example init -- 64             # no more than 64
+//! cargo run --release --example init -- 64 --only      # 64
 //! cargo run --release --example init -- 64 --ids 4     # by ncclCommInitRankScalable, with 4 ids
 //! cargo run --release --example init -- 64 --late 5    # the last rank comes 5 seconds late
 //! ```
@@ -35,6 +36,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 
 /// What is wanted.
 struct Wanted {
+    least: usize,
     most: usize,
     ids: usize,
     late: f64,
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(wanted) = wanted() else {
-        eprintln!("usage: init [most ranks] [--ids N] [--late SECONDS]");
+        eprintln!("usage: init [most ranks] [--only] [--ids N] [--late SECONDS]");
         return ExitCode::from(2);
     };
     let exchange = flags::exchange_ns().map_or("not measured".to_string(), |ns| format!("{ns:.0} ns"));
@@ -57,17 +59,18 @@ fn main() -> ExitCode {
     println!("{:>4} {:>7} | {:^45} | {:^45}", "", "start", "first creation", "second creation");
     let columns = format!("{:>9} {:>11} {:>11} {:>11}", "wall s", "CPU s sum", "CPU s most", "RSS MiB");
     println!("{:>4} {:>7} | {columns} | {columns} {:>5} {:>8}", "n", "s", "fds", "threads");
-    for n in RANKS.into_iter().filter(|n| *n <= wanted.most) {
+    for n in RANKS.into_iter().filter(|n| (wanted.least..=wanted.most).contains(n)) {
         row(n, &wanted);
     }
     ExitCode::SUCCESS
 }
 
 fn wanted() -> Option<Wanted> {
-    let mut wanted = Wanted { most: RANKS[RANKS.len() - 1], ids: 1, late: 0.0 };
+    let mut wanted = Wanted { least: 0, most: RANKS[RANKS.len() - 1], ids: 1, late: 0.0 };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
+            "--only" => wanted.least = wanted.most,
             "--ids" => wanted.ids = args.next()?.parse().ok()?,
             "--late" => wanted.late = args.next()?.parse().ok()?,
             most => wanted.most = most.parse().ok()?,

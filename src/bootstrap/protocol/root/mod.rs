@@ -13,7 +13,7 @@ use super::wire::{FrameKind, PROTOCOL, Preamble, Reader, Service};
 use super::{
     ANSWER, Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree,
 };
-use crate::bootstrap::id::{show, show_ip};
+use crate::bootstrap::id::show;
 
 mod announced;
 mod checks;
@@ -426,6 +426,7 @@ impl Root {
     }
 
     fn check_in(&mut self, now: Duration, conn: Conn, record: CheckIn) {
+        self.learn_of_others(now, conn, &record);
         match &self.phase {
             Phase::Failed { failure, .. } => {
                 let failure = failure.clone();
@@ -477,8 +478,6 @@ impl Root {
             self.first = Some(now);
             self.next_progress = now + self.config.progress;
             self.seats.resize_with(record.place.block(record.nranks).len(), || None);
-            let witness = format!("rank {} ({}, {})", record.rank, record.process, show_ip(from.ip()));
-            self.others = Some(OtherRoots::new(&record, witness, now));
         }
         if record.timeout_ms > 0 {
             let limit = Duration::from_millis(record.timeout_ms);
@@ -608,7 +607,8 @@ impl Root {
                 let all_told = self.expected() > 0 && self.told.len() >= self.expected() && known;
                 let late_come =
                     !self.config.fixed && !all_told && now < at + self.config.linger && self.listening_after_failure();
-                if !hung_up || late_come {
+                let dials = self.others.as_ref().is_some_and(OtherRoots::is_dialling);
+                if !hung_up || late_come || dials {
                     return;
                 }
                 self.actions.push_back(Action::StopListening);
@@ -673,7 +673,8 @@ impl Machine for Root {
             State::Nvidia(_) => self.nvidia(now, conn, None),
             State::Below(position) => self.root_lost(now, conn, Some(*position), &why),
             State::Above | State::AboveAsked(_) => self.root_lost(now, conn, None, &why),
-            State::Told | State::Early(_) => {
+            State::Early(_) => self.early_lost(now, conn, &why),
+            State::Told => {
                 self.take_visit(conn);
             }
             State::New(_) | State::Greeted(_) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::super::checkin::{CheckIn, CheckInSettings, Entry, Welcome};
 use super::super::failure::Failure;
-use super::super::roots::{self, Algorithm, Everyone, Listening, RootHello, RootPlace, Summary};
+use super::super::roots::{self, Algorithm, Everyone, Listening, MAX_SUMMARY, RootHello, RootPlace, Summary};
 use super::super::tree::{self, TreePlace};
 use super::super::wire::{Decoder, Encoder, FrameKind, PREAMBLE, Preamble, Reader, Service};
 use super::super::{Action, Cause, Conn, ConnectError, HANG_UP, Level, REFUSED, ranks};
@@ -32,6 +32,8 @@ pub(super) struct OtherRoots {
     summary: Summary,
     /// The root above knows that all are in here.
     told: bool,
+    /// Why it is over, for the root above, with which a connect may be under way.
+    failure: Option<Failure>,
 }
 
 /// The root above, and the connect to it.
@@ -88,6 +90,7 @@ impl OtherRoots {
             tree,
             summary: Summary::default(),
             told: false,
+            failure: None,
         }
     }
 
@@ -99,6 +102,11 @@ impl OtherRoots {
     /// Whether every root below has been heard of.
     pub(super) fn all_known(&self) -> bool {
         self.below.iter().all(|below| below.known)
+    }
+
+    /// Whether a connect to the root above is under way, which must hear how it ended.
+    pub(super) fn is_dialling(&self) -> bool {
+        self.above.as_ref().is_some_and(|above| above.dial.is_some())
     }
 
     /// Whether all ranks of all roots below are through.
@@ -113,8 +121,7 @@ impl OtherRoots {
 
     /// A root with the ranks that check in there.
     fn name(&self, index: u32) -> String {
-        let block: Vec<u32> = roots::block(index, self.place.count, self.nranks).collect();
-        format!("root {index} of {}, where {} check in,", self.place.count, ranks::name(&block))
+        root_name(index, self.place.count, self.nranks)
     }
 
     /// The ranks of roots below from which nobody has heard anything.
@@ -128,6 +135,18 @@ impl Root {
     /// Whether it is one of several roots.
     fn is_one_of_several(&self) -> bool {
         self.others.as_ref().is_some_and(|others| others.place.count > 1)
+    }
+
+    /// What the first check-in that can be says of the other roots.
+    pub(super) fn learn_of_others(&mut self, now: Duration, conn: Conn, record: &CheckIn) {
+        let fits = record.place.count <= record.nranks && record.place.block(record.nranks).contains(&record.rank);
+        let Some(visit) = self.visits.get(&conn).filter(|_| fits && self.others.is_none()) else { return };
+        let witness = format!("rank {} ({}, {})", record.rank, record.process, show_ip(visit.from.ip()));
+        let others = self.others.insert(OtherRoots::new(record, witness, now));
+        if let Phase::Failed { failure, .. } = &self.phase {
+            others.failure = Some(failure.clone());
+            self.dial_above(now);
+        }
     }
 
     /// The first rank has come: this root looks for the one above, and at those below that have come before.
@@ -151,7 +170,7 @@ impl Root {
     pub(super) fn dial_above(&mut self, now: Duration) {
         let next = self.next_conn;
         let Some(above) = self.others.as_mut().and_then(|others| others.above.as_mut()) else { return };
-        if above.again.is_none_or(|again| now < again) || !matches!(self.phase, Phase::Collecting) {
+        if above.again.is_none_or(|again| now < again) || matches!(self.phase, Phase::Running(_) | Phase::Finished) {
             return;
         }
         (above.again, above.dial) = (None, Some(next));
@@ -166,7 +185,11 @@ impl Root {
         let name = others.name(index);
         let Some(above) = others.above.as_mut().filter(|above| above.dial == Some(conn)) else { return };
         above.dial = None;
+        let failure = others.failure.clone();
         if let Err(ConnectError { cause, text }) = outcome {
+            if failure.is_some() {
+                return self.check_finished(now);
+            }
             let patience = if cause == Cause::Unreachable { PATIENCE } else { REFUSED };
             let waited = now - above.first;
             above.again = (cause != Cause::Other && waited < patience).then_some(now + PAUSE);
@@ -181,14 +204,14 @@ impl Root {
             return;
         }
         let first = [Preamble::new(above.magic, Service::Root).encode().as_slice(), &hello].concat();
-        above.conn = Some(conn);
         let from = above.address;
         self.actions.push_back(Action::Send { conn, bytes: first.into() });
-        if let Phase::Failed { failure, .. } = &self.phase {
+        if let Some(failure) = failure {
             self.actions.push_back(Action::Send { conn, bytes: failure.encode() });
             self.actions.push_back(Action::Close { conn });
-            return;
+            return self.check_finished(now);
         }
+        above.conn = Some(conn);
         self.visits.insert(conn, Visit { from, reader: Reader::default(), state: State::Told });
         self.set_state(conn, State::AboveAsked(now));
         self.climb(now);
@@ -429,6 +452,7 @@ impl Root {
             self.take_visit(conn);
         }
         if let Some(others) = &mut self.others {
+            others.failure = Some(failure.clone());
             others.above.iter_mut().for_each(|above| (above.conn, above.again) = (None, None));
             others.below.iter_mut().for_each(|below| below.conn = None);
         }
@@ -460,10 +484,19 @@ impl Root {
             others.above.iter_mut().filter(|above| above.conn == Some(conn)).for_each(|above| above.conn = None);
             others.below.iter_mut().filter(|below| below.conn == Some(conn)).for_each(|below| below.conn = None);
         }
-        let text = format!(
-            "{name} is gone before all initialisations were complete ({why}): the process that made its ncclUniqueId has probably ended"
-        );
-        self.fail(now, Failure::remote(None, text));
+        self.fail(now, Failure::remote(None, gone(&name, why)));
+    }
+
+    /// The same for a root below that came before the first rank here: it may have said why.
+    pub(super) fn early_lost(&mut self, now: Duration, conn: Conn, why: &str) {
+        let Some(Visit { state: State::Early(hello), mut reader, .. }) = self.take_visit(conn) else { return };
+        while let Ok(Some(frame)) = reader.frame(MAX_SUMMARY) {
+            if let (FrameKind::Fail, Ok(failure)) = (frame.kind, Failure::decode(&frame.payload)) {
+                return self.fail(now, failure);
+            }
+        }
+        let name = root_name(hello.place.index, hello.place.count, hello.nranks);
+        self.fail(now, Failure::remote(None, gone(&name, why)));
     }
 
     /// Who is missing, as far as this root knows; none where others know better.
@@ -485,6 +518,18 @@ impl Root {
         let full = (self.seated as usize) == self.seats.len();
         if self.is_one_of_several() && full && self.waits_for().is_none() { HANG_UP } else { Duration::ZERO }
     }
+}
+
+/// A root with the ranks that check in there.
+fn root_name(index: u32, count: u32, nranks: u32) -> String {
+    let block: Vec<u32> = roots::block(index, count, nranks).collect();
+    format!("root {index} of {count} (of {})", ranks::name(&block))
+}
+
+fn gone(name: &str, why: &str) -> String {
+    format!(
+        "{name} is gone before all initialisations were complete ({why}): the process that made its ncclUniqueId has probably ended"
+    )
 }
 
 /// A rank that listens on a loopback address, and one of another host.

@@ -1,5 +1,7 @@
 //! The protocol without sockets: units, garbage, and a simulated network.
 
+mod scale;
+mod several_roots;
 mod simulation;
 mod survivors;
 mod units;

@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -11,9 +13,9 @@ use rand::{RngExt, SeedableRng};
 use super::super::checkin::Entry;
 use super::super::member::{Member, MemberConfig, Retry};
 use super::super::root::{Root, RootConfig};
-use super::super::roots::{Algorithm, RootPlace};
+use super::super::roots::{Algorithm, RootPlace, root_of};
 use super::super::wire::FrameKind;
-use super::super::{Action, Cause, Conn, ConnectError, Level, Machine};
+use super::super::{Action, Cause, Conn, ConnectError, Level, Machine, tree};
 use crate::error::Error;
 
 pub const MAGIC: u64 = 0x1122_3344_5566_7788;
@@ -34,7 +36,8 @@ enum NetworkEvent {
     },
     Deliver {
         conn: Conn,
-        bytes: Vec<u8>,
+        bytes: Arc<[u8]>,
+        piece: Range<usize>,
     },
     End {
         conn: Conn,
@@ -83,6 +86,19 @@ struct Pipe {
     last: Duration,
 }
 
+/// What a node has sent and received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traffic {
+    pub connects: u64,
+    pub messages_in: u64,
+    pub messages_out: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+}
+
+/// The kind of a frame that brings a result down the tree.
+const DOWN: u8 = FrameKind::Down as u8;
+
 pub struct World {
     pub rng: StdRng,
     pub now: Duration,
@@ -98,7 +114,19 @@ pub struct World {
     nodes: Vec<SimulatedNode>,
     ticks: Vec<Option<Duration>>,
     pipes: BTreeMap<(Id, Conn), Pipe>,
+    /// The first root; the others follow it.
     pub root: Id,
+    roots: u32,
+    /// How the members meet.
+    pub algorithm: Algorithm,
+    /// Every step through the network takes this long, and pieces arrive as they were sent.
+    pub even_delay: Option<Duration>,
+    /// The part of connects that are refused though somebody listens.
+    pub refusing: f64,
+    /// Members that do not read results which are larger: all but every so many.
+    pub unread: Option<u32>,
+    /// By id: what it has sent and received.
+    pub traffic: Vec<Traffic>,
     listens: Vec<bool>,
     facts: usize,
     /// All-gathers that every member does after the rendezvous.
@@ -133,7 +161,13 @@ fn block(rank: u32, round: u32, size: usize) -> Vec<u8> {
 impl World {
     /// A root, and no member yet.
     pub fn new(seed: u64, nranks: u32, root: RootConfig) -> World {
+        World::with_roots(seed, nranks, root, 1)
+    }
+
+    /// Several roots.
+    pub fn with_roots(seed: u64, nranks: u32, root: RootConfig, count: u32) -> World {
         let root_id = nranks as usize + 8;
+        let top = root_id + count as usize;
         let mut world = World {
             rng: StdRng::seed_from_u64(seed),
             now: Duration::ZERO,
@@ -145,23 +179,32 @@ impl World {
             queue: BinaryHeap::new(),
             bodies: BTreeMap::new(),
             sequence: 0,
-            nodes: (0..=root_id).map(|_| SimulatedNode::Gone).collect(),
-            ticks: vec![None; root_id + 1],
+            nodes: (0..top).map(|_| SimulatedNode::Gone).collect(),
+            ticks: vec![None; top],
             pipes: BTreeMap::new(),
             root: root_id,
-            listens: vec![true; root_id + 1],
+            roots: count,
+            algorithm: Algorithm::Tree,
+            even_delay: None,
+            refusing: 0.0,
+            unread: None,
+            traffic: vec![Traffic::default(); top],
+            listens: vec![true; top],
             facts: 20,
             rounds: if nranks < 500 { 3 } else { 1 },
             exchange: true,
             leave: true,
             block: 50,
-            ranks: vec![0; root_id + 1],
+            ranks: vec![0; top],
             scripts: BTreeMap::new(),
             done: BTreeMap::new(),
             current: BTreeMap::new(),
         };
-        world.nodes[root_id] = SimulatedNode::Root(Root::new(root, Duration::ZERO));
-        world.after(root_id);
+        for index in 0..count {
+            let own = RootConfig { magic: MAGIC + u64::from(index), token: TOKEN + u64::from(index), ..root.clone() };
+            world.nodes[root_id + index as usize] = SimulatedNode::Root(Root::new(own, Duration::ZERO));
+            world.after(root_id + index as usize);
+        }
         world
     }
 
@@ -180,20 +223,23 @@ impl World {
 
     /// The settings of an ordinary member.
     pub fn member(&self, id: Id, rank: u32, nranks: u32) -> MemberConfig {
+        let of = |index: u32| (address(self.root + index as usize), MAGIC + u64::from(index));
+        let count = self.roots.min(nranks);
+        let index = root_of(rank.min(nranks - 1), count, nranks);
         MemberConfig {
             rank,
             nranks,
-            magic: MAGIC,
-            root: address(self.root),
+            magic: of(index).1,
+            root: of(index).0,
             fixed: false,
             version: 23203,
             process: format!("host{}:{id}", id / 8),
             settings: vec![("NCCL_ALGO".to_string(), "Ring".to_string())],
             entry: Entry { address: address(id), interface: "eth0".to_string(), facts: vec![rank as u8; self.facts] },
-            common: vec![id as u8 / 8; 10],
-            algorithm: Algorithm::Tree,
+            common: ((id / 8) as u32).to_le_bytes().repeat(10),
+            algorithm: self.algorithm,
             delay: Duration::ZERO,
-            place: RootPlace::ALONE,
+            place: RootPlace { index, count, digest: 7, above: tree::place(index, count).parent.map(of) },
             timeout: None,
             retry: Retry { count: 34, sleep: Duration::from_millis(100) },
         }
@@ -206,6 +252,9 @@ impl World {
     }
 
     fn delay(&mut self) -> Duration {
+        if let Some(delay) = self.even_delay {
+            return delay;
+        }
         Duration::from_micros(self.rng.random_range(1..=self.max_delay_us))
     }
 
@@ -299,16 +348,17 @@ impl World {
     }
 
     pub fn root_finished(&self) -> bool {
-        match &self.nodes[self.root] {
+        self.nodes[self.root..].iter().all(|node| match node {
             SimulatedNode::Root(root) => root.finished(),
             _ => true,
-        }
+        })
     }
 
     /// Runs until every one of `wanted` has an outcome, or until `limit`; whether they have.
     pub fn run(&mut self, wanted: &[Id], limit: Duration) -> bool {
         loop {
-            if wanted.iter().all(|id| self.outcomes.contains_key(id)) {
+            let enough = self.outcomes.len() >= wanted.len();
+            if enough && wanted.iter().all(|id| self.outcomes.contains_key(id)) {
                 return true;
             }
             if !self.step(limit) {
@@ -361,13 +411,7 @@ impl World {
                     machine.connected(now, conn, if ok { Ok(()) } else { Err(refused) });
                 }
             }
-            NetworkEvent::Deliver { conn, bytes } => {
-                if self.pipes.contains_key(&(id, conn))
-                    && let Some(machine) = self.machine(id)
-                {
-                    machine.received(now, conn, &bytes);
-                }
-            }
+            NetworkEvent::Deliver { conn, bytes, piece } => self.delivered(id, conn, &bytes, piece),
             NetworkEvent::End { conn, reset } => {
                 if self.pipes.remove(&(id, conn)).is_some()
                     && let Some(machine) = self.machine(id)
@@ -402,6 +446,22 @@ impl World {
         }
     }
 
+    fn delivered(&mut self, id: Id, conn: Conn, bytes: &Arc<[u8]>, piece: Range<usize>) {
+        if !self.pipes.contains_key(&(id, conn)) {
+            return;
+        }
+        self.traffic[id].bytes_in += piece.len() as u64;
+        self.traffic[id].messages_in += 1;
+        let (now, rank) = (self.now, self.ranks[id]);
+        let unread = self.unread.is_some_and(|every| !rank.is_multiple_of(every) && bytes.get(4) == Some(&DOWN));
+        match &mut self.nodes[id] {
+            SimulatedNode::Member { member, .. } if unread => member.pass_on_unread(bytes),
+            SimulatedNode::Member { member, .. } => member.received(now, conn, &bytes[piece]),
+            SimulatedNode::Root(root) => root.received(now, conn, &bytes[piece]),
+            SimulatedNode::Idle(_) | SimulatedNode::Gone => {}
+        }
+    }
+
     /// A connect request reaches `to`.
     fn arrive(&mut self, from: Id, conn: Conn, to: SocketAddr, id: Id) {
         let now = self.now;
@@ -411,6 +471,7 @@ impl World {
         };
         debug_assert_eq!(to, address(id));
         let back = now + self.delay();
+        let listens = listens && !(self.refusing > 0.0 && self.rng.random_bool(self.refusing));
         if listens && let Some(machine) = self.machine(id) {
             let theirs = machine.accepted(now, address(from));
             self.pipes.insert((id, theirs), Pipe { peer: Some((from, conn)), last: back });
@@ -453,7 +514,7 @@ impl World {
         };
         let conn = machine.accepted(now, SocketAddr::from(([192, 0, 2, 9], 99)));
         self.pipes.insert((id, conn), Pipe { peer: None, last: now });
-        self.transmit(id, conn, &bytes);
+        self.transmit(id, conn, &bytes.into());
         if !stay {
             let at = self.pipes[&(id, conn)].last;
             let reset = self.rng.random_bool(0.5);
@@ -462,23 +523,23 @@ impl World {
     }
 
     /// Bytes on their way to the connection `conn` of `id`, in pieces.
-    fn transmit(&mut self, id: Id, conn: Conn, bytes: &[u8]) {
-        let mut rest = bytes;
+    fn transmit(&mut self, id: Id, conn: Conn, bytes: &Arc<[u8]>) {
+        let mut rest = 0..bytes.len();
         while !rest.is_empty() {
-            let some = if rest.len() > 1 && self.rng.random_bool(0.3) {
+            let some = if rest.len() > 1 && self.even_delay.is_none() && self.rng.random_bool(0.3) {
                 self.rng.random_range(1..=rest.len())
             } else {
                 rest.len()
             };
-            let (piece, tail) = rest.split_at(some);
-            rest = tail;
+            let piece = rest.start..rest.start + some;
+            rest.start += some;
             let at = self.now + self.delay();
             let Some(pipe) = self.pipes.get_mut(&(id, conn)) else {
                 return;
             };
             pipe.last = pipe.last.max(at);
             let at = pipe.last;
-            self.push(at, id, NetworkEvent::Deliver { conn, bytes: piece.to_vec() });
+            self.push(at, id, NetworkEvent::Deliver { conn, bytes: bytes.clone(), piece });
         }
     }
 
@@ -500,12 +561,15 @@ impl World {
         while let Some(action) = self.machine(id).and_then(|machine| machine.action()) {
             match action {
                 Action::Connect { conn, to } => {
+                    self.traffic[id].connects += 1;
                     let at = self.now + self.delay();
                     let IpAddr::V4(ip) = to.ip() else { unreachable!("the world is IPv4") };
                     let target = (u32::from(ip) & 0xff_ffff) as usize;
                     self.push(at, target, NetworkEvent::Arrive { from: id, conn, to });
                 }
                 Action::Send { conn, bytes } => {
+                    self.traffic[id].messages_out += 1;
+                    self.traffic[id].bytes_out += bytes.len() as u64;
                     if let Some((peer, theirs)) = self.pipes.get(&(id, conn)).and_then(|pipe| pipe.peer) {
                         self.transmit(peer, theirs, &bytes);
                     }
