@@ -4,6 +4,7 @@ mod faults;
 mod hosts;
 mod leaks;
 mod ranks;
+mod roots;
 
 use nccl::bootstrap::{Bootstrap, NetConfig, create_id};
 

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use nccl::bootstrap::protocol::roots::Algorithm;
 use nccl::bootstrap::{Bootstrap, CommId, InterfaceFilter, Join, NetConfig, UniqueId, create_id};
 use nccl::error::Error;
 
@@ -22,7 +23,7 @@ pub struct Rank {
 /// How a rank is started.
 #[derive(Clone)]
 pub struct Plan {
-    pub id: UniqueId,
+    pub ids: Vec<UniqueId>,
     pub rank: u32,
     pub nranks: u32,
     /// See [`carry_out`].
@@ -34,8 +35,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new(id: &UniqueId, rank: u32, nranks: u32, task: &str) -> Plan {
-        Plan { id: *id, rank, nranks, task: task.to_string(), settings: String::new(), wrapper: Vec::new() }
+    pub fn new(ids: impl AsRef<[UniqueId]>, rank: u32, nranks: u32, task: &str) -> Plan {
+        Plan {
+            ids: ids.as_ref().to_vec(),
+            rank,
+            nranks,
+            task: task.to_string(),
+            settings: String::new(),
+            wrapper: Vec::new(),
+        }
     }
 
     pub fn set(mut self, settings: &str) -> Plan {
@@ -45,7 +53,7 @@ impl Plan {
 
     /// Starts the process and waits until it is ready to go.
     pub fn start(&self) -> Rank {
-        let id: String = self.id.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id: String = self.ids.iter().flat_map(|id| id.0).map(|byte| format!("{byte:02x}")).collect();
         let program = std::env::current_exe().unwrap();
         let mut words = self.wrapper.iter().map(String::from).chain([program.to_str().unwrap().to_string()]);
         let mut child = Command::new(words.next().unwrap())
@@ -123,8 +131,8 @@ pub fn start(plans: &[Plan]) -> Vec<Rank> {
 }
 
 /// The same task for ranks 0 to n-1.
-pub fn start_all(id: &UniqueId, nranks: u32, task: &str, settings: &str) -> Vec<Rank> {
-    let plans: Vec<Plan> = (0..nranks).map(|rank| Plan::new(id, rank, nranks, task).set(settings)).collect();
+pub fn start_all(ids: impl AsRef<[UniqueId]>, nranks: u32, task: &str, settings: &str) -> Vec<Rank> {
+    let plans: Vec<Plan> = (0..nranks).map(|rank| Plan::new(&ids, rank, nranks, task).set(settings)).collect();
     start(&plans)
 }
 
@@ -148,6 +156,7 @@ pub fn config(settings: &str) -> NetConfig {
     for word in settings.split_whitespace() {
         let (name, value) = word.split_once('=').unwrap();
         match name {
+            "algo" => config.algorithm = Algorithm::parse(value).unwrap(),
             "timeout_ms" => config.timeout = Some(Duration::from_millis(value.parse().unwrap())),
             "ifname" => config.interfaces = InterfaceFilter::parse(value).0,
             "retries" => config.retry_count = value.parse().unwrap(),
@@ -168,6 +177,13 @@ fn default_sigpipe() {
     unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.expect("SIGPIPE has a default action");
 }
 
+/// Ids from hexadecimal digits.
+pub fn read_ids(text: &str) -> Vec<UniqueId> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let bytes: Vec<u8> = text.as_bytes().chunks(2).map(byte).collect();
+    bytes.chunks(128).map(|id| UniqueId(id.try_into().unwrap())).collect()
+}
+
 /// What a rank's process does; nothing in an ordinary test run.
 pub fn child() {
     let Ok(task) = std::env::var("BOOTSTRAP_TASK") else {
@@ -179,22 +195,19 @@ pub fn child() {
     let (rank, nranks): (u32, u32) = (rank.parse().unwrap(), nranks.parse().unwrap());
     let config = config(&std::env::var("BOOTSTRAP_SETTINGS").unwrap());
     let text = std::env::var("BOOTSTRAP_ID").unwrap();
-    let mut id = UniqueId([0; 128]);
-    for (i, byte) in id.0.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap();
-    }
+    let ids = read_ids(&text);
     println!("@ready");
     let mut go = [0];
     std::io::stdin().read_exact(&mut go).unwrap();
     let start = Instant::now();
-    match carry_out(&task, rank, nranks, &config, &id) {
+    match carry_out(&task, rank, nranks, &config, &ids) {
         Ok(joined) => println!("@ok {} {}", (joined - start).as_micros(), start.elapsed().as_micros()),
         Err(error) => println!("@{:?} {} {error}", error.code(), start.elapsed().as_micros()),
     }
 }
 
-fn carry_out(task: &str, rank: u32, nranks: u32, config: &NetConfig, id: &UniqueId) -> Result<Instant, Error> {
-    let own = if config.comm_id.is_some() { create_id(config)? } else { *id };
+fn carry_out(task: &str, rank: u32, nranks: u32, config: &NetConfig, ids: &[UniqueId]) -> Result<Instant, Error> {
+    let own = if config.comm_id.is_some() { vec![create_id(config)?] } else { ids.to_vec() };
     match task {
         "id" => {
             let made = create_id(config)?;
@@ -202,9 +215,14 @@ fn carry_out(task: &str, rank: u32, nranks: u32, config: &NetConfig, id: &Unique
             println!("@{text}");
             return Ok(Instant::now());
         }
+        "root" => {
+            let text: String = create_id(config)?.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            println!("@{text}");
+            std::thread::sleep(DEADLINE);
+        }
         "report" => {
             let error = Error::Resource("device 0 has no memory left".to_string());
-            Bootstrap::report_failure(config, id, join_of(rank, nranks), &error)?;
+            Bootstrap::report_failure(config, ids, join_of(rank, nranks), &error)?;
             return Err(error);
         }
         "alone" => return alone(config),

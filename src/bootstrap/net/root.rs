@@ -16,6 +16,7 @@ use super::socket::{self, Buffers};
 use crate::bootstrap::config::{CommId, NetConfig};
 use crate::bootstrap::id::{fnv1a, show};
 use crate::bootstrap::net::interface;
+use crate::bootstrap::protocol::MAX_PENDING;
 use crate::bootstrap::protocol::failure::Failure;
 use crate::bootstrap::protocol::root::{Root, RootConfig};
 use crate::error::Error;
@@ -91,6 +92,7 @@ pub fn start(
         progress: config.progress,
         idle: config.root_idle,
         linger: config.failed_linger,
+        pending: pending_most(),
     };
     let connections = Connections::new(|now| Root::new(settings, now), Some(listener), Buffers::from(config));
     let (stage, evicted) = (RootStage::Serving, Cancel::new());
@@ -110,6 +112,14 @@ pub fn start(
     state.own = Some(served.clone());
     // It was registered with a turn to come, in which it says when it wants the next one.
     Ok(())
+}
+
+/// How many connections may be open that have not said who they are: half of the descriptors that the process may have,
+/// so that strangers leave some for ranks.
+fn pending_most() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let most = getrlimit(Resource::Nofile).maximum.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
+    (most / 2).clamp(MAX_PENDING, 1 << 17)
 }
 
 impl ServedRoot {

@@ -10,9 +10,7 @@ use super::failure::Failure;
 use super::roots::{Algorithm, MAX_SUMMARY, RootHello};
 use super::stranger::{self, Visitor};
 use super::wire::{FrameKind, PROTOCOL, Preamble, Reader, Service};
-use super::{
-    ANSWER, Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, MAX_PENDING, Machine, tree,
-};
+use super::{ANSWER, Action, Conn, ConnectError, FULL_ROSTER, HANDSHAKE, HANG_UP, Level, MAX_FACTS, Machine, tree};
 use crate::bootstrap::id::show;
 
 mod announced;
@@ -45,6 +43,8 @@ pub struct RootConfig {
     pub idle: Duration,
     /// How long a failed root stays to tell late ranks why.
     pub linger: Duration,
+    /// Connections that have not said yet who they are; beyond this the oldest is dropped. All ranks may come at once.
+    pub pending: usize,
 }
 
 /// A rank that has checked in.
@@ -629,7 +629,7 @@ impl Machine for Root {
     fn accepted(&mut self, now: Duration, from: SocketAddr) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        if self.pending.len() >= MAX_PENDING
+        if self.pending.len() >= self.config.pending
             && let Some(&(_, oldest)) = self.pending.first()
         {
             self.drop_visit(oldest, "too many connections have not said who they are");

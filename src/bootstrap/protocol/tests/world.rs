@@ -218,6 +218,7 @@ impl World {
             progress: Duration::from_secs(30),
             idle: Duration::from_secs(3600),
             linger: Duration::from_secs(20),
+            pending: 1 << 17,
         }
     }
 
