@@ -142,6 +142,6 @@ fn tell_first_root(first: Option<(SocketAddr, u64)>, bootstrap: &Bootstrap, erro
         Ok(())
     });
     if let Err(why) = told {
-        log::info!(target: "BOOTSTRAP", "Bootstrap: could not tell the first root that another one is not there: {why}");
+        log::info!(target: "BOOTSTRAP", "Bootstrap: could not tell the first root of another one: {why}");
     }
 }

@@ -215,13 +215,14 @@ fn process() -> String {
 }
 
 impl Bootstrap {
-    /// Meets the other ranks, by one id or several: returns when all have joined and this one is connected with its neighbours.
+    /// Meets the other ranks, by one id or several: returns when all have joined and this one is connected with its
+    /// neighbours.
     ///
     /// # Errors
     /// `InvalidArgument` for a rank out of range or a damaged id; `InvalidUsage` if the ranks do not fit
     /// together (the text names rank and values) or the id is of another library; `Remote` for a rank or a
     /// root that is gone; `Timeout` with the missing ranks; `Aborted` if it was cancelled; `System`.
-    pub fn join(config: &NetConfig, ids: impl AsRef<[UniqueId]>, join: Join) -> Result<Bootstrap, Error> {
+    pub fn join(config: &NetConfig, ids: &(impl AsRef<[UniqueId]> + ?Sized), join: Join) -> Result<Bootstrap, Error> {
         Joining::begin(config, ids.as_ref(), join)?.finish()
     }
 
@@ -239,7 +240,7 @@ impl Bootstrap {
     /// As [`Bootstrap::join`], if the root cannot be told.
     pub fn report_failure(
         config: &NetConfig,
-        ids: impl AsRef<[UniqueId]>,
+        ids: &(impl AsRef<[UniqueId]> + ?Sized),
         join: Join,
         failure: &Error,
     ) -> Result<(), Error> {

@@ -109,7 +109,7 @@ impl PeerFacts {
             bus_id: self.bus_id,
             capability: self.capability,
             place: self.reach.place.clone(),
-            location: self.location.clone(),
+            location: self.location,
             links: self.links,
         };
         let common = CommonFacts {

@@ -35,7 +35,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new(ids: impl AsRef<[UniqueId]>, rank: u32, nranks: u32, task: &str) -> Plan {
+    pub fn new(ids: &(impl AsRef<[UniqueId]> + ?Sized), rank: u32, nranks: u32, task: &str) -> Plan {
         Plan {
             ids: ids.as_ref().to_vec(),
             rank,
@@ -131,8 +131,8 @@ pub fn start(plans: &[Plan]) -> Vec<Rank> {
 }
 
 /// The same task for ranks 0 to n-1.
-pub fn start_all(ids: impl AsRef<[UniqueId]>, nranks: u32, task: &str, settings: &str) -> Vec<Rank> {
-    let plans: Vec<Plan> = (0..nranks).map(|rank| Plan::new(&ids, rank, nranks, task).set(settings)).collect();
+pub fn start_all(ids: &(impl AsRef<[UniqueId]> + ?Sized), nranks: u32, task: &str, settings: &str) -> Vec<Rank> {
+    let plans: Vec<Plan> = (0..nranks).map(|rank| Plan::new(ids, rank, nranks, task).set(settings)).collect();
     start(&plans)
 }
 

@@ -17,7 +17,7 @@ fn ids(count: usize) -> Vec<UniqueId> {
 
 /// A root as a process, and its id.
 fn root() -> (Rank, UniqueId) {
-    let root = start(&[Plan::new([], 0, 1, "root")]).remove(0);
+    let root = start(&[Plan::new(&[], 0, 1, "root")]).remove(0);
     let id = read_ids(&root.line())[0];
     (root, id)
 }
@@ -35,14 +35,14 @@ fn fail_with(ranks: &[Rank], words: &[&str]) {
 #[test]
 fn ranks_meet_at_one_root_and_at_many() {
     for (nranks, count) in [(1, 1), (2, 2), (5, 2), (9, 4), (9, 9)] {
-        start_all(ids(count), nranks, "gather", "").iter().for_each(Rank::succeeds);
+        start_all(&ids(count), nranks, "gather", "").iter().for_each(Rank::succeeds);
     }
 }
 
 #[test]
 fn ranks_meet_round_the_ring() {
     for (nranks, count) in [(1, 1), (2, 1), (6, 1), (7, 3)] {
-        start_all(ids(count), nranks, "gather", "algo=ring").iter().for_each(Rank::succeeds);
+        start_all(&ids(count), nranks, "gather", "algo=ring").iter().for_each(Rank::succeeds);
     }
 }
 

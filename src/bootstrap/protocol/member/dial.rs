@@ -63,12 +63,16 @@ impl Dial {
 
 /// All outgoing connections that are not answered yet: at most root, parent, next, and one per message peer.
 #[derive(Default)]
-pub(super) struct Dials(Vec<Dial>);
+pub(super) struct Dials {
+    list: Vec<Dial>,
+    /// This rank's root is not there, does not answer or has gone.
+    pub lost_root: bool,
+}
 
 impl Dials {
     /// Forgets all; returns the connects under way.
     pub(super) fn clear(&mut self) -> Vec<Conn> {
-        let dials = std::mem::take(&mut self.0);
+        let dials = std::mem::take(&mut self.list);
         let under_way = dials.iter().filter_map(|dial| match dial.step {
             DialStep::Connecting(conn, _) => Some(conn),
             DialStep::Answering(..) | DialStep::Pausing(_) => None,
@@ -77,19 +81,19 @@ impl Dials {
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.0.iter().map(Dial::until).min()
+        self.list.iter().map(Dial::until).min()
     }
 
     pub(super) fn answered(&mut self, conn: Conn) {
-        self.0.retain(|dial| dial.conn() != Some(conn));
+        self.list.retain(|dial| dial.conn() != Some(conn));
     }
 
     pub(super) fn has(&self, target: Target) -> bool {
-        self.0.iter().any(|dial| dial.target == target)
+        self.list.iter().any(|dial| dial.target == target)
     }
 
     fn find(&mut self, conn: Conn) -> Option<&mut Dial> {
-        self.0.iter_mut().find(|dial| dial.conn() == Some(conn))
+        self.list.iter_mut().find(|dial| dial.conn() == Some(conn))
     }
 }
 
@@ -98,7 +102,7 @@ impl Member {
         let (address, first) = (self.config.root, now + self.config.delay);
         if first > now {
             let step = DialStep::Pausing(first);
-            return self.dials.0.push(Dial { target: Target::Root, address, first, tries: 0, step });
+            return self.dials.list.push(Dial { target: Target::Root, address, first, tries: 0, step });
         }
         self.dial_address(now, Target::Root, address);
     }
@@ -113,7 +117,7 @@ impl Member {
 
     fn dial_address(&mut self, now: Duration, target: Target, address: std::net::SocketAddr) {
         let conn = self.start_connect(address);
-        self.dials.0.push(Dial {
+        self.dials.list.push(Dial {
             target,
             address,
             first: now,
@@ -199,8 +203,8 @@ impl Member {
             return;
         }
         let (target, address, waited) = (dial.target, dial.address, now - dial.first);
-        self.dials.0.retain(|dial| dial.conn() != Some(conn));
-        self.lost_root |= target == Target::Root;
+        self.dials.list.retain(|dial| dial.conn() != Some(conn));
+        self.dials.lost_root |= target == Target::Root;
         let failure = self.unreachable(target, address, cause, why, waited);
         match target {
             Target::Peer(rank, purpose) if self.complete => self.peer_unreachable(rank, purpose, why, &failure),
@@ -244,8 +248,8 @@ impl Member {
     }
 
     pub(super) fn tick_dials(&mut self, now: Duration) {
-        for index in 0..self.dials.0.len() {
-            let Some(dial) = self.dials.0.get(index) else {
+        for index in 0..self.dials.list.len() {
+            let Some(dial) = self.dials.list.get(index) else {
                 return;
             };
             if now < dial.until() {
@@ -254,7 +258,7 @@ impl Member {
             match dial.step {
                 DialStep::Pausing(_) => {
                     let conn = self.start_connect(dial.address);
-                    self.dials.0[index].step = DialStep::Connecting(conn, now + CONNECT);
+                    self.dials.list[index].step = DialStep::Connecting(conn, now + CONNECT);
                 }
                 DialStep::Connecting(conn, _) => {
                     self.actions.push_back(Action::Close { conn });
@@ -262,7 +266,7 @@ impl Member {
                 }
                 // Its process is there; it answers when it comes to an operation of its own.
                 DialStep::Answering(conn, _) if self.complete => {
-                    self.dials.0[index].step = DialStep::Answering(conn, now + ANSWER)
+                    self.dials.list[index].step = DialStep::Answering(conn, now + ANSWER)
                 }
                 DialStep::Answering(conn, _) => {
                     self.close(conn);

@@ -148,7 +148,7 @@ impl Member {
             self.config.rank,
             show(link.address)
         );
-        self.lost_root |= rank.is_none();
+        self.dials.lost_root |= rank.is_none();
         self.fail_with(&Failure::remote(rank, text));
     }
 
@@ -169,7 +169,7 @@ impl Member {
 }
 
 /// Sender and purpose of a hello that is meant for `rank`.
-fn read_hello(payload: &[u8], rank: u32, nranks: u32) -> Option<(u32, Purpose)> {
+pub(super) fn read_hello(payload: &[u8], rank: u32, nranks: u32) -> Option<(u32, Purpose)> {
     let mut decoder = Decoder(payload);
     let purpose = Purpose::from_byte(decoder.u8().ok()?)?;
     let (from, to) = (decoder.u32().ok()?, decoder.u32().ok()?);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::roots::Algorithm;
 use super::super::wire::{Decoder, Encoder, FrameKind, HEADER, Malformed};
 use super::super::{Conn, MAX_BLOCK, MAX_FACTS};
-use super::rounds::Rounds;
+use super::rounds::RingRounds;
 use super::{Error, Failure, Link, Member, Purpose, Role, TreePlace};
 
 /// The most bytes of blocks that travel over the tree whatever their number. A rank sends them to up to eight children.
@@ -29,18 +29,18 @@ struct Up {
     /// All blocks of the range one after the other; `None` if they are too large for the tree.
     data: Option<Vec<u8>>,
     /// What blocks have in common, where the exchange is one of entries.
-    shared: Shared,
+    shared: SharedFacts,
 }
 
 /// What the blocks of ranks have in common, such as what is known of their host: each once.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SharedFacts {
     pub table: Vec<Vec<u8>>,
     /// By rank: which of the table it has. Empty where blocks share nothing.
     pub of: Vec<u32>,
 }
 
-impl Shared {
+impl SharedFacts {
     /// The next rank has this.
     pub(super) fn add(&mut self, common: &[u8]) {
         let last = self.of.last().filter(|last| self.table[**last as usize] == common).copied();
@@ -52,7 +52,7 @@ impl Shared {
     }
 
     /// Takes in, one after the other, what ranges of ranks have.
-    fn join(parts: impl Iterator<Item = Shared>) -> Shared {
+    fn join(parts: impl Iterator<Item = SharedFacts>) -> SharedFacts {
         let (mut numbers, mut of) = (HashMap::new(), Vec::new());
         for part in parts {
             let next = |numbers: &mut HashMap<Vec<u8>, u32>, common| {
@@ -64,14 +64,14 @@ impl Shared {
         }
         let mut table = vec![Vec::new(); numbers.len()];
         numbers.into_iter().for_each(|(common, number)| table[number as usize] = common);
-        Shared { table, of }
+        SharedFacts { table, of }
     }
 
     fn encode(&self, encoder: Encoder) -> Encoder {
         self.of.iter().fold(encoder.list(&self.table), |encoder, number| encoder.u32(*number))
     }
 
-    fn decode(decoder: &mut Decoder<'_>, count: u32) -> Result<Shared, Malformed> {
+    fn decode(decoder: &mut Decoder<'_>, count: u32) -> Result<SharedFacts, Malformed> {
         let table = decoder.list(MAX_FACTS)?;
         let mut of = Vec::new();
         if !table.is_empty() {
@@ -79,7 +79,7 @@ impl Shared {
         }
         match of.iter().find(|number| **number as usize >= table.len()) {
             Some(number) => Err(Malformed(format!("shared facts {number} of {}", table.len()))),
-            None => Ok(Shared { table, of }),
+            None => Ok(SharedFacts { table, of }),
         }
     }
 }
@@ -104,7 +104,7 @@ pub(super) enum GatherStage {
         sent: bool,
     },
     /// All exchanges go round the ring.
-    Rounds(Rounds),
+    Rounds(RingRounds),
     /// Blocks go round the ring, since they are large.
     Ring {
         blocks: Vec<Vec<u8>>,
@@ -134,7 +134,7 @@ pub(super) struct Gather {
     pub(super) early: VecDeque<Vec<u8>>,
     result: Option<Vec<Vec<u8>>>,
     /// What the blocks of the last result have in common.
-    shared: Shared,
+    shared: SharedFacts,
 }
 
 impl Gather {
@@ -151,7 +151,7 @@ impl Gather {
             previous_gone: None,
             early: VecDeque::new(),
             result: None,
-            shared: Shared::default(),
+            shared: SharedFacts::default(),
         }
     }
 
@@ -191,7 +191,7 @@ impl Gather {
     }
 
     /// What the blocks of the result that was taken last have in common.
-    pub(super) fn take_shared(&mut self) -> Shared {
+    pub(super) fn take_shared(&mut self) -> SharedFacts {
         std::mem::take(&mut self.shared)
     }
 
@@ -236,9 +236,9 @@ impl Gather {
         let mut ups: Vec<Up> = self.ups.iter_mut().filter_map(Option::take).map(|(_, up)| up).collect();
         let sizes: Vec<u32> =
             std::iter::once(own.len() as u32).chain(ups.iter().flat_map(|up| up.sizes.iter().copied())).collect();
-        let mine = common.map(|common| Shared { table: vec![common], of: vec![0] }).unwrap_or_default();
+        let mine = common.map(|common| SharedFacts { table: vec![common], of: vec![0] }).unwrap_or_default();
         let parts = std::iter::once(mine).chain(ups.iter_mut().map(|up| std::mem::take(&mut up.shared)));
-        let shared = Shared::join(parts);
+        let shared = SharedFacts::join(parts);
         if !take_the_tree(&sizes) || ups.iter().any(|up| up.data.is_none()) {
             return Up { sizes, data: None, shared };
         }
@@ -249,6 +249,13 @@ impl Gather {
         }
         Up { sizes, data: Some(data), shared }
     }
+}
+
+/// Reads bytes as whatever an exchange is made of, for tests of garbage.
+#[cfg(test)]
+pub(super) fn decode_as_anything(bytes: &[u8], nranks: u32) {
+    let _ = Up::decode(bytes, nranks).map(|(_, up)| up.split());
+    let _ = SharedFacts::decode(&mut Decoder(bytes), nranks);
 }
 
 impl Up {
@@ -277,7 +284,7 @@ impl Up {
         if let Some(size) = sizes.iter().find(|size| **size as usize > MAX_BLOCK) {
             return Err(Malformed(format!("a block of {size} bytes")));
         }
-        let shared = Shared::decode(&mut decoder, count)?;
+        let shared = SharedFacts::decode(&mut decoder, count)?;
         let data = if whole {
             let total: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
             if !take_the_tree(&sizes) {

@@ -7,7 +7,7 @@ use super::super::checkin::{Roster, Welcome};
 use super::super::ranks;
 use super::super::roots::Algorithm;
 use super::super::wire::{Decoder, Encoder, FrameKind, HEADER, Malformed};
-use super::gather::Shared;
+use super::gather::SharedFacts;
 use super::{Conn, Failure, Link, Member, MemberPhase, Purpose, Role};
 
 impl Member {
@@ -94,11 +94,11 @@ impl Member {
         };
         let filled = match self.config.algorithm {
             Algorithm::Tree => {
-                let Shared { table, of } = self.gather.take_shared();
+                let SharedFacts { table, of } = self.gather.take_shared();
                 self.roster.fill(table, blocks.into_iter().zip(of))
             }
             Algorithm::Ring => split_shared(blocks)
-                .and_then(|(blocks, Shared { table, of })| self.roster.fill(table, blocks.into_iter().zip(of))),
+                .and_then(|(blocks, SharedFacts { table, of })| self.roster.fill(table, blocks.into_iter().zip(of))),
         };
         if let Err((rank, bad)) = filled {
             let text = format!("the entry of rank {rank} is malformed: {bad}");
@@ -128,9 +128,12 @@ impl Member {
     }
 }
 
+/// Encoded entries by rank, and what ranks have in common.
+type Entries = (Vec<Vec<u8>>, SharedFacts);
+
 /// Takes blocks of an exchange round the ring apart: entries, and what ranks have in common.
-fn split_shared(blocks: Vec<Vec<u8>>) -> Result<(Vec<Vec<u8>>, Shared), (u32, Malformed)> {
-    let (mut entries, mut commons) = (Vec::with_capacity(blocks.len()), Shared::default());
+fn split_shared(blocks: Vec<Vec<u8>>) -> Result<Entries, (u32, Malformed)> {
+    let (mut entries, mut commons) = (Vec::with_capacity(blocks.len()), SharedFacts::default());
     for (rank, block) in (0..).zip(blocks) {
         let mut decoder = Decoder(&block);
         let parts = decoder.bytes(2 * MAX_FACTS).and_then(|entry| Ok((entry, decoder.bytes(MAX_FACTS)?)));

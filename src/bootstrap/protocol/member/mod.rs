@@ -153,7 +153,6 @@ pub struct Member {
     /// The magic of connections between members; known from the welcome on.
     token: Option<u64>,
     root: Option<Conn>,
-    lost_root: bool,
     parent: Option<Conn>,
     parent_answered: bool,
     /// One for each range of `place.children`.
@@ -193,7 +192,6 @@ impl Member {
             dials: Dials::default(),
             token: None,
             root: None,
-            lost_root: false,
             parent: None,
             parent_answered: false,
             roster: Book::new(config.nranks),
@@ -235,7 +233,7 @@ impl Member {
 
     /// Whether this rank has failed because its root is not there, does not answer or has gone.
     pub fn has_lost_root(&self) -> bool {
-        self.lost_root
+        self.dials.lost_root
     }
 
     /// Whether the rendezvous is over and the tree connected.
@@ -489,7 +487,7 @@ impl Member {
             self.root_name(),
             show(self.config.root)
         );
-        self.lost_root = true;
+        self.dials.lost_root = true;
         self.fail_with(&Failure::remote(None, text));
     }
 
@@ -551,6 +549,16 @@ impl Member {
         };
         self.fail_with(&failure);
     }
+}
+
+/// Reads bytes as whatever a member reads, for tests of garbage.
+#[cfg(test)]
+pub(super) fn decode_as_anything(bytes: &[u8], nranks: u32) {
+    gather::decode_as_anything(bytes, nranks);
+    rounds::decode_as_anything(bytes);
+    let _ = door::read_hello(bytes, 0, nranks);
+    let mut book = Book::new(nranks);
+    let _ = book.fill(vec![Vec::new()], (0..nranks).map(|_| (bytes, 0)));
 }
 
 /// Who is told about a failure directly.

@@ -10,7 +10,7 @@ use super::gather::{GatherStage, PIECE};
 use super::{Failure, Link, Member, Role};
 
 /// An exchange.
-pub(super) struct Rounds {
+pub(super) struct RingRounds {
     blocks: Vec<Vec<u8>>,
     /// The rank whose block comes next, or has come in part.
     origin: u32,
@@ -20,7 +20,7 @@ pub(super) struct Rounds {
     left: u32,
 }
 
-impl Rounds {
+impl RingRounds {
     /// Whether the next rank's block has not come yet: it comes last.
     pub(super) fn awaits_next(&self) -> bool {
         self.left > 0
@@ -37,7 +37,7 @@ impl Rounds {
 }
 
 /// A piece of a block.
-struct Piece<'a> {
+struct RoundPiece<'a> {
     sequence: u64,
     origin: u32,
     /// The size of the whole block.
@@ -45,21 +45,27 @@ struct Piece<'a> {
     data: &'a [u8],
 }
 
-impl<'a> Piece<'a> {
+impl<'a> RoundPiece<'a> {
     fn encode(&self) -> Arc<[u8]> {
         let encoder = Encoder::new(FrameKind::Round, 16 + self.data.len()).u64(self.sequence).u32(self.origin);
         encoder.u32(self.size as u32).raw(self.data).finish()
     }
 
-    fn decode(payload: &'a [u8]) -> Result<Piece<'a>, Malformed> {
+    fn decode(payload: &'a [u8]) -> Result<RoundPiece<'a>, Malformed> {
         let mut decoder = Decoder(payload);
         let (sequence, origin, size) = (decoder.u64()?, decoder.u32()?, decoder.u32()? as usize);
         let data = decoder.0;
         if size > MAX_BLOCK || data.len() > size || (data.is_empty() && size > 0) {
             return Err(Malformed(format!("{} bytes of a block of {size}", data.len())));
         }
-        Ok(Piece { sequence, origin, size, data })
+        Ok(RoundPiece { sequence, origin, size, data })
     }
+}
+
+/// Reads bytes as a piece, for tests of garbage.
+#[cfg(test)]
+pub(super) fn decode_as_anything(bytes: &[u8]) {
+    let _ = RoundPiece::decode(bytes);
 }
 
 impl Member {
@@ -81,14 +87,14 @@ impl Member {
             return self.gathered(vec![own]);
         }
         let (sequence, size) = (self.gather.sequence, own.len());
-        let piece = |data| Piece { sequence, origin: rank, size, data }.encode();
+        let piece = |data| RoundPiece { sequence, origin: rank, size, data }.encode();
         match own.is_empty() {
             true => self.gather.queue.push_back(piece(&[])),
             false => self.gather.queue.extend(own.chunks(PIECE).map(piece)),
         }
         blocks[rank as usize] = own;
         let (origin, next) = ((rank + nranks - 1) % nranks, (rank + 1) % nranks);
-        self.gather.stage = GatherStage::Rounds(Rounds { blocks, origin, next, left: nranks - 1 });
+        self.gather.stage = GatherStage::Rounds(RingRounds { blocks, origin, next, left: nranks - 1 });
         self.ring_flush();
         for payload in std::mem::take(&mut self.gather.early) {
             if let Err(bad) = self.round_piece(payload) {
@@ -99,7 +105,7 @@ impl Member {
 
     /// A piece of a block from the previous rank: kept, and passed on unless the next rank made it.
     pub(super) fn round_piece(&mut self, payload: Vec<u8>) -> Result<(), Malformed> {
-        let Piece { sequence, origin, size, data } = Piece::decode(&payload)?;
+        let RoundPiece { sequence, origin, size, data } = RoundPiece::decode(&payload)?;
         let current = self.gather.sequence;
         if sequence < current || self.gather.is_refused(sequence) {
             // The previous rank did not know yet that this exchange was refused.

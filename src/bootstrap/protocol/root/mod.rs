@@ -463,7 +463,8 @@ impl Root {
     /// number or a number of ranks that does not fit, it takes nobody's place, and the one that fits still comes.
     fn count_told(&mut self, record: &CheckIn) {
         let block = record.place.block(record.nranks);
-        if block.contains(&record.rank) && block.len() == self.expected() {
+        let comes_here = self.others.as_ref().is_none_or(|others| others.place == record.place);
+        if comes_here && block.contains(&record.rank) && block.len() == self.expected() {
             self.told.insert(record.rank);
         }
     }

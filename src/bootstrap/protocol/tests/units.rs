@@ -99,7 +99,9 @@ proptest! {
     ) {
         let above = (index > 0).then_some((list[0].address, token));
         let place = RootPlace { index, count: 3, digest: token, above };
-        let record = CheckIn { rank, nranks, version, timeout_ms, process, settings, entry: list[0].clone(), common: vec![3; 7], algorithm: Algorithm::Ring, place };
+        let (entry, common, algorithm) = (list[0].clone(), vec![3; 7], Algorithm::Ring);
+        let record =
+            CheckIn { rank, nranks, version, timeout_ms, process, settings, entry, common, algorithm, place };
         prop_assert_eq!(CheckIn::decode(&record.encode()[8..]), Ok(record));
         let bare = Entry { facts: Vec::new(), ..list[0].clone() };
         let links = Welcome { token, roster: Roster::Links { parent: Some(bare.clone()), next: bare } };

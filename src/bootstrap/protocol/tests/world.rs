@@ -123,6 +123,8 @@ pub struct World {
     pub even_delay: Option<Duration>,
     /// The part of connects that are refused though somebody listens.
     pub refusing: f64,
+    /// The part of what is sent in which a byte changes on its way.
+    pub corrupting: f64,
     /// Members that do not read results which are larger: all but every so many.
     pub unread: Option<u32>,
     /// By id: what it has sent and received.
@@ -187,6 +189,7 @@ impl World {
             algorithm: Algorithm::Tree,
             even_delay: None,
             refusing: 0.0,
+            corrupting: 0.0,
             unread: None,
             traffic: vec![Traffic::default(); top],
             listens: vec![true; top],
@@ -523,8 +526,19 @@ impl World {
         }
     }
 
+    fn corrupted(&mut self, bytes: &Arc<[u8]>) -> Arc<[u8]> {
+        if self.corrupting == 0.0 || bytes.is_empty() || !self.rng.random_bool(self.corrupting) {
+            return bytes.clone();
+        }
+        let mut changed = bytes.to_vec();
+        let at = self.rng.random_range(0..changed.len());
+        changed[at] = self.rng.random();
+        changed.into()
+    }
+
     /// Bytes on their way to the connection `conn` of `id`, in pieces.
     fn transmit(&mut self, id: Id, conn: Conn, bytes: &Arc<[u8]>) {
+        let bytes = &self.corrupted(bytes);
         let mut rest = 0..bytes.len();
         while !rest.is_empty() {
             let some = if rest.len() > 1 && self.even_delay.is_none() && self.rng.random_bool(0.3) {
@@ -564,9 +578,15 @@ impl World {
                 Action::Connect { conn, to } => {
                     self.traffic[id].connects += 1;
                     let at = self.now + self.delay();
-                    let IpAddr::V4(ip) = to.ip() else { unreachable!("the world is IPv4") };
-                    let target = (u32::from(ip) & 0xff_ffff) as usize;
-                    self.push(at, target, NetworkEvent::Arrive { from: id, conn, to });
+                    let target = match to.ip() {
+                        IpAddr::V4(ip) => (u32::from(ip) & 0xff_ffff) as usize,
+                        IpAddr::V6(_) => usize::MAX,
+                    };
+                    // Where an address was corrupted, nobody may be there.
+                    match target < self.nodes.len() && address(target) == to {
+                        true => self.push(at, target, NetworkEvent::Arrive { from: id, conn, to }),
+                        false => self.push(at, id, NetworkEvent::Connected { conn, ok: false }),
+                    }
                 }
                 Action::Send { conn, bytes } => {
                     self.traffic[id].messages_out += 1;
