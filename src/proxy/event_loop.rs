@@ -15,10 +15,6 @@ use crate::sys::sync::thread::{self, JoinHandle, ThreadId};
 use crate::sys::sync::{Condvar, Mutex};
 use crate::sys::{self, Interest, Mailbox, Poller, Ready};
 
-/// How long the thread rests while somebody's mailbox is full.
-const FULL_RETRY: Duration = Duration::from_millis(1);
-/// The same after many tries in vain: the receiver is stopped.
-const FULL_RETRY_MAX: Duration = Duration::from_millis(50);
 /// How long whoever ends the last source waits for the end of the thread. It takes longer only where the driver holds
 /// the thread up, and then it ends by itself.
 const END_LIMIT: Duration = Duration::from_secs(1);
@@ -312,16 +308,14 @@ impl EventLoop {
     fn run(&self) {
         let outbox = Outbox::new(self.mailbox.name());
         let mut turns = Turns { outbox, due: Vec::new(), round: Vec::new(), timers: BTreeMap::new() };
-        let (mut ready, mut full_for) = (Vec::new(), 0);
+        let mut ready = Vec::new();
         while self.begin(&mut turns) {
             // What has come by now is looked at before it counts as late.
             let now = Instant::now();
             ready.drain(..).for_each(|ready| self.ready(ready, &mut turns));
             let more = self.receive_some(&mut turns);
             let moved = (0..ROUNDS).all(|_| self.progress(&mut turns));
-            let full = self.send(&mut turns, now);
-            full_for = if full { full_for + 1 } else { 0 };
-            let retry = (full_for > 0).then(|| Instant::now() + (FULL_RETRY * full_for).min(FULL_RETRY_MAX));
+            let retry = self.send(&mut turns, now);
             let again = (more || moved || !turns.due.is_empty() || turns.outbox.is_fresh()).then(Instant::now);
             let next = turns.timers.values().copied().chain(turns.outbox.tcp.next());
             let until = next.chain(retry).chain(again).min();
@@ -444,9 +438,9 @@ impl EventLoop {
         !due.is_empty()
     }
 
-    /// Sends what there is to be sent; whether somebody's mailbox is full.
-    fn send(&self, turns: &mut Turns, now: Instant) -> bool {
-        let full = turns.outbox.send(&self.mailbox, &self.poller, now);
+    /// Sends what there is to be sent; when to come again, where somebody's mailbox is full.
+    fn send(&self, turns: &mut Turns, now: Instant) -> Option<Instant> {
+        let retry = turns.outbox.send(&self.mailbox, &self.poller, now);
         for lost in turns.outbox.take_lost() {
             let id = self.shared.lock().ids.get(&lost.from).copied();
             if let Some(id) = id {
@@ -457,7 +451,7 @@ impl EventLoop {
         while let Some(own) = turns.outbox.take_own() {
             self.dispatch(own, turns);
         }
-        full
+        retry
     }
 
     /// Lets a source do something; none where there is no such source, or it panics, which is its own affair.

@@ -91,10 +91,11 @@ impl Outbox {
         self.tcp.accept(listener, poller, &mut self.lost);
     }
 
-    /// Sends what there is room for, and does what the time has come for by `now`; whether somebody's mailbox is full.
-    pub(super) fn send(&mut self, mailbox: &Mailbox, poller: &Poller, now: Instant) -> bool {
+    /// Sends what there is room for, and does what the time has come for by `now`; when to come again, where
+    /// somebody's mailbox is full.
+    pub(super) fn send(&mut self, mailbox: &Mailbox, poller: &Poller, now: Instant) -> Option<Instant> {
         self.tcp.send(poller, now, &mut self.lost);
-        self.unix.send(mailbox, &mut self.lost)
+        self.unix.send(mailbox, now, &mut self.lost)
     }
 
     /// What can never arrive.

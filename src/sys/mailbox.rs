@@ -168,10 +168,10 @@ pub fn too_many_files() -> String {
 }
 
 fn address(name: &MailboxName) -> Result<SocketAddrUnix, Error> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = b"oxccl-".to_vec();
-    for byte in name {
-        text.extend_from_slice(format!("{byte:02x}").as_bytes());
-    }
+    let digits = name.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    text.extend(digits.map(|digit| DIGITS[usize::from(digit)]));
     SocketAddrUnix::new_abstract_name(&text)
         .map_err(|errno| Error::system("bind", "abstract unix socket name", &errno.into()))
 }

@@ -246,11 +246,13 @@ impl<'a> Probing<'a> {
         Ok(Piece { info: info.bytes, descriptor: info.fd.is_some() })
     }
 
-    /// Passes a descriptor to all peers by a transport.
+    /// Passes a descriptor to all peers by a transport. Every rank begins with the next one, as mailboxes have room for
+    /// few.
     fn pass(&self, by: TransportId, fd: &Arc<OwnedFd>) {
         let me = &self.facts[self.me as usize];
-        let peers = self.mine.iter().filter(|(_, transport)| transport.id() == by);
-        peers.for_each(|(peer, _)| self.links.send_try(me, &self.facts[*peer as usize], by, fd));
+        let (before, after) = (self.mine.range(..self.me), self.mine.range(self.me..));
+        let peers = after.chain(before).filter(|(_, transport)| transport.id() == by);
+        self.links.send_try(me, peers.map(|(peer, _)| &self.facts[*peer as usize]), by, fd);
     }
 
     /// Takes in what a peer has offered.

@@ -30,14 +30,15 @@ impl Links {
     }
 
     /// Hands a peer the descriptor of memory by which a transport is tried; it takes it by [`Links::receive_try`].
-    pub(in crate::transport) fn send_try(
+    pub(in crate::transport) fn send_try<'a>(
         &self,
         me: &PeerFacts,
-        to: &PeerFacts,
+        to: impl Iterator<Item = &'a PeerFacts>,
         transport: TransportId,
         fd: &Arc<OwnedFd>,
     ) {
-        self.send([to_peer(me.destination(to), to, &LinkMessage::Try { transport }, Some(fd.clone()))]);
+        let message = |to| to_peer(me.destination(to), to, &LinkMessage::Try { transport }, Some(fd.clone()));
+        self.send(to.map(message));
     }
 
     /// Waits for the descriptor of memory by which a transport is tried.
