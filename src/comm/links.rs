@@ -52,7 +52,7 @@ impl Comm {
     /// Lets links ask this communicator what they must know.
     pub(super) fn hook(self: &Arc<Comm>, links: &Links) {
         let own = || Arc::downgrade(self);
-        let (quiet, graphs, left, memory) = (own(), own(), own(), own());
+        let (quiet, graphs, left, memory, lost) = (own(), own(), own(), own(), own());
         let with = |comm: &Weak<Comm>| comm.upgrade().filter(|comm| !comm.is_inherited());
         links.set_hooks(Hooks {
             is_quiet: Box::new(move || with(&quiet).is_none_or(|comm| comm.device_is_quiet())),
@@ -62,8 +62,17 @@ impl Comm {
                     comm.told_of_registration(rank, bytes, fd);
                 }
             }),
+            unconnected: Box::new(move |rank| {
+                if let Some(comm) = with(&lost) {
+                    comm.peer_has_left(rank);
+                    comm.tell_leaving();
+                }
+            }),
             told: Box::new(move |rank, bytes| match liveness::heard(bytes) {
-                Some(HealthNotice::Leaving) => with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank)),
+                Some(HealthNotice::Leaving) => {
+                    log::info!(target: "COLL", "rank {rank} says that it has met an error");
+                    with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank));
+                }
                 None => log::info!(target: "COLL", "rank {rank} tells what cannot be read"),
             }),
         });
@@ -72,7 +81,6 @@ impl Comm {
     /// A rank takes part in nothing any more: kernels that wait for it leave.
     fn peer_has_left(&self, rank: u32) {
         let Some(parts) = self.parts.get() else { return };
-        log::info!(target: "COLL", "rank {rank} says that it has met an error");
         let serial = self.counters.collectives().saturating_sub(1) as u32;
         if self.kernel_failure().is_none() {
             parts.flag.report(kernel_error::PEER_LEFT, rank, serial);

@@ -71,6 +71,8 @@ pub struct Hooks {
     pub has_graphs: Box<dyn Fn() -> bool + Send + Sync>,
     /// A rank tells something of registered memory, perhaps with a descriptor.
     pub registration: Box<ToldOfMemory>,
+    /// No connection could be made with a rank, now or ever: nobody may wait for what would come by it.
+    pub unconnected: Box<dyn Fn(u32) + Send + Sync>,
     /// A rank tells something that is not about links.
     pub told: Box<Told>,
 }

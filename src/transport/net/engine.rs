@@ -69,6 +69,8 @@ struct LinkMover {
     used: AtomicBool,
     /// Kernels may be running.
     active: AtomicBool,
+    /// It naps between turns: a launch is to wake it.
+    napping: AtomicBool,
     state: Mutex<MoverState>,
 }
 
@@ -79,6 +81,8 @@ struct MoverState {
     next: u32,
     /// Turns in a row in which nothing was moved.
     idle: u32,
+    /// Ranks with which no connection could be made, which the communicator is to be told.
+    unconnected: Vec<u32>,
 }
 
 /// A link, and what of its descriptors is waited for.
@@ -103,6 +107,7 @@ impl Engine {
                 shared: shared.clone(),
                 used: AtomicBool::new(false),
                 active: AtomicBool::new(false),
+                napping: AtomicBool::new(false),
                 state: Mutex::default(),
             })
         };
@@ -217,9 +222,16 @@ impl LinkMover {
         drop((gone, registration));
     }
 
+    /// Has it look turn after turn again.
     fn activate(&self) {
-        if self.used.load(Ordering::Acquire) && !self.active.swap(true, Ordering::AcqRel) {
-            self.state.lock().registration.iter().for_each(Registration::wake);
+        if !self.used.load(Ordering::Acquire) {
+            return;
+        }
+        let naps = self.napping.swap(false, Ordering::AcqRel);
+        if !self.active.swap(true, Ordering::AcqRel) || naps {
+            let mut state = self.state.lock();
+            state.idle = 0;
+            state.registration.iter().for_each(Registration::wake);
         }
     }
 
@@ -246,6 +258,7 @@ impl LinkMover {
         if idle < HOT_TURNS {
             return Progress::at(Some(now));
         }
+        self.napping.store(true, Ordering::Release);
         let naps = idle - HOT_TURNS;
         if naps % LOOKS == LOOKS - 1 {
             // In this order: whoever launches afterwards finds it inactive, and wakes it.
@@ -291,11 +304,14 @@ impl MoverState {
     /// Moves what can be moved; whether something was.
     fn turn(&mut self, shared: &MoverShared) -> bool {
         let mut moved = false;
-        let MoverState { registration, links, .. } = self;
+        let MoverState { registration, links, unconnected, .. } = self;
         let Some(registration) = registration else { return false };
         for (number, one) in links.iter_mut().filter(|(_, one)| !one.link.is_broken()) {
             let turn = one.link.turn();
             moved |= turn.moved;
+            if turn.unconnected {
+                unconnected.push(one.link.peer);
+            }
             if turn.tell_left {
                 (shared.tell_left)(one.link.peer, one.link.id);
             }
@@ -337,7 +353,11 @@ impl Source for LinkMover {
         let mut state = self.state.lock();
         if state.turn(&self.shared) {
             state.idle = 0;
+            let unconnected = std::mem::take(&mut state.unconnected);
             drop(state);
+            if let Some(hooks) = self.hooks.get() {
+                unconnected.into_iter().for_each(|peer| (hooks.unconnected)(peer));
+            }
             self.shared.moved.notify_all();
             return Progress { moved: true, next: None };
         }

@@ -75,6 +75,8 @@ pub(in crate::transport) struct LinkTurn {
     pub moved: bool,
     /// The peer, who sends, is to be told that this end has left.
     pub tell_left: bool,
+    /// There will be no connection.
+    pub unconnected: bool,
 }
 
 fn region(connection: &mut dyn NetConnection, (address, bytes): (u64, usize)) -> Result<RegionId, Error> {
@@ -91,6 +93,8 @@ impl SendingEnd {
 
     fn turn(&mut self, memory: &LinkMemory, eager: &mut bool) -> Result<bool, Error> {
         let mut moved = self.post(memory)?;
+        // Room may have come meanwhile, and nobody says so any more.
+        *eager |= moved;
         while let Some(request) = self.requests.front().filter(|_| *eager) {
             if self.sender.test(*request)?.is_none() {
                 *eager = self.sender.watched(0).is_none();
@@ -282,8 +286,9 @@ impl MovedLink {
         match self.try_turn() {
             Ok(turn) => turn,
             Err(error) => {
+                let unconnected = matches!(self.side, LinkSide::Connecting(_) | LinkSide::Listening(_));
                 self.end(&error);
-                LinkTurn { moved: true, tell_left: false }
+                LinkTurn { moved: true, tell_left: false, unconnected }
             }
         }
     }
@@ -291,7 +296,9 @@ impl MovedLink {
     fn try_turn(&mut self) -> Result<LinkTurn, Error> {
         let Self { side, memory, segment, eager, .. } = self;
         let connected = match side {
-            LinkSide::Sending(end) => return Ok(LinkTurn { moved: end.turn(memory, eager)?, tell_left: false }),
+            LinkSide::Sending(end) => {
+                return Ok(LinkTurn { moved: end.turn(memory, eager)?, ..LinkTurn::default() });
+            }
             LinkSide::Receiving(end) => return end.turn(memory, eager),
             LinkSide::Over => None,
             LinkSide::Connecting(connecting) => match connecting.connect()? {
@@ -305,7 +312,7 @@ impl MovedLink {
         };
         let moved = connected.is_some();
         connected.into_iter().for_each(|connected| *side = connected);
-        Ok(LinkTurn { moved, tell_left: false })
+        Ok(LinkTurn { moved, ..LinkTurn::default() })
     }
 
     /// Nothing more comes or goes: whoever waits for it leaves.
