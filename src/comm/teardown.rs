@@ -12,12 +12,15 @@ use crate::health::FlightRecorder;
 use crate::health::record::CAPTURED;
 use crate::plan::layout::kernel_error;
 use crate::sys;
-use crate::transport::{self, PeerFacts};
+use crate::transport::{self, Links, PeerFacts};
 
 /// How long an abort waits for running kernels to see the flag. They look at it many times a second.
 pub(super) const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// The pause between two looks at the stream during an abort.
 const ABORT_NAP: Duration = Duration::from_micros(200);
+/// How long the end of a communicator waits for the event loop to be done with it, and how often it looks.
+const LOOP_LIMIT: Duration = Duration::from_millis(100);
+const LOOP_LOOK: Duration = Duration::from_micros(100);
 
 /// Ended communicators whose memory is not freed yet: nobody else may be the last to drop one. They have no handle any
 /// more.
@@ -277,10 +280,20 @@ impl Comm {
         // Nor do peers get any more of this rank's memory; what they have stays until it is freed.
         if let Some(links) = self.parts.get().and_then(|parts| parts.links.as_ref()) {
             links.close();
+            await_event_loop(links);
         }
         log::info!(target: "DESTROY", "{}", self.memory_line());
         log::info!(target: "DESTROY", "{}", self.line().gone(what));
         ended().push(self.clone());
+    }
+}
+
+/// Waits until the event loop, which may just have a message for closed links, has let them go: else the communicator
+/// would be freed by the next call only, and there may be none.
+fn await_event_loop(links: &Arc<Links>) {
+    let until = Instant::now() + LOOP_LIMIT;
+    while Arc::strong_count(links) > 1 && Instant::now() < until {
+        std::thread::sleep(LOOP_LOOK);
     }
 }
 
