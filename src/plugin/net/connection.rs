@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
 
@@ -14,7 +13,6 @@ use crate::plugin::network::{
     NetBuffer, NetConnecting, NetConnection, NetListener, NetMemory, NetReceiver, NetRequest, NetSender,
     PLUGIN_HANDLE_BYTES, REQUESTS_MAX, RegionId,
 };
-use crate::sys::Interest;
 
 /// The most messages that may be under way on a connection of version 6.
 const REQUESTS_MAX_V6: usize = 8;
@@ -239,10 +237,6 @@ impl NetConnection for PluginConnection {
         let received = usize::try_from(sizes[0]).ok().filter(|bytes| *bytes <= given);
         let why = || format!("it says that {} bytes came into memory of {given}", sizes[0]);
         received.map(Some).ok_or_else(|| plugin.error("test", 0, Some(why())))
-    }
-
-    fn watched(&self, _number: usize) -> Option<(BorrowedFd<'_>, Interest)> {
-        None
     }
 }
 

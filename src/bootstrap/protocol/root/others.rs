@@ -149,15 +149,15 @@ impl Root {
         }
     }
 
+    /// Roots below that have come before any rank of this root.
+    fn early(&self) -> Vec<Conn> {
+        let early = self.visits.iter().filter(|(_, visit)| matches!(visit.state, State::Early(_)));
+        early.map(|(conn, _)| *conn).collect()
+    }
+
     /// The first rank has come: this root looks for the one above, and at those below that have come before.
     pub(super) fn meet_others(&mut self, now: Duration) {
-        let early: Vec<Conn> = self
-            .visits
-            .iter()
-            .filter(|(_, visit)| matches!(visit.state, State::Early(_)))
-            .map(|(conn, _)| *conn)
-            .collect();
-        for conn in early {
+        for conn in self.early() {
             let Some(Visit { state: State::Early(hello), .. }) = self.visits.get(&conn) else { continue };
             let hello = hello.clone();
             self.root_below(now, conn, hello);
@@ -456,13 +456,7 @@ impl Root {
             others.above.iter_mut().for_each(|above| (above.conn, above.again) = (None, None));
             others.below.iter_mut().for_each(|below| below.conn = None);
         }
-        let early: Vec<Conn> = self
-            .visits
-            .iter()
-            .filter(|(_, visit)| matches!(visit.state, State::Early(_)))
-            .map(|(conn, _)| *conn)
-            .collect();
-        early.into_iter().for_each(|conn| self.turn_away(conn, failure));
+        self.early().into_iter().for_each(|conn| self.turn_away(conn, failure));
     }
 
     /// All ranks here and below are through: the root above may hear it.

@@ -15,6 +15,7 @@ use super::super::member;
 use super::super::roots::{Algorithm, Everyone, RootHello, RootPlace, Summary};
 use super::super::stranger;
 use super::super::wire::{Decoder, HEADER, Service};
+use super::simulation::seeds;
 use super::world::{MAGIC, World};
 
 fn decode_as_anything(bytes: &[u8]) {
@@ -88,8 +89,7 @@ proptest! {
 /// Bytes that change on their way, on any connection and at any moment: nobody panics, whatever becomes of the ranks.
 #[test]
 fn corrupting_networks_are_survived() {
-    let seeds = if std::env::var_os("OXCCL_LONG").is_some() { 20_000 } else { 2_000 };
-    for seed in 0..seeds {
+    for seed in seeds(2_000, 20_000) {
         let nranks = 2 + (seed % 11) as u32;
         let roots = 1 + (seed / 11) as u32 % nranks.min(4);
         let mut config = World::root_config();

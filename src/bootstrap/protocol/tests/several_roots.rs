@@ -5,18 +5,11 @@ use std::time::Duration;
 use rand::RngExt;
 
 use super::super::roots::{Algorithm, block};
+use super::simulation::{ids, ms, outcomes, seeds, start_all};
 use super::world::{Id, World};
 use crate::error::{Code, Error};
 
 const SLACK: Duration = Duration::from_secs(4);
-
-fn seeds(short: u64, many: u64) -> std::ops::Range<u64> {
-    0..if std::env::var_os("OXCCL_LONG").is_some() { many } else { short }
-}
-
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 /// A world of up to 20 ranks, and up to as many roots.
 fn world(seed: u64, algorithm: Algorithm) -> (World, u32) {
@@ -27,37 +20,14 @@ fn world(seed: u64, algorithm: Algorithm) -> (World, u32) {
     (world, nranks)
 }
 
-fn start(world: &mut World, nranks: u32, spread: u64) -> Duration {
-    let mut last = Duration::ZERO;
-    for rank in 0..nranks {
-        let at = ms(world.rng.random_range(0..=spread));
-        last = last.max(at);
-        let config = world.member(rank as usize, rank, nranks);
-        world.start(rank as usize, config, at);
-    }
-    last
-}
-
-fn ids(nranks: u32) -> Vec<Id> {
-    (0..nranks as usize).collect()
-}
-
-#[track_caller]
-fn all(world: &mut World, seed: u64, wanted: &[Id], limit: Duration) -> Vec<(Id, Option<Error>)> {
-    let done = world.run(wanted, limit);
-    let missing: Vec<&Id> = wanted.iter().filter(|id| !world.outcomes.contains_key(id)).collect();
-    assert!(done, "seed {seed}: {missing:?} wait in silence; so far {:?}, {:?}", world.outcomes, world.infos);
-    wanted.iter().map(|id| (*id, world.outcomes[id].clone())).collect()
-}
-
 #[test]
 fn ranks_meet_at_several_roots() {
     for algorithm in [Algorithm::Tree, Algorithm::Ring] {
         for seed in seeds(400, 5_000) {
             let (mut world, nranks) = world(seed, algorithm);
             world.block = [0, 50, 3000][world.rng.random_range(0..3)];
-            let last = start(&mut world, nranks, 300);
-            for (id, outcome) in all(&mut world, seed, &ids(nranks), last + SLACK) {
+            let last = start_all(&mut world, nranks, 300);
+            for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last + SLACK) {
                 assert_eq!(outcome, None, "seed {seed} {algorithm:?} member {id}");
             }
             assert!(world.warnings.is_empty(), "seed {seed}: {:?}", world.warnings);
@@ -73,8 +43,8 @@ fn large_blocks_go_round_in_pieces() {
     for seed in seeds(4, 40) {
         let (mut world, _) = world(3, Algorithm::Ring);
         (world.block, world.rounds) = (700 << 10, 2);
-        let last = start(&mut world, 4, 100);
-        for (id, outcome) in all(&mut world, seed, &ids(4), last + SLACK) {
+        let last = start_all(&mut world, 4, 100);
+        for (id, outcome) in outcomes(&mut world, seed, &ids(4), last + SLACK) {
             assert_eq!(outcome, None, "seed {seed} member {id}");
         }
     }
@@ -86,12 +56,12 @@ fn a_dead_rank_is_named_by_ranks_of_all_roots() {
     for algorithm in [Algorithm::Tree, Algorithm::Ring] {
         for seed in seeds(300, 5_000) {
             let (mut world, nranks) = world(seed, algorithm);
-            let last = start(&mut world, nranks, 200);
+            let last = start_all(&mut world, nranks, 200);
             let victim = world.rng.random_range(0..nranks as usize);
             let death = last + ms(world.rng.random_range(60..400));
             world.kill(victim, death);
             let others: Vec<Id> = ids(nranks).into_iter().filter(|id| *id != victim).collect();
-            for (id, outcome) in all(&mut world, seed, &others, death + SLACK) {
+            for (id, outcome) in outcomes(&mut world, seed, &others, death + SLACK) {
                 match outcome {
                     None => {}
                     Some(Error::Remote { rank, text }) => {
@@ -109,11 +79,11 @@ fn a_dead_rank_is_named_by_ranks_of_all_roots() {
 fn a_failing_rank_is_named_by_ranks_of_all_roots() {
     for seed in seeds(300, 3_000) {
         let (mut world, nranks) = world(seed, Algorithm::Tree);
-        let last = start(&mut world, nranks, 100);
+        let last = start_all(&mut world, nranks, 100);
         let culprit = world.rng.random_range(0..nranks as usize);
         let at = ms(world.rng.random_range(0..300));
         world.fail(culprit, at);
-        for (id, outcome) in all(&mut world, seed, &ids(nranks), last.max(at) + SLACK) {
+        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last.max(at) + SLACK) {
             match outcome {
                 None | Some(Error::Resource(_)) => {}
                 Some(Error::Remote { rank: Some(rank), text }) => {
@@ -134,7 +104,7 @@ fn a_dead_root_is_named() {
     for seed in seeds(200, 2_000) {
         let (nranks, count) = (20, 2 + (seed % 9) as u32);
         let mut world = World::with_roots(seed, nranks, World::root_config(), count);
-        let last = start(&mut world, nranks, 100);
+        let last = start_all(&mut world, nranks, 100);
         // Some come after the death.
         let root = world.root + world.rng.random_range(0..count as usize);
         let death = ms(world.rng.random_range(0..90));
@@ -142,7 +112,7 @@ fn a_dead_root_is_named() {
         // A rank of the dead root tells the first one; the simulation's ranks do not.
         let index = (root - world.root) as u32;
         let ranks: Vec<Id> = block(index, count, nranks).map(|rank| rank as Id).collect();
-        for (id, outcome) in all(&mut world, seed, &ranks, last + SLACK) {
+        for (id, outcome) in outcomes(&mut world, seed, &ranks, last + SLACK) {
             let error = outcome.unwrap_or_else(|| panic!("seed {seed}: member {id} succeeds"));
             let text = error.to_string();
             let named = format!("ncclUniqueId {index} of {count}");
@@ -166,7 +136,7 @@ fn ranks_of_different_roots_that_do_not_fit_are_named() {
         let (nranks, count) = (6 + (seed % 15) as u32, 2 + (seed % 5) as u32);
         let (change, words) = changes[seed as usize % changes.len()];
         let mut world = World::with_roots(seed, nranks, World::root_config(), count);
-        let last = start(&mut world, nranks, 200);
+        let last = start_all(&mut world, nranks, 200);
         // All ranks of a root differ, or one of them.
         let ranks = block(1, count, nranks);
         // Where no rank of a root knows how many there are, nobody there knows of the other roots.
@@ -177,7 +147,7 @@ fn ranks_of_different_roots_that_do_not_fit_are_named() {
             change(&mut config);
             world.restart(rank as usize, config);
         }
-        for (id, outcome) in all(&mut world, seed, &ids(nranks), last + SLACK) {
+        for (id, outcome) in outcomes(&mut world, seed, &ids(nranks), last + SLACK) {
             let error = outcome.unwrap_or_else(|| panic!("seed {seed}: member {id} succeeds"));
             assert_eq!(error.code(), Code::InvalidUsage, "seed {seed} member {id}: {error}");
             assert!(error.to_string().contains(words), "seed {seed} member {id}: {error}");
@@ -198,7 +168,7 @@ fn missing_ranks_of_several_roots_are_named() {
             let config = world.member(*id, *id as u32, nranks);
             world.start(*id, config, ms(10));
         }
-        for (id, outcome) in all(&mut world, seed, &there, Duration::from_secs(80)) {
+        for (id, outcome) in outcomes(&mut world, seed, &there, Duration::from_secs(80)) {
             let error = outcome.expect("nobody can succeed");
             assert_eq!(error.code(), Code::Timeout, "member {id}: {error}");
             assert!(error.to_string().contains(words), "member {id}: {error}");
@@ -210,11 +180,11 @@ fn missing_ranks_of_several_roots_are_named() {
 #[test]
 fn settings_are_compared_over_all_roots() {
     let mut world = World::with_roots(1, 8, World::root_config(), 3);
-    start(&mut world, 8, 100);
+    start_all(&mut world, 8, 100);
     let mut config = world.member(3, 3, 8);
     config.settings = vec![("NCCL_ALGO".to_string(), "Tree".to_string())];
     world.restart(3, config);
-    for (_, outcome) in all(&mut world, 1, &ids(8), ms(3000)) {
+    for (_, outcome) in outcomes(&mut world, 1, &ids(8), ms(3000)) {
         assert_eq!(outcome, None);
     }
     assert_eq!(

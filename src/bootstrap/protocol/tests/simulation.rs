@@ -20,16 +20,16 @@ fn long() -> bool {
     std::env::var_os("OXCCL_LONG").is_some()
 }
 
-fn seeds(short: u64, many: u64) -> std::ops::Range<u64> {
+pub(super) fn seeds(short: u64, many: u64) -> std::ops::Range<u64> {
     0..if long() { many } else { short }
 }
 
-fn ms(ms: u64) -> Duration {
+pub(super) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
 /// Starts `nranks` ordinary members at random moments within `spread` ms; the last start.
-fn start_all(world: &mut World, nranks: u32, spread: u64) -> Duration {
+pub(super) fn start_all(world: &mut World, nranks: u32, spread: u64) -> Duration {
     let mut last = Duration::ZERO;
     for rank in 0..nranks {
         let at = ms(world.rng.random_range(0..=spread));
@@ -40,12 +40,12 @@ fn start_all(world: &mut World, nranks: u32, spread: u64) -> Duration {
     last
 }
 
-fn ids(nranks: u32) -> Vec<Id> {
+pub(super) fn ids(nranks: u32) -> Vec<Id> {
     (0..nranks as usize).collect()
 }
 
 #[track_caller]
-fn outcomes(world: &mut World, seed: u64, wanted: &[Id], limit: Duration) -> Vec<(Id, Option<Error>)> {
+pub(super) fn outcomes(world: &mut World, seed: u64, wanted: &[Id], limit: Duration) -> Vec<(Id, Option<Error>)> {
     let done = world.run(wanted, limit);
     let missing: Vec<&Id> = wanted.iter().filter(|id| !world.outcomes.contains_key(id)).collect();
     assert!(

@@ -5,15 +5,12 @@ use std::time::Duration;
 use rand::RngExt;
 use rand::seq::SliceRandom;
 
+use super::simulation::seeds;
 use super::world::{Id, MemberOp, World};
 use crate::error::Error;
 
 /// Time for anything to come to its end, with what a connect to a dead process takes.
 const SETTLED: Duration = Duration::from_secs(20);
-
-fn seeds(short: u64, many: u64) -> std::ops::Range<u64> {
-    0..if std::env::var_os("OXCCL_LONG").is_some() { many } else { short }
-}
 
 /// `nranks` members that are through.
 fn world(seed: u64, nranks: u32) -> World {

@@ -27,6 +27,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::bootstrap::INTERFACES_MAX;
 use crate::error::Error;
 use crate::plugin::network::{NetConnecting, NetListener, NetProperties, NetReceiver, Network};
 use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Source, TcpAddress, Undeliverable};
@@ -37,8 +38,6 @@ pub use settings::SocketSettings;
 
 /// The most streams of a connection, as NCCL has it.
 pub(in crate::transport) const STREAMS_MAX: u32 = 64;
-/// The most interfaces that are used.
-pub(in crate::transport) const INTERFACES_MAX: usize = 16;
 /// Mbit/s of an interface that does not tell, as NCCL has it.
 const SPEED: u32 = 10_000;
 /// The most bytes of a handle: addresses of all interfaces.

@@ -37,7 +37,7 @@ struct ReceiveStream {
     stream: TcpStream,
     message: u64,
     got: usize,
-    /// What the first stream has read beyond that.
+    /// What was read beyond that.
     stage: Stage,
 }
 
