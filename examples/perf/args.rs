@@ -19,6 +19,7 @@ perf: checks and times collectives, in the manner of nccl-tests
   perf init [options]             time until a communicator is ready
   perf predict all_reduce ...     what calls would take on a machine that is only described (perf predict -h)
   perf constants                  what that description is for the machine at hand (perf constants -h)
+  perf network                    what sockets give between two network namespaces (perf network -h)
 
   -n RANKS        how many ranks (default 2); perf starts them itself, mpirun is not needed
   -g DEVICES      ranks of one process or thread, driven by one thread in groups (default 1)
