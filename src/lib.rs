@@ -38,6 +38,8 @@ pub mod plan;
 pub mod topology;
 // The process's event loop: one thread that serves registered sources and knows none of them.
 pub mod proxy;
+// Who is at the other end of a connection, and how what goes over it is protected. Pure.
+pub mod secure;
 // All use of CUDA.
 #[allow(unsafe_code)]
 pub mod device;

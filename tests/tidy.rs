@@ -24,7 +24,7 @@ use tree::Source;
 /// The rooms of each crate, top to bottom. A room may import itself and what stands below it.
 const ORDERS: [Order; 2] =
     [Order { root: "src/", rooms: &OXCCL_ROOMS }, Order { root: "softcuda/src/", rooms: &SOFTCUDA_ROOMS }];
-const OXCCL_ROOMS: [&str; 19] = [
+const OXCCL_ROOMS: [&str; 20] = [
     "abi",
     "group",
     "launch",
@@ -39,6 +39,7 @@ const OXCCL_ROOMS: [&str; 19] = [
     "plan",
     "topology",
     "proxy",
+    "secure",
     "device",
     "params",
     "log",
@@ -72,10 +73,11 @@ const UNSAFE_ALLOWED: [&str; 13] = [
 
 /// Parts that get time, bytes, facts and settings as arguments: a test runs ten thousand ranks of them in
 /// one process.
-const PURE: [Purity; 6] = [
+const PURE: [Purity; 7] = [
     Purity { path: "src/tuning/", except: &[], forbidden: &PURE_FORBIDS },
     Purity { path: "src/plan/", except: &[], forbidden: &PURE_FORBIDS },
     Purity { path: "src/topology/", except: &["src/topology/detect/"], forbidden: &PURE_FORBIDS },
+    Purity { path: "src/secure/", except: &[], forbidden: &PURE_FORBIDS },
     Purity { path: "src/bootstrap/protocol/", except: &[], forbidden: &PURE_FORBIDS },
     Purity { path: "src/bootstrap/", except: &[], forbidden: &BOOTSTRAP_FORBIDS },
     Purity { path: "src/comm/lifecycle/", except: &[], forbidden: &LIFECYCLE_FORBIDS },

@@ -19,10 +19,11 @@ use crate::flags;
 const HELP: &str = "\
 perf network: times sockets as a network of the library, between two network namespaces
 
-  perf network [--seconds N]
+  perf network [--seconds N] [--encrypt]
 
 One line for each number of connections and of streams; GB/s one way with messages of 64 MiB, and microseconds of half a
-round trip of 8 bytes. Baselines: iperf3, if it is there, and a plain TCP connection whose two ends wait.
+round trip of 8 bytes; with --encrypt as ncclSetEncryption has it. Baselines: iperf3, if it is there, and a plain TCP
+connection whose two ends wait.
 ";
 
 /// Makes this process one end: `send` or `receive`.
@@ -51,25 +52,26 @@ pub fn main_if_end() -> Option<i32> {
     let mut words = role.split(' ');
     let (sends, folder) = (words.next()? == "send", PathBuf::from(words.next()?));
     let seconds = words.next()?.parse().ok()?;
-    let outcome = if sends { Sender { folder, seconds }.run() } else { receive(&folder) };
+    let encrypted_by = words.next()?.parse::<bool>().ok()?.then_some(1);
+    let outcome = if sends { Sender { folder, seconds, encrypted_by }.run() } else { receive(&folder, encrypted_by) };
     outcome.inspect_err(|why| eprintln!("perf network: {why}")).map_or(Some(3), |()| Some(0))
 }
 
 /// `perf network`.
 pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let mut seconds = 2u32;
+    let (mut seconds, mut encrypt) = (Some(2u32), false);
     while let Some(word) = arguments.next() {
-        match (word.to_str(), arguments.next()) {
-            (Some("--seconds"), Some(value)) if value.to_str().is_some_and(|text| text.parse::<u32>().is_ok()) => {
-                seconds = value.to_str().and_then(|text| text.parse().ok()).unwrap_or(seconds);
-            }
-            _ => {
-                print!("{HELP}");
-                return ExitCode::from(crate::USAGE);
-            }
+        match word.to_str() {
+            Some("--seconds") => seconds = arguments.next().and_then(|value| value.to_str()?.parse().ok()),
+            Some("--encrypt") => encrypt = true,
+            _ => seconds = None,
         }
     }
-    match run(seconds) {
+    let Some(seconds) = seconds else {
+        print!("{HELP}");
+        return ExitCode::from(crate::USAGE);
+    };
+    match run(seconds, encrypt) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("perf network: {why}");
@@ -78,7 +80,7 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn run(seconds: u32) -> Result<(), String> {
+fn run(seconds: u32, encrypt: bool) -> Result<(), String> {
     let hosts = Hosts::new(2).ok_or("the system permits no network namespaces")?;
     println!("# flag exchange between two processes: {}", flags::show(flags::exchange_ns()));
     let best = iperf(&hosts, seconds);
@@ -90,7 +92,7 @@ fn run(seconds: u32) -> Result<(), String> {
     let (me, text) = (std::env::current_exe().map_err(|error| error.to_string())?, folder.display().to_string());
     let start = |host: usize, role: &str| -> Result<Child, String> {
         let mut command = hosts.command(host, &me);
-        command.env(END, format!("{role} {text} {seconds}")).stdin(Stdio::null());
+        command.env(END, format!("{role} {text} {seconds} {encrypt}")).stdin(Stdio::null());
         command.spawn().map_err(|error| error.to_string())
     };
     let mut receiver = start(0, "receive")?;
@@ -129,9 +131,9 @@ fn iperf(hosts: &Hosts, seconds: u32) -> Option<Vec<(u32, f64)>> {
     Some(rates)
 }
 
-fn open(host: u8, streams: u32) -> Result<Arc<SocketNetwork>, String> {
+fn open(host: u8, streams: u32, encrypted_by: Option<u128>) -> Result<Arc<SocketNetwork>, String> {
     let at = SocketInterface::unknown(SocketAddr::new(address(host), 0));
-    let settings = SocketSettings { threads: 1, streams, piece_min: 64 << 10, buffers: (None, None) };
+    let settings = SocketSettings { threads: 1, streams, piece_min: 64 << 10, buffers: (None, None), encrypted_by };
     SocketNetwork::open(u32::from(host), vec![at], settings).map_err(|error| error.to_string())
 }
 
@@ -200,6 +202,7 @@ fn receive_one(receiver: &mut dyn NetReceiver, bytes: &mut [u8]) -> Result<(), S
 struct Sender {
     folder: PathBuf,
     seconds: u32,
+    encrypted_by: Option<u128>,
 }
 
 impl Sender {
@@ -217,7 +220,7 @@ impl Sender {
 
     /// Microseconds of half a round trip.
     fn trip(&self) -> Result<f64, String> {
-        let network = open(2, 1)?;
+        let network = open(2, 1, self.encrypted_by)?;
         let mut out = sender(&network, &self.folder, "trip")?;
         let mut back = receiver(&network, &self.folder, "trip-back")?;
         let mut bytes = [1u8; 8];
@@ -238,7 +241,7 @@ impl Sender {
 
     /// GB/s one way.
     fn rate(&self, connections: usize, streams: u32) -> Result<f64, String> {
-        let network = open(2, streams)?;
+        let network = open(2, streams, self.encrypted_by)?;
         let names = (0..connections).map(|number| format!("rate-{connections}-{streams}-{number}"));
         let mut senders: Vec<_> = names.map(|name| sender(&network, &self.folder, &name)).collect::<Result<_, _>>()?;
         let mut data = vec![1u8; LARGE];
@@ -273,9 +276,9 @@ impl Sender {
 }
 
 /// The other end: takes whatever comes.
-fn receive(folder: &Path) -> Result<(), String> {
+fn receive(folder: &Path, encrypted_by: Option<u128>) -> Result<(), String> {
     let plain = std::thread::spawn(answer_plain);
-    let network = open(1, 1)?;
+    let network = open(1, 1, encrypted_by)?;
     let mut from = receiver(&network, folder, "trip")?;
     let mut back = sender(&network, folder, "trip-back")?;
     let mut bytes = [1u8; 8];
@@ -286,14 +289,14 @@ fn receive(folder: &Path) -> Result<(), String> {
     drop((from, back, network));
     let _ = plain.join();
     for (connections, streams) in WAYS {
-        take(folder, connections, streams)?;
+        take(folder, connections, streams, encrypted_by)?;
     }
     Ok(())
 }
 
 /// Takes messages of some connections until each has sent a short one.
-fn take(folder: &Path, connections: usize, streams: u32) -> Result<(), String> {
-    let network = open(1, streams)?;
+fn take(folder: &Path, connections: usize, streams: u32, encrypted_by: Option<u128>) -> Result<(), String> {
+    let network = open(1, streams, encrypted_by)?;
     let names = (0..connections).map(|number| format!("rate-{connections}-{streams}-{number}"));
     let mut listeners = Vec::new();
     for name in names {

@@ -4,12 +4,13 @@
 //! As the C interface says ([`super`]).
 
 use super::boundary::{guard, invalid, never_made, not_null, prepare, store};
-use super::read::{text, versioned};
+use super::read::versioned;
 use super::types::{CommHandle, EncryptionConfig, ResultCode, UniqueId};
 use super::weak_aliases;
 use crate::comm::config::{MAGIC, VERSION};
 use crate::error::Error;
 use crate::log;
+use crate::secure::{UserKey, set_user_key};
 use crate::{comm, device};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -106,41 +107,50 @@ pub unsafe extern "C" fn pncclMemFree(ptr: *mut c_void) -> ResultCode {
 /// Shortest key, in bytes.
 const SHORTEST_KEY: usize = 32;
 
-/// Sets the key that sockets are encrypted with.
-///
-/// Checks as NCCL does, and refuses a good key at once: this version has no TLS, and going on in plaintext
-/// would be the one wrong answer.
+/// Sets the key that connections of communicators made from now on are encrypted with; NULL, or the mode NONE: none.
+/// The key is copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pncclSetEncryption(config: *const EncryptionConfig) -> ResultCode {
     guard("ncclSetEncryption", |_| -> Result<(), Error> {
-        if config.is_null() {
-            return Ok(());
-        }
-        // SAFETY: the magic lies in the first 16 bytes, which every version has.
-        let magic = unsafe { (&raw const (*config).magic).read() };
-        if magic != MAGIC {
-            return Err(invalid(format!(
-                "ncclEncryptionConfig_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"
-            )));
-        }
-        let plain = EncryptionConfig { size: 0, magic, version: VERSION, mode: 0, psk: std::ptr::null() };
-        // SAFETY: an ncclEncryptionConfig_t begins with its size and is C integers and a pointer.
-        let config = unsafe { versioned(config, plain) };
-        // SAFETY: the key is NULL or NUL-terminated, and only looked at in the mode that has one.
-        match (config.mode, (config.mode == 1).then(|| unsafe { text(config.psk) }).flatten()) {
-            (0, _) => Ok(()),
-            (1, None) => Err(invalid("ncclSetEncryption : the pre-shared key is NULL")),
-            (1, Some(key)) if key.len() < SHORTEST_KEY => {
-                let length = key.len();
-                Err(invalid(format!(
-                    "ncclSetEncryption : the pre-shared key has {length} bytes, it must be at least {SHORTEST_KEY} bytes"
-                )))
-            }
-            (1, Some(_)) => Err(Error::InvalidUsage(
-                "ncclSetEncryption : a pre-shared key was given, but this version of oxccl has no TLS support"
-                    .to_string(),
-            )),
-            (mode, _) => Err(invalid(format!("ncclSetEncryption : unknown encryption mode {mode}"))),
-        }
+        // SAFETY: the contract is the same.
+        let key = unsafe { encryption_key(config) }?;
+        set_user_key(key);
+        Ok(())
     })
+}
+
+/// The key in a configuration, checked as NCCL does; none where there is to be no encryption.
+///
+/// # Safety
+/// `config` is NULL or points to an `ncclEncryptionConfig_t` of any version, whose key is NULL or NUL-terminated.
+unsafe fn encryption_key(config: *const EncryptionConfig) -> Result<Option<UserKey>, Error> {
+    if config.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the magic lies in the first 16 bytes, which every version has.
+    let magic = unsafe { (&raw const (*config).magic).read() };
+    if magic != MAGIC {
+        return Err(invalid(format!(
+            "ncclEncryptionConfig_t argument not initialized via its INITIALIZER macro (got magic {magic:#x})"
+        )));
+    }
+    let plain = EncryptionConfig { size: 0, magic, version: VERSION, mode: 0, psk: std::ptr::null() };
+    // SAFETY: an ncclEncryptionConfig_t begins with its size and is C integers and a pointer.
+    let config = unsafe { versioned(config, plain) };
+    match config.mode {
+        0 => Ok(None),
+        1 if config.psk.is_null() => Err(invalid("ncclSetEncryption : the pre-shared key is NULL")),
+        1 => {
+            // SAFETY: it is not NULL, so that it ends with a zero. It is read here alone, and no copy of it is kept.
+            let key = unsafe { CStr::from_ptr(config.psk) }.to_bytes();
+            if key.len() < SHORTEST_KEY {
+                let length = key.len();
+                return Err(invalid(format!(
+                    "ncclSetEncryption : the pre-shared key has {length} bytes, it must be at least {SHORTEST_KEY} bytes"
+                )));
+            }
+            Ok(Some(UserKey::new(key)))
+        }
+        mode => Err(invalid(format!("ncclSetEncryption : unknown encryption mode {mode}"))),
+    }
 }

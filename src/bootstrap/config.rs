@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::protocol::roots::Algorithm;
 use crate::error::Error;
+use crate::secure::UserKey;
 use crate::sys::PortRange;
 
 /// The most bytes that a variable of the interface filter may have; the rest is ignored with a warning.
@@ -27,14 +28,14 @@ pub struct NetConfig {
     pub retry_count: u32,
     /// `NCCL_SOCKET_RETRY_SLEEP_MSEC`: the pause before try k is k times this.
     pub retry_sleep: Duration,
-    /// `NCCL_SOCKET_SNDBUF` in bytes; `None` = the system's choice.
-    pub send_buffer: Option<usize>,
-    /// `NCCL_SOCKET_RCVBUF` in bytes; `None` = the system's choice.
-    pub receive_buffer: Option<usize>,
+    /// `NCCL_SOCKET_SNDBUF` and `NCCL_SOCKET_RCVBUF` in bytes; `None` = the system's choice.
+    pub buffers: (Option<usize>, Option<usize>),
     /// `OXCCL_PORT_RANGE`: first and last port that a listener may take; `None` = any. For hosts with a firewall.
     pub ports: Option<PortRange>,
     /// `OXCCL_ADVERTISE`: what others are told in place of the address that this process listens at.
     pub advertise: Option<Advertise>,
+    /// `ncclSetEncryption`: the key that connections are encrypted with; `None` = without one of the user's.
+    pub user_key: Option<UserKey>,
     /// `OXCCL_BOOTSTRAP_TIMEOUT`: from the first check-in until all ranks are there, and for every exchange after that;
     /// `None` = never.
     pub timeout: Option<Duration>,
@@ -60,10 +61,10 @@ impl Default for NetConfig {
             magic: None,
             retry_count: 34,
             retry_sleep: Duration::from_millis(100),
-            send_buffer: None,
-            receive_buffer: None,
+            buffers: (None, None),
             ports: None,
             advertise: None,
+            user_key: None,
             timeout: None,
             algorithm: Algorithm::Tree,
             stagger: None,

@@ -12,7 +12,8 @@
 //! | 48..56 | token: what the members' connections among themselves begin with |
 //! | 56..64 | for a grow: the hash of the communicator that grows, else zero |
 //! | 64..68 | for a grow: how many communicators it had derived before, else zero |
-//! | 68..128 | zero |
+//! | 68..100 | the secret that shows that somebody has this id ([`crate::secure`]) |
+//! | 100..128 | zero |
 //!
 //! Magic and address stand where NVIDIA's library has them, so that a rank that runs
 //! NVIDIA's library by mistake connects to our root and is recognised there, instead of hanging
@@ -21,13 +22,16 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use crate::error::Error;
+use crate::secure::Secret;
 
 const MARKER: &[u8; 5] = b"oxccl";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const FLAG_FIXED: u8 = 1;
 const FLAG_GROW: u8 = 2;
 const FAMILY_INET: u16 = 2;
 const FAMILY_INET6: u16 = 10;
+/// Where the secret is.
+const SECRET: std::ops::Range<usize> = 68..100;
 /// Bytes of the address union.
 const ADDRESS_BYTES: usize = 28;
 
@@ -44,9 +48,11 @@ impl std::fmt::Debug for UniqueId {
 }
 
 impl UniqueId {
-    /// A 64-bit hash of the whole id (FNV-1a): the `commId` of log lines.
+    /// A 64-bit hash of the id without its secret (FNV-1a): the `commId` of log lines.
     pub fn hash64(&self) -> u64 {
-        fnv1a(&self.0)
+        let mut shown = self.0;
+        shown[SECRET].fill(0);
+        fnv1a(&shown)
     }
 }
 
@@ -58,7 +64,7 @@ impl AsRef<[UniqueId]> for UniqueId {
 }
 
 /// What an id says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdParts {
     /// The first eight bytes of every connection to the root.
     pub magic: u64,
@@ -70,6 +76,8 @@ pub struct IdParts {
     pub token: u64,
     /// The grow that it is for, if it is for one.
     pub grow: Option<Growth>,
+    /// What every process of the run knows, and nobody else.
+    pub secret: Secret,
 }
 
 /// Which grow an id is for.
@@ -95,6 +103,7 @@ impl IdParts {
             id[56..64].copy_from_slice(&parent.to_ne_bytes());
             id[64..68].copy_from_slice(&count.to_ne_bytes());
         }
+        id[SECRET].copy_from_slice(self.secret.bytes());
         UniqueId(id)
     }
 
@@ -120,7 +129,8 @@ impl IdParts {
         };
         let flags = bytes[46];
         let grows = flags & FLAG_GROW != 0;
-        let zero = bytes[36..40].iter().chain(&bytes[if grows { 68 } else { 56 }..]).all(|b| *b == 0);
+        let unused = bytes[36..40].iter().chain(&bytes[if grows { 68 } else { 56 }..68]).chain(&bytes[SECRET.end..]);
+        let zero = unused.copied().all(|byte| byte == 0);
         if !zero || flags & !(FLAG_FIXED | FLAG_GROW) != 0 || bytes[47] != 0 {
             return Err(garbage("bytes that must be zero are not"));
         }
@@ -132,6 +142,7 @@ impl IdParts {
             fixed: flags & FLAG_FIXED != 0,
             token: word(&bytes[48..56]),
             grow,
+            secret: Secret::new(bytes[SECRET].try_into().unwrap_or_default()),
         })
     }
 }

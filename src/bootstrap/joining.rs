@@ -1,18 +1,20 @@
 //! A rank on its way into a communicator, and roots that their maker can stop.
 
-use std::io::Read;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::id::{Growth, IdParts, UniqueId};
 use super::net::cancel::Cancel;
 use super::net::interface::{self, AddressRequest};
-use super::net::{root, socket};
+use super::net::root::{self, RootIdentity};
+use super::net::secure_layer::ConnectionSecurity;
+use super::net::socket::{self, SecureSocket};
 use super::protocol::failure::Failure;
 use super::protocol::member::Member;
+use super::protocol::roots::RootAddress;
 use super::protocol::wire::{Preamble, Service};
 use super::{Bootstrap, Errand, Join, NetConfig, Timings, abandon, log_interface, prepare, told_address};
 use crate::error::Error;
+use crate::secure::{self, Secret};
 use crate::sys;
 
 /// How long it may take to tell the first root that another one is not there, for each step.
@@ -24,7 +26,7 @@ pub struct Joining {
     bootstrap: Bootstrap,
     begun: Instant,
     /// See [`Meeting::first`](super::meeting::Meeting::first).
-    first_root: Option<(SocketAddr, u64)>,
+    first_root: Option<RootAddress>,
 }
 
 impl Joining {
@@ -114,9 +116,10 @@ pub(super) fn start_root(config: &NetConfig, grow: Option<Growth>, stop: Option<
     log_interface(&interface);
     let listener = socket::listen(interface.at(0), config.ports, "the ranks (root)")?;
     let address = told_address(config, &listener)?;
-    let parts = IdParts { magic: sys::random(), root: address, fixed: false, token: sys::random(), grow };
-    root::start(config, listener, (parts.magic, parts.token), false, stop)?;
-    Ok(parts.encode())
+    let (magic, token, secret) = (sys::random(), sys::random(), Secret::new(sys::random()));
+    let identity = RootIdentity { magic, token, secret: secret.clone() };
+    root::start(config, listener, identity, false, stop)?;
+    Ok(IdParts { magic, root: address, fixed: false, token, grow, secret }.encode())
 }
 
 /// The grow that an id is for, if it is for one.
@@ -128,17 +131,15 @@ pub fn growth(id: &UniqueId) -> Result<Option<Growth>, Error> {
 }
 
 /// A rank of several roots whose own root is not there, or has gone: the other ranks hear of it by the first root.
-fn tell_first_root(first: Option<(SocketAddr, u64)>, bootstrap: &Bootstrap, error: &Error) {
-    let Some((address, magic)) = first.filter(|_| bootstrap.driver.with(|member, _| member.has_lost_root())) else {
-        return;
-    };
-    let frame = Failure::of(bootstrap.rank(), error).encode();
-    let message = [Preamble::new(magic, Service::Root).encode().as_slice(), &frame].concat();
-    let told = socket::connect_and_wait(address, FAREWELL).and_then(|mut socket| {
-        socket::send_all(&socket, &message)?;
+fn tell_first_root(first: Option<RootAddress>, bootstrap: &Bootstrap, error: &Error) {
+    let lost = |_: &RootAddress| bootstrap.driver.with(|member, _| member.has_lost_root());
+    let Some(RootAddress { address, magic, secret }) = first.filter(lost) else { return };
+    let security = ConnectionSecurity::new(Secret::new(secret), secure::user_key());
+    let (preamble, frame) = (Preamble::new(magic, Service::Root), Failure::of(bootstrap.rank(), error).encode());
+    let told = SecureSocket::connect(address, FAREWELL, preamble, &security).and_then(|mut socket| {
+        socket.send(&frame)?;
         // Until the root closes: to close what has something to read would take back what was sent.
-        let mut answer = [0; 64];
-        while socket.read(&mut answer)? > 0 {}
+        while socket.read_some()? > 0 {}
         Ok(())
     });
     if let Err(why) = told {

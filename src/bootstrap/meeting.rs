@@ -1,12 +1,12 @@
 //! Where a rank meets the others, by the ids that it was given: one root serves all, or each its block of ranks.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 use super::id::{IdParts, UniqueId, fnv1a};
-use super::protocol::roots::{MAX_ROOTS, RootPlace, root_of};
+use super::protocol::roots::{MAX_ROOTS, RootAddress, RootPlace, root_of};
 use super::protocol::tree;
 use crate::error::Error;
+use crate::secure::Secret;
 
 /// A rank's root among all roots.
 pub(super) struct Meeting {
@@ -14,8 +14,10 @@ pub(super) struct Meeting {
     pub own: IdParts,
     /// That root's place among all.
     pub place: RootPlace,
-    /// Address and magic of the first root, where that is another one.
-    pub first: Option<(SocketAddr, u64)>,
+    /// The first root, where that is another one.
+    pub first: Option<RootAddress>,
+    /// What all ranks know, and nobody else: it comes from all ids.
+    pub members: Secret,
 }
 
 impl Meeting {
@@ -30,7 +32,8 @@ impl Meeting {
         let parts = IdParts::decode(first).map_err(|error| named(error, 0, ids.len()))?;
         // By NCCL_COMM_ID all ids are the same, and rank 0 has the only root.
         if others.is_empty() || (parts.fixed && others.iter().all(|other| other == first)) {
-            return Ok(Meeting { own: parts, place: RootPlace::ALONE, first: None });
+            let members = parts.secret.clone();
+            return Ok(Meeting { own: parts, place: RootPlace::ALONE, first: None, members });
         }
         let count = ids.len() as u32;
         if count > nranks || count > MAX_ROOTS {
@@ -49,10 +52,16 @@ impl Meeting {
             all.push(IdParts::decode(id).map_err(|error| named(error, at, ids.len()))?);
         }
         let index = root_of(rank.min(nranks - 1), count, nranks);
-        let of = |index: u32| (all[index as usize].root, all[index as usize].magic);
+        let of = |index: u32| {
+            let IdParts { root: address, magic, secret, .. } = &all[index as usize];
+            RootAddress { address: *address, magic: *magic, secret: *secret.bytes() }
+        };
+        let secrets: Vec<u8> = all.iter().flat_map(|parts| *parts.secret.bytes()).collect();
+        let members = Secret::of(&secrets, b"members");
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.0).collect();
         let place = RootPlace { index, count, digest: fnv1a(&bytes), above: tree::place(index, count).parent.map(of) };
-        Ok(Meeting { own: all[index as usize], place, first: (index > 0).then(|| of(0)) })
+        let first = (index > 0).then(|| of(0));
+        Ok(Meeting { own: all.swap_remove(index as usize), place, first, members })
     }
 }
 
@@ -72,8 +81,8 @@ mod tests {
     use super::*;
 
     fn id(number: u8, fixed: bool) -> UniqueId {
-        let root = SocketAddr::from(([10, 0, 0, number], 4000));
-        IdParts { magic: u64::from(number), root, fixed, token: 7, grow: None }.encode()
+        let (root, secret) = (([10, 0, 0, number], 4000).into(), Secret::new([number; 32]));
+        IdParts { magic: u64::from(number), root, fixed, token: 7, grow: None, secret }.encode()
     }
 
     #[test]
@@ -85,8 +94,11 @@ mod tests {
             .collect();
         assert_eq!(roots, [0, 0, 0, 1, 1, 1, 2, 2, 3, 3]);
         let meeting = Meeting::of(&ids, 9, 10).expect("a place");
-        assert_eq!((meeting.own.magic, meeting.first.map(|(_, magic)| magic)), (4, Some(1)));
-        assert_eq!(meeting.place.above.map(|(_, magic)| magic), Some(1));
+        assert_eq!((meeting.own.magic, meeting.first.map(|first| first.magic)), (4, Some(1)));
+        assert_eq!(meeting.place.above.map(|above| (above.magic, above.secret)), Some((1, [1; 32])));
+        // All ranks have the same secret for each other, whatever their root's.
+        assert_eq!(meeting.members, Meeting::of(&ids, 0, 10).expect("a place").members);
+        assert_ne!(meeting.members, Meeting::of(&ids[..3], 0, 10).expect("a place").members);
     }
 
     #[test]

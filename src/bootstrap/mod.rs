@@ -19,6 +19,7 @@ use socket2::Socket;
 
 use crate::error::Error;
 use crate::proxy::ListenAddress;
+use crate::secure::UserKey;
 use crate::sys;
 
 pub mod config;
@@ -42,13 +43,16 @@ pub use presence::Presence;
 
 use id::{IdParts, show, show_ip};
 use meeting::Meeting;
+use net::connections::WireSettings;
 use net::driver::{MachineDriver, Parting, Stop};
 use net::interface::{self, AddressRequest, Interface};
 pub use net::interface::{HostInterface, INTERFACES_MAX};
+use net::root::RootIdentity;
+use net::secure_layer::ConnectionSecurity;
 use net::socket::{self, Buffers};
 use protocol::checkin::{Entry, MAX_SETTINGS};
 use protocol::member::{Member, MemberConfig, Retry};
-use protocol::roots::RootPlace;
+use protocol::roots::{RootAddress, RootPlace};
 use protocol::{MAX_FACTS, MAX_RANKS};
 
 /// What stands for the port of a rank that does not listen: the one of the discard service.
@@ -136,7 +140,8 @@ pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
     if let Some(comm_id) = &config.comm_id {
         let root = net::root::resolve(config, comm_id)?;
         let magic = net::root::fixed_magic(config, root);
-        return Ok(IdParts { magic, root, fixed: true, token: 0, grow: None }.encode());
+        let secret = net::root::fixed_secret(config, root);
+        return Ok(IdParts { magic, root, fixed: true, token: 0, grow: None, secret }.encode());
     }
     joining::start_root(config, None, None)
 }
@@ -148,7 +153,8 @@ pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
 pub fn own_address(config: &NetConfig, ids: &[UniqueId], (rank, nranks): (u32, u32)) -> Result<ListenAddress, Error> {
     let at = choose_interface(config, &Meeting::of(ids, rank, nranks)?.own)?.at(0);
     let advertise = config.advertise.as_ref().map(|advertise| interface::advertised(advertise, 0)).transpose()?;
-    Ok(ListenAddress { at, ports: config.ports, advertise })
+    let encrypted_by = config.user_key.as_ref().map(UserKey::fingerprint);
+    Ok(ListenAddress { at, ports: config.ports, advertise, encrypted_by })
 }
 
 /// All interfaces by which a rank that joins by an id can exchange data with others, the best first.
@@ -504,17 +510,17 @@ fn abandon(config: &NetConfig, ids: &[UniqueId], (rank, nranks): (u32, u32), ver
 /// What a member is made of.
 struct PreparedRank {
     /// See [`Meeting::first`].
-    first_root: Option<(SocketAddr, u64)>,
+    first_root: Option<RootAddress>,
     settings: MemberConfig,
     listener: Option<Socket>,
     cancel: Option<Cancel>,
-    buffers: Buffers,
+    wire: WireSettings,
 }
 
 impl PreparedRank {
     fn start(self, member: impl FnOnce(MemberConfig, Duration) -> Member) -> Result<MachineDriver<Member>, Error> {
-        let PreparedRank { settings, listener, cancel, buffers, .. } = self;
-        MachineDriver::new(|now| member(settings, now), listener, cancel, buffers)
+        let PreparedRank { settings, listener, cancel, wire, .. } = self;
+        MachineDriver::new(|now| member(settings, now), listener, cancel, wire)
     }
 }
 
@@ -522,14 +528,15 @@ impl PreparedRank {
 fn prepare(config: &NetConfig, ids: &[UniqueId], join: Join, errand: Errand) -> Result<PreparedRank, Error> {
     let listen = errand == Errand::Join;
     check(&join, listen)?;
-    let Meeting { own: parts, place, first } = Meeting::of(ids, join.rank, join.nranks)?;
+    let Meeting { own: parts, place, first, members } = Meeting::of(ids, join.rank, join.nranks)?;
     let interface = choose_interface(config, &parts)?;
     log_interface(&interface);
     warn_out_of_reach(config, &interface, parts.root);
     if parts.fixed && join.rank == 0 && errand != Errand::ReportAgain {
         let at = fixed_address(config, &interface, parts.root);
         let listener = net::root::listen_fixed(at, join.cancel.as_ref())?;
-        net::root::start(config, listener, (parts.magic, sys::random()), true, None)?;
+        let identity = RootIdentity { magic: parts.magic, token: sys::random(), secret: parts.secret.clone() };
+        net::root::start(config, listener, identity, true, None)?;
     }
     let listener = listen.then(|| socket::listen(interface.at(0), config.ports, "other ranks")).transpose()?;
     let address = listener.as_ref().map_or(Ok(interface.at(NO_PORT)), |own| told_address(config, own))?;
@@ -550,7 +557,9 @@ fn prepare(config: &NetConfig, ids: &[UniqueId], join: Join, errand: Errand) -> 
         timeout: config.timeout,
         retry: Retry { count: config.retry_count, sleep: config.retry_sleep },
     };
-    Ok(PreparedRank { first_root: first, settings, listener, cancel: join.cancel, buffers: Buffers::from(config) })
+    let security = ConnectionSecurity::new(parts.secret, config.user_key.clone()).with_members(members);
+    let wire = WireSettings { buffers: Buffers::from(config), security };
+    Ok(PreparedRank { first_root: first, settings, listener, cancel: join.cancel, wire })
 }
 
 /// How long a rank waits before it connects to its root: nothing, unless it is told to (`NCCL_UID_STAGGER_RATE`).

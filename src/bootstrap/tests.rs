@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::config::{CommId, Family, InterfaceFilter};
 use super::id::{Growth, IdParts, UniqueId, show};
 use crate::error::Code;
+use crate::secure::Secret;
 
 fn parts() -> IdParts {
     IdParts {
@@ -15,6 +16,7 @@ fn parts() -> IdParts {
         fixed: false,
         token: 7,
         grow: None,
+        secret: Secret::new([9; 32]),
     }
 }
 
@@ -32,9 +34,10 @@ fn an_id_has_the_address_where_nvidias_library_looks_for_it() {
     assert_eq!(id.0[16..32], "2001:db8::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
     assert_eq!(IdParts::decode(&id), Ok(v6));
     let grow = IdParts { grow: Some(Growth { parent: u64::MAX - 1, count: 77 }), ..parts() };
-    assert_eq!(IdParts::decode(&grow.encode()), Ok(grow));
+    assert_eq!(IdParts::decode(&grow.encode()), Ok(grow.clone()));
+    assert_eq!(parts().encode().hash64(), IdParts { secret: Secret::new([8; 32]), ..parts() }.encode().hash64());
     let mut damaged = grow.encode().0;
-    damaged[68] = 1;
+    damaged[100] = 1;
     assert_eq!(IdParts::decode(&UniqueId(damaged)).unwrap_err().code(), Code::InvalidArgument);
 }
 
@@ -49,9 +52,9 @@ fn ids_of_others_are_told_apart() {
     assert_eq!(check([0; 128]).code(), Code::InvalidArgument);
     assert_eq!(check([0xa5; 128]).code(), Code::InvalidArgument);
     let mut newer = parts().encode().0;
-    newer[45] = 2;
+    newer[45] = 3;
     assert_eq!(check(newer).code(), Code::InvalidUsage);
-    for at in [36, 46, 47, 56, 127] {
+    for at in [36, 46, 47, 56, 100, 127] {
         let mut damaged = parts().encode().0;
         damaged[at] = 0x80;
         assert_eq!(check(damaged).code(), Code::InvalidArgument, "byte {at}");

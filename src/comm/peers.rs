@@ -192,7 +192,7 @@ pub(super) mod tests {
             peer.reach.network = Some(network.map(str::to_string).map_err(str::to_string));
             if over_network {
                 peer.transports = vec![TransportId::Net];
-                let listens = Some((std::net::IpAddr::from([10, 0, 0, 1]), 1u16, 0u32, 1u128));
+                let listens = Some((std::net::IpAddr::from([10, 0, 0, 1]), 1u16, 0u32, 1u128, false));
                 let listens = postcard::to_stdvec(&listens).unwrap();
                 peer.location.tcp = postcard::from_bytes(&listens).unwrap();
             }
@@ -244,7 +244,7 @@ pub(super) mod tests {
         assert_eq!((hosts(&all), link_kind(&all, &[0, 1])), (vec![0, 1], LinkKind::NvLink));
         // Nothing but a network between ranks of one host, who listen.
         let mut all = peers(SIMPLE);
-        let address = postcard::to_stdvec(&(std::net::IpAddr::from([127, 0, 0, 1]), 1u16, 0u32, 0u128));
+        let address = postcard::to_stdvec(&(std::net::IpAddr::from([127, 0, 0, 1]), 1u16, 0u32, 0u128, false));
         let tcp = postcard::from_bytes(&address.expect("bytes")).expect("an address");
         all.iter_mut().for_each(|peer| (peer.transports, peer.location.tcp) = (vec![TransportId::Net], Some(tcp)));
         assert_eq!(hosts(&all), [0, 1]);

@@ -6,6 +6,7 @@ use crate::bootstrap::protocol::roots::Algorithm;
 use crate::bootstrap::{self, Advertise, CommId, Family, InterfaceFilter, NetConfig, UniqueId};
 use crate::error::Error;
 use crate::params::{self, Key, Snapshot};
+use crate::secure;
 use crate::tuning::{self, Filters};
 
 use super::{Config, peers};
@@ -133,6 +134,7 @@ fn net_config(params: &Snapshot) -> Result<NetConfig, Error> {
         ports: params.text(params::PORT_RANGE).map(bootstrap::parse_ports).transpose()?,
         advertise: params.text(params::ADVERTISE).map(Advertise::parse).transpose()?,
         comm_id: params.text(params::COMM_ID).map(CommId::parse).transpose()?,
+        user_key: secure::user_key(),
         magic: params.set_int(params::SOCKET_MAGIC).map(|magic| magic as u64),
         retry_count: u32::try_from(params.int(params::SOCKET_RETRY_CNT)).unwrap_or(defaults.retry_count),
         retry_sleep: Duration::from_millis(u64::try_from(params.int(params::SOCKET_RETRY_SLEEP_MSEC)).unwrap_or(100)),

@@ -170,7 +170,7 @@ impl Registration {
     pub fn listen(&self, wanted: impl Into<ListenAddress>) -> Result<Location, Error> {
         let wanted = wanted.into();
         let mut shared = self.event_loop.shared.lock();
-        let known = shared.listeners.iter().find(|listener| listener.serves(wanted.at)).cloned();
+        let known = shared.listeners.iter().find(|listener| listener.serves(wanted)).cloned();
         let listener = match known {
             Some(listener) => listener,
             None => {

@@ -1,50 +1,48 @@
-//! The bytes of a connection: first the key, then frames, each with its length in front. Pure.
+//! The bytes of a connection: first, in plain, what it is for; then a handshake ([`crate::secure`]); then frames, each
+//! with its length in front. Pure.
 
 use std::collections::VecDeque;
 
 use super::message::Address;
 use crate::sys::MESSAGE_MAX;
 
-/// What a connection begins with, before the key: one for messages, and a stream that a source takes over.
-const MAGIC: u32 = 0x6f78_7463;
-const STREAM_MAGIC: u32 = 0x6f78_7473;
-/// Bytes of magic and key.
-const HELLO: usize = 4 + 16;
-/// The same of a stream: behind them the source's key and rank, and the stream's token.
+/// What a connection begins with: one for messages, and a stream that a source takes over.
+const MAGIC: u32 = 0x6f78_7464;
+const STREAM_MAGIC: u32 = 0x6f78_7374;
+/// Bytes of a magic.
+const HELLO: usize = 4;
+/// The same of a stream: behind it the source's key and rank, and the stream's token.
 const STREAM_HELLO: usize = HELLO + 8 + 4 + 8;
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
 
-/// What a connection begins with.
-pub fn hello(key: u128) -> Vec<u8> {
-    [&MAGIC.to_le_bytes()[..], &key.to_le_bytes()].concat()
-}
-
-/// What a stream for a source begins with.
-pub fn stream_hello(key: u128, to: Address, token: u64) -> Vec<u8> {
-    let parts: [&[u8]; 5] = [
-        &STREAM_MAGIC.to_le_bytes(),
-        &key.to_le_bytes(),
-        &to.key.to_le_bytes(),
-        &to.rank.to_le_bytes(),
-        &token.to_le_bytes(),
-    ];
-    parts.concat()
-}
-
-/// What a connection is for, with the key that it has shown.
+/// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
     /// Messages.
-    Messages(u128),
+    Messages,
     /// A stream for a source, with its token.
-    Stream(u128, Address, u64),
+    Stream(Address, u64),
+}
+
+impl Hello {
+    /// The bytes.
+    pub fn encode(self) -> Vec<u8> {
+        match self {
+            Hello::Messages => MAGIC.to_le_bytes().to_vec(),
+            Hello::Stream(to, token) => {
+                let parts: [&[u8]; 4] =
+                    [&STREAM_MAGIC.to_le_bytes(), &to.key.to_le_bytes(), &to.rank.to_le_bytes(), &token.to_le_bytes()];
+                parts.concat()
+            }
+        }
+    }
 }
 
 /// A part of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TcpFrame {
-    /// The other side has taken the key, or one more message. An empty frame.
+    /// The other side has taken one more message. An empty frame.
     Taken,
     /// An encoded message.
     Message(Vec<u8>),
@@ -96,14 +94,13 @@ impl TcpDecoder {
         if self.bytes.len() < HELLO || self.missing() > 0 {
             return Ok(None);
         }
-        let key = u128::from_le_bytes(self.field(4));
         if begins(MAGIC) {
             self.read = HELLO;
-            return Ok(Some(Hello::Messages(key)));
+            return Ok(Some(Hello::Messages));
         }
         self.read = STREAM_HELLO;
-        let to = Address { key: u64::from_le_bytes(self.field(20)), rank: u32::from_le_bytes(self.field(28)) };
-        Ok(Some(Hello::Stream(key, to, u64::from_le_bytes(self.field(32)))))
+        let to = Address { key: u64::from_le_bytes(self.field(4)), rank: u32::from_le_bytes(self.field(12)) };
+        Ok(Some(Hello::Stream(to, u64::from_le_bytes(self.field(16)))))
     }
 
     /// Bytes from a place on that are there.
@@ -137,11 +134,10 @@ mod tests {
     proptest! {
         #[test]
         fn frames_survive_however_they_are_split(
-            key: u128,
             messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20),
             splits in prop::collection::vec(1usize..300, 1..20),
         ) {
-            let mut stream: VecDeque<u8> = hello(key).into();
+            let mut stream: VecDeque<u8> = Hello::Messages.encode().into();
             messages.iter().for_each(|bytes| TcpFrame::write(bytes, &mut stream));
             let (stream, mut at) = (Vec::from(stream), 0);
             let (mut decoder, mut found, mut frames) = (TcpDecoder::default(), None, Vec::new());
@@ -157,7 +153,7 @@ mod tests {
                     break;
                 }
             }
-            prop_assert_eq!(found, Some(Hello::Messages(key)));
+            prop_assert_eq!(found, Some(Hello::Messages));
             let expected = messages.iter().map(|bytes| match bytes.is_empty() {
                 true => TcpFrame::Taken,
                 false => TcpFrame::Message(bytes.clone()),
@@ -166,9 +162,9 @@ mod tests {
         }
 
         #[test]
-        fn of_a_stream_nothing_is_read_but_its_begin(key: u128, to: (u64, u32), token: u64, read in 1usize..50) {
+        fn of_a_stream_nothing_is_read_but_its_begin(to: (u64, u32), token: u64, read in 1usize..50) {
             let to = Address { key: to.0, rank: to.1 };
-            let bytes = [stream_hello(key, to, token), vec![7; 20]].concat();
+            let bytes = [Hello::Stream(to, token).encode(), vec![7; 20]].concat();
             let (mut decoder, mut at) = (TcpDecoder::default(), 0);
             let found = loop {
                 let some = read.min(decoder.missing());
@@ -178,7 +174,7 @@ mod tests {
                     break hello;
                 }
             };
-            prop_assert_eq!((found, at), (Hello::Stream(key, to, token), STREAM_HELLO));
+            prop_assert_eq!((found, at), (Hello::Stream(to, token), STREAM_HELLO));
         }
 
         #[test]

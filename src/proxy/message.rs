@@ -1,4 +1,4 @@
-//! What goes from process to process, and its bytes, whatever carries them. Pure.
+//! What goes from process to process, and its bytes, whatever carries them.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::frame;
+use super::frame::Hello;
+use super::stream::ConnectingStream;
 use crate::error::Error;
-use crate::sys::{MailboxName, PortRange};
+use crate::secure::{Protection, Secret, SecureHandshake};
+use crate::sys::{self, MailboxName, PortRange, TcpStream};
 
 /// What a message of this library begins with, so that a stranger's is none.
 const MAGIC: u32 = 0x6f78_7032;
@@ -43,24 +45,48 @@ impl Location {
 }
 
 /// Where a process listens, and the number that shows it that somebody is no stranger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TcpAddress {
     ip: IpAddr,
     port: u16,
     /// The interface of a link-local address.
     scope: u32,
-    /// What a connection must begin with.
-    pub(super) key: u128,
+    /// The listener's secret. It is told to processes of the same communicator alone, by connections that are sealed.
+    key: u128,
+    /// Data that come by streams are sealed, too.
+    sealed: bool,
 }
 
 impl TcpAddress {
-    pub(super) fn new(address: SocketAddr, key: u128) -> TcpAddress {
-        TcpAddress { ip: address.ip(), port: address.port(), scope: scope(address), key }
+    pub(super) fn new(address: SocketAddr, key: u128, sealed: bool) -> TcpAddress {
+        TcpAddress { ip: address.ip(), port: address.port(), scope: scope(address), key, sealed }
     }
 
-    /// What a stream must begin with that is for a source of this process, with a token that the source knows.
-    pub fn stream_hello(&self, to: Address, token: u64) -> Vec<u8> {
-        frame::stream_hello(self.key, to, token)
+    /// How a connection is protected that is for something. Messages are always sealed: they have secrets in them.
+    fn protection(&self, hello: Hello) -> Protection {
+        match hello {
+            Hello::Stream(..) if !self.sealed => Protection::Plain,
+            Hello::Messages | Hello::Stream(..) => Protection::Sealed,
+        }
+    }
+
+    /// The handshake of a connection to there, or of one that has come in there.
+    pub(super) fn handshake(&self, hello: Hello, connects: bool) -> SecureHandshake {
+        let secret = Secret::of(&self.key.to_le_bytes(), b"listener");
+        let make = if connects { SecureHandshake::connect } else { SecureHandshake::accept };
+        make(&hello.encode(), &secret, self.protection(hello), sys::random_bytes())
+    }
+
+    /// A stream for a source of this process, with a token that the source knows; `tcp` connects to its listener.
+    pub fn stream(&self, tcp: TcpStream, to: Address, token: u64) -> ConnectingStream {
+        let hello = Hello::Stream(to, token);
+        ConnectingStream::new(tcp, hello.encode(), self.handshake(hello, true))
+    }
+
+    /// The same where data are sealed, or not.
+    #[cfg(test)]
+    pub(super) fn with_sealed(self, sealed: bool) -> TcpAddress {
+        TcpAddress { sealed, ..self }
     }
 
     /// The address of the listener.
@@ -76,6 +102,12 @@ fn scope(address: SocketAddr) -> u32 {
     if let SocketAddr::V6(v6) = address { v6.scope_id() } else { 0 }
 }
 
+impl std::fmt::Debug for TcpAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.socket())
+    }
+}
+
 /// Where a process wants to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
@@ -85,11 +117,14 @@ pub struct ListenAddress {
     pub ports: Option<PortRange>,
     /// What others are told in place of that address, with the port of the listener.
     pub advertise: Option<SocketAddr>,
+    /// The fingerprint of the user's key, where data that come by streams are to be encrypted. Whoever wants something
+    /// else in this has another listener.
+    pub encrypted_by: Option<u128>,
 }
 
 impl From<SocketAddr> for ListenAddress {
     fn from(at: SocketAddr) -> ListenAddress {
-        ListenAddress { at, ports: None, advertise: None }
+        ListenAddress { at, ports: None, advertise: None, encrypted_by: None }
     }
 }
 

@@ -9,6 +9,7 @@
 //! * `outbox` has the messages that are still to be sent, in order, and the two carriers: `unix`, mailboxes of one
 //!   host, and `tcp`, connections to anywhere, whose bytes are `frame`s;
 //! * `source` is what the loop serves;
+//! * `stream` is what sources take over of connections;
 //! * `event_loop` is the thread.
 
 mod event_loop;
@@ -16,6 +17,7 @@ mod frame;
 mod message;
 mod outbox;
 mod source;
+mod stream;
 mod tcp;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -25,3 +27,4 @@ pub use event_loop::{MOVERS_MAX, Registration, join, join_mover};
 pub use message::{Address, Content, Destination, ListenAddress, Location, Message, TcpAddress, Undeliverable};
 pub use outbox::Outbox;
 pub use source::{Progress, Source};
+pub use stream::{ConnectingStream, SecureStream};

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use super::message::{Address, Message, Undeliverable};
 use super::outbox::Outbox;
-use crate::sys::{Ready, TcpStream};
+use super::stream::SecureStream;
+use crate::sys::Ready;
 
 /// Something that the event loop serves: it has messages, descriptors and times, and gets a turn when one of them is
 /// there. Nothing of it may wait for another rank: all others wait meanwhile.
@@ -14,8 +15,8 @@ pub trait Source: Send + Sync {
     /// A message cannot arrive, or may not have. That a process is gone may also be told of messages that it has
     /// taken just before.
     fn undeliverable(&self, to: Address, why: Undeliverable);
-    /// Somebody has connected a stream for it, with this token ([`super::TcpAddress::stream_hello`]). It does not wait.
-    fn connected(&self, _token: u64, _stream: TcpStream) {}
+    /// Somebody has connected a stream for it, with this token ([`super::TcpAddress::stream`]). It does not wait.
+    fn connected(&self, _token: u64, _stream: SecureStream) {}
     /// A descriptor is ready that it has watched ([`super::Registration::watch`]) with this token.
     fn ready(&self, _token: u32, _ready: Ready, _out: &mut Outbox) {}
     /// Its turn: when it has joined, after a message or a ready descriptor, when it was woken, at the time that it gave

@@ -1,20 +1,22 @@
-//! The carrier for processes anywhere: connections that begin with the key of the listener.
+//! The carrier for processes anywhere: connections whose ends show that they know the secret of the listener.
 //!
 //! Whoever has messages for a process connects to it, once, and keeps the connection while it is used; messages go when
-//! the listener has taken the key. The other side says of each message that it has taken it, so that what it has not
-//! taken when the connection ends can be told. A connection that shows no key is a stranger's, and is closed.
+//! the ends have met ([`crate::secure`]), and are sealed. The other side says of each message that it has taken it, so
+//! that what it has not taken when the connection ends can be told. Who does not know the secret is a stranger, and is
+//! closed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::frame::{Hello, TcpDecoder, TcpFrame, hello};
+use super::frame::{Hello, TcpDecoder, TcpFrame};
 use super::message::{Address, ListenAddress, Message, TcpAddress, Undeliverable};
 use super::outbox::Lost;
+use super::stream::SecureStream;
 use crate::error::Error;
+use crate::secure::{HandshakeProgress, SecureHandshake, Session};
 use crate::sys::{Interest, Poller, Ready, TcpListener, TcpStream};
 
 /// The most bytes that wait for one process; what is over it is refused.
@@ -29,7 +31,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// The pause before the second try, which grows up to the other.
 const RETRY: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_millis(500);
-/// How long a connection may take to show its key, and how many may be about to.
+/// How long a connection may take to show that it knows the secret, and how many may be about to.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(5);
 pub(super) const STRANGERS_MAX: usize = 256;
 /// How long one of so many has before it makes room for others, and how long nobody is accepted until then. Many ranks
@@ -43,8 +45,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connections accepted, and bytes read from one connection, before others have their turn.
 const ACCEPT_TURN: usize = 64;
 const READ_TURN: usize = 256 << 10;
-/// Bytes read at once.
+/// Bytes read at once, and sealed at once.
 const READ: usize = 64 << 10;
+const SEALED: usize = 32 << 10;
 /// The high half of the tokens of this carrier's descriptors: no source has that number.
 pub(super) const TOKENS: u32 = u32::MAX;
 /// Tokens from here on are those of listeners.
@@ -57,7 +60,7 @@ pub(super) struct KeyedListener {
     pub socket: TcpListener,
     /// What others are told.
     pub address: TcpAddress,
-    at: SocketAddr,
+    wanted: ListenAddress,
     token: u64,
 }
 
@@ -85,10 +88,10 @@ struct TcpPeer {
 enum TcpStage {
     /// It is being made.
     Connecting(Instant),
-    /// The key was sent.
+    /// The handshake is under way.
     Greeting(Instant),
-    /// Somebody has connected, and is to show this key.
-    Stranger(Instant, u128),
+    /// Somebody has connected, and is to show that it knows the secret.
+    Stranger(Instant),
     /// A stream for a source, which takes it over.
     Stream(Address, u64),
     Open,
@@ -99,8 +102,19 @@ struct TcpConnection {
     stage: TcpStage,
     /// Whom this process has connected to.
     to: Option<TcpAddress>,
+    /// The listener's address that somebody has connected to.
+    at: Option<TcpAddress>,
+    /// What it is for, once that was said.
+    hello: Option<Hello>,
+    handshake: Option<Box<SecureHandshake>>,
+    session: Option<Box<Session>>,
+    /// What has come of a record.
+    input: Vec<u8>,
     decoder: TcpDecoder,
     queue: Queue,
+    /// What goes to the system as it is, and how much of it has gone.
+    output: Vec<u8>,
+    sent: usize,
     interest: Interest,
     used: Instant,
 }
@@ -127,7 +141,7 @@ pub(super) struct Tcp {
 pub(super) struct SourceStream {
     pub to: Address,
     pub token: u64,
-    pub stream: TcpStream,
+    pub stream: SecureStream,
 }
 
 /// Why a connection ends.
@@ -166,17 +180,19 @@ impl KeyedListener {
         let own = socket.address()?;
         let mut told = wanted.advertise.unwrap_or(own);
         told.set_port(own.port());
-        let (address, token) = (TcpAddress::new(told, key), token(LISTENERS + number as u32));
+        let address = TcpAddress::new(told, key, wanted.encrypted_by.is_some());
+        let token = token(LISTENERS + number as u32);
         log::info!(target: "INIT,NET", "NET/Socket : listening for other ranks at {own}, as {told}");
-        Ok(KeyedListener { socket, address, at: wanted.at, token })
+        Ok(KeyedListener { socket, address, wanted, token })
     }
 
     /// Whether it is what somebody wants who would listen at an address. Whoever has come first has said which ports
     /// it may be, and what others are told.
-    pub fn serves(&self, at: SocketAddr) -> bool {
-        let mut wanted = at;
-        wanted.set_port(self.at.port());
-        wanted == self.at && [0, self.at.port(), self.address.socket().port()].contains(&at.port())
+    pub fn serves(&self, wanted: ListenAddress) -> bool {
+        let (own, mut at) = (self.wanted.at, wanted.at);
+        at.set_port(own.port());
+        let ports = [0, own.port(), self.address.socket().port()];
+        at == own && ports.contains(&wanted.at.port()) && wanted.encrypted_by == self.wanted.encrypted_by
     }
 
     /// Lets the event loop know of connections.
@@ -214,6 +230,11 @@ impl Queue {
         Ok(())
     }
 
+    /// Nothing of it is still to arrive.
+    fn is_settled(&self) -> bool {
+        self.bytes.is_empty() && self.untaken.is_empty()
+    }
+
     /// Nothing of it can arrive.
     fn lose(self, why: &Undeliverable, lost: &mut Vec<Lost>) {
         // Who has sent many to one source hears it once.
@@ -223,10 +244,35 @@ impl Queue {
 }
 
 impl TcpConnection {
-    fn new(stream: TcpStream, stage: TcpStage, to: Option<TcpAddress>, now: Instant) -> TcpConnection {
-        let interest = Interest { readable: to.is_none(), writable: to.is_some() };
-        let (decoder, queue) = (TcpDecoder::default(), Queue::default());
-        TcpConnection { stream, stage, to, decoder, queue, interest, used: now }
+    /// One that is being made to there.
+    fn to(stream: TcpStream, to: TcpAddress, until: Instant, now: Instant) -> TcpConnection {
+        let interest = Interest { readable: false, writable: true };
+        TcpConnection { to: Some(to), ..TcpConnection::new(stream, TcpStage::Connecting(until), interest, now) }
+    }
+
+    /// One that somebody has made to a listener.
+    fn at(stream: TcpStream, at: TcpAddress, now: Instant) -> TcpConnection {
+        let (stage, interest) = (TcpStage::Stranger(now + HELLO_LIMIT), Interest { readable: true, writable: false });
+        TcpConnection { at: Some(at), ..TcpConnection::new(stream, stage, interest, now) }
+    }
+
+    fn new(stream: TcpStream, stage: TcpStage, interest: Interest, now: Instant) -> TcpConnection {
+        TcpConnection {
+            stream,
+            stage,
+            to: None,
+            at: None,
+            hello: None,
+            handshake: None,
+            session: None,
+            input: Vec::new(),
+            decoder: TcpDecoder::default(),
+            queue: Queue::default(),
+            output: Vec::new(),
+            sent: 0,
+            interest,
+            used: now,
+        }
     }
 
     /// What of it is to be waited for. Who has connected and does not read is not read from either.
@@ -234,69 +280,122 @@ impl TcpConnection {
         let connecting = matches!(self.stage, TcpStage::Connecting(_));
         Interest {
             readable: !connecting && (self.to.is_some() || self.queue.bytes.len() < ANSWERS_MAX),
-            writable: connecting || !self.queue.bytes.is_empty(),
+            writable: connecting || !self.output.is_empty() || self.session.is_some() && !self.queue.bytes.is_empty(),
         }
     }
 
     /// When it is closed: as a stranger, as one that could not be made, or as one that nobody uses.
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            TcpStage::Connecting(until) | TcpStage::Greeting(until) | TcpStage::Stranger(until, _) => Some(until),
+            TcpStage::Connecting(until) | TcpStage::Greeting(until) | TcpStage::Stranger(until) => Some(until),
             TcpStage::Stream(..) => None,
             TcpStage::Open => self.to.and_then(|_| self.queue.untaken.is_empty().then(|| self.used + IDLE)),
         }
     }
 
     fn write(&mut self, now: Instant) -> io::Result<()> {
-        while !self.queue.bytes.is_empty() && !matches!(self.stage, TcpStage::Connecting(_)) {
-            let sent = self.stream.send(self.queue.bytes.as_slices().0)?;
+        while !matches!(self.stage, TcpStage::Connecting(_)) && self.fill_output()? {
+            let sent = self.stream.send(&self.output[self.sent..])?;
             if sent == 0 {
                 break;
             }
-            self.queue.bytes.drain(..sent);
+            self.sent += sent;
             self.used = now;
         }
         Ok(())
+    }
+
+    /// Whether there is something for the system; what waits is sealed once the system has taken what was before it.
+    fn fill_output(&mut self) -> io::Result<bool> {
+        if self.sent < self.output.len() {
+            return Ok(true);
+        }
+        self.output.clear();
+        self.sent = 0;
+        let Some(session) = &mut self.session else { return Ok(false) };
+        let waiting = self.queue.bytes.as_slices().0;
+        let some = waiting.len().min(SEALED);
+        let sealed = session.seal_all(&waiting[..some], &mut self.output);
+        sealed.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+        self.queue.bytes.drain(..some);
+        Ok(some > 0)
+    }
+
+    /// Whether the system has all that is to go.
+    fn is_settled(&self) -> bool {
+        self.sent == self.output.len() && self.queue.is_settled()
     }
 
     /// Reads what has come; messages in it go to `messages`.
     fn read(&mut self, id: ConnectionId, buffer: &mut [u8], messages: &mut Vec<Message>) -> Result<(), TcpEnd> {
         let mut left = READ_TURN;
         while left > 0 && (self.to.is_some() || self.queue.bytes.len() < ANSWERS_MAX) {
-            let most = match self.stage {
-                TcpStage::Stranger(..) => self.decoder.missing(),
-                TcpStage::Stream(..) => break,
-                _ => buffer.len(),
+            let most = match (&self.handshake, self.stage) {
+                (Some(handshake), _) => handshake.missing(),
+                (None, TcpStage::Stranger(_)) => self.decoder.missing(),
+                (None, TcpStage::Stream(..)) => break,
+                (None, _) => buffer.len(),
             };
             let Some(read) = self.stream.receive(&mut buffer[..most])? else { break };
             if read == 0 {
                 return Err(TcpEnd::Closed);
             }
             left = left.saturating_sub(read);
-            self.decoder.push(&buffer[..read]);
-            self.decode(id, messages)?;
+            self.take(&buffer[..read], id, messages)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes have come.
+    fn take(&mut self, bytes: &[u8], id: ConnectionId, messages: &mut Vec<Message>) -> Result<(), TcpEnd> {
+        match (&self.handshake, &mut self.session) {
+            (Some(_), _) => self.shake(bytes),
+            (None, None) => {
+                self.decoder.push(bytes);
+                let hello = self.decoder.hello().map_err(|_| TcpEnd::Garbage)?;
+                if let (Some(hello), Some(at)) = (hello, self.at) {
+                    self.hello = Some(hello);
+                    self.handshake = Some(Box::new(at.handshake(hello, false)));
+                }
+                Ok(())
+            }
+            (None, Some(session)) => {
+                self.input.extend_from_slice(bytes);
+                let mut plain = Vec::new();
+                let opened = session.open_all(&mut self.input, &mut plain);
+                self.decoder.push(&plain);
+                self.decode(id, messages)?;
+                opened.map_err(|_| TcpEnd::Garbage)
+            }
+        }
+    }
+
+    /// Begins the handshake with who listens.
+    fn greet(&mut self, to: TcpAddress, now: Instant) {
+        let mut handshake = Box::new(to.handshake(Hello::Messages, true));
+        self.output = [Hello::Messages.encode(), handshake.output()].concat();
+        self.stage = TcpStage::Greeting(now + ANSWER_LIMIT);
+        self.handshake = Some(handshake);
+    }
+
+    /// The handshake goes on.
+    fn shake(&mut self, mut bytes: &[u8]) -> Result<(), TcpEnd> {
+        let Some(handshake) = &mut self.handshake else { return Ok(()) };
+        let progress = handshake.receive(&mut bytes);
+        self.output.extend_from_slice(&handshake.output());
+        if let HandshakeProgress::Met(session) = progress.map_err(|_| TcpEnd::Garbage)? {
+            (self.handshake, self.session) = (None, session);
+            self.stage = match self.hello {
+                Some(Hello::Stream(to, token)) => TcpStage::Stream(to, token),
+                _ => TcpStage::Open,
+            };
         }
         Ok(())
     }
 
     fn decode(&mut self, id: ConnectionId, messages: &mut Vec<Message>) -> Result<(), TcpEnd> {
-        if let TcpStage::Stranger(_, expected) = self.stage {
-            match self.decoder.hello() {
-                Ok(None) => return Ok(()),
-                Ok(Some(Hello::Messages(key))) if key == expected => {
-                    self.stage = TcpStage::Open;
-                    TcpFrame::write(&[], &mut self.queue.bytes);
-                }
-                Ok(Some(Hello::Stream(key, to, token))) if key == expected => {
-                    self.stage = TcpStage::Stream(to, token);
-                    return Ok(());
-                }
-                _ => return Err(TcpEnd::Garbage),
-            }
-        }
         while let Some(frame) = self.decoder.next().map_err(|_| TcpEnd::Garbage)? {
             match frame {
-                TcpFrame::Taken if matches!(self.stage, TcpStage::Greeting(_)) => self.stage = TcpStage::Open,
                 TcpFrame::Taken => drop(self.queue.untaken.pop_front().ok_or(TcpEnd::Garbage)?),
                 TcpFrame::Message(bytes) => {
                     messages.push(Message::decode(&bytes, id).ok_or(TcpEnd::Garbage)?);
@@ -358,8 +457,8 @@ impl Tcp {
 
     /// Whether all messages were taken.
     pub fn is_settled(&self) -> bool {
-        let empty = |queue: &Queue| queue.bytes.is_empty() && queue.untaken.is_empty();
-        self.peers.values().all(|peer| empty(&peer.queue)) && self.connections.values().all(|one| empty(&one.queue))
+        let peers = self.peers.values().all(|peer| peer.queue.is_settled());
+        peers && self.connections.values().all(TcpConnection::is_settled)
     }
 
     /// Sends what there is room for, and does what the time has come for.
@@ -372,7 +471,11 @@ impl Tcp {
             match connection.write(now) {
                 Ok(()) => self.watch(id, poller),
                 // What the other side has sent before it closed is read first.
-                Err(_) if connection.interest.readable => connection.queue.bytes.clear(),
+                Err(_) if connection.interest.readable => {
+                    connection.queue.bytes.clear();
+                    connection.output.clear();
+                    connection.sent = 0;
+                }
                 Err(error) => self.close(id, TcpEnd::Failed(error), poller, now, lost),
             }
         }
@@ -396,8 +499,7 @@ impl Tcp {
         if let (TcpStage::Connecting(_), Some(to)) = (connection.stage, connection.to) {
             result = connection.stream.outcome().map_err(TcpEnd::Failed);
             if result.is_ok() {
-                connection.stage = TcpStage::Greeting(now + ANSWER_LIMIT);
-                connection.queue.bytes.extend(hello(to.key));
+                connection.greet(to, now);
             }
         } else if ready.readable {
             result = connection.read(id, &mut self.buffer, &mut messages);
@@ -422,7 +524,8 @@ impl Tcp {
         poller.remove(connection.stream.as_fd());
         self.dirty.remove(&id);
         if let TcpStage::Stream(to, token) = connection.stage {
-            self.streams.push(SourceStream { to, token, stream: connection.stream });
+            let stream = SecureStream::new(connection.stream, connection.session);
+            self.streams.push(SourceStream { to, token, stream });
         }
     }
 
@@ -431,7 +534,7 @@ impl Tcp {
         std::mem::take(&mut self.streams)
     }
 
-    /// The key was taken: what waits for the process can go.
+    /// The ends have met: what waits for the process can go.
     fn opened(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(peer) = connection.to.and_then(|to| self.peers.get_mut(&to)) else { return };
@@ -450,8 +553,7 @@ impl Tcp {
             match listener.socket.accept() {
                 Ok(None) => return,
                 Ok(Some(stream)) => {
-                    let stage = TcpStage::Stranger(now + HELLO_LIMIT, listener.address.key);
-                    let _ = self.insert(TcpConnection::new(stream, stage, None, now), poller);
+                    let _ = self.insert(TcpConnection::at(stream, listener.address, now), poller);
                     self.wake_at(now + HELLO_LIMIT);
                 }
                 Err(error) => {
@@ -472,7 +574,7 @@ impl Tcp {
     /// Whether there is room for another stranger: one that has been silent for a while goes for it.
     fn make_room(&mut self, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) -> bool {
         let strangers = self.connections.iter().filter_map(|(id, connection)| match connection.stage {
-            TcpStage::Stranger(until, _) => Some((until, *id)),
+            TcpStage::Stranger(until) => Some((until, *id)),
             _ => None,
         });
         let (count, oldest) = strangers.fold((0, None::<(Instant, ConnectionId)>), |(count, oldest), one| {
@@ -528,8 +630,8 @@ impl Tcp {
         peer.retry = None;
         let until = (peer.since + CONNECT_LIMIT).max(now + RETRY);
         let begun = TcpStream::connect(to.socket()).and_then(|stream| {
-            let connection = TcpConnection::new(stream, TcpStage::Connecting(until), Some(to), now);
-            self.insert(connection, poller).map_err(|error| io::Error::other(error.to_string()))
+            self.insert(TcpConnection::to(stream, to, until, now), poller)
+                .map_err(|error| io::Error::other(error.to_string()))
         });
         match begun {
             Ok(id) => drop(self.peers.get_mut(&to).map(|peer| peer.connection = Some(id))),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::*;
-use crate::sys::{MESSAGE_MAX, Mailbox, Ready, SharedFile, TcpStream};
+use crate::sys::{MESSAGE_MAX, Mailbox, Ready, SharedFile};
 
 mod tcp;
 
@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct RecordingSource {
     messages: Mutex<Vec<(Address, Vec<u8>, bool)>>,
     lost: Mutex<Vec<(Address, Undeliverable)>>,
-    streams: Mutex<Vec<(u64, TcpStream)>>,
+    streams: Mutex<Vec<(u64, SecureStream)>>,
     ticks: AtomicUsize,
     every: Option<Duration>,
 }
@@ -37,7 +37,7 @@ impl Source for RecordingSource {
         self.lost.lock().push((to, why));
     }
 
-    fn connected(&self, token: u64, stream: TcpStream) {
+    fn connected(&self, token: u64, stream: SecureStream) {
         self.streams.lock().push((token, stream));
     }
 
@@ -203,10 +203,11 @@ mod properties {
             rank: u32,
             mailbox: [u8; 16],
             listener: Option<(std::net::SocketAddr, u128)>,
+            sealed: bool,
             bytes in prop::collection::vec(any::<u8>(), 0..900),
         ) {
             let (to, from) = (Address { key, rank }, Address { key: !key, rank: rank ^ 1 });
-            let reply = Location { mailbox, tcp: listener.map(|(at, key)| TcpAddress::new(at, key)) };
+            let reply = Location { mailbox, tcp: listener.map(|(at, key)| TcpAddress::new(at, key, sealed)) };
             let message = Message { from, reply, ..Message::new(Destination::Unix([1; 16]), to, bytes.clone(), None) };
             // What is in front of the content has its share of the room.
             prop_assert!(message.encode().len() <= bytes.len() + 128);

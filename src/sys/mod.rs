@@ -23,7 +23,7 @@ pub use mailbox::{Datagram, MESSAGE_MAX, Mailbox, MailboxName, Sent, can_reach, 
 pub use nic::{NicFacts, is_tunnel, unready_addresses};
 pub use pci::PciPlace;
 pub use poller::{Interest, Poller, Ready};
-pub use random::random;
+pub use random::{random, random_bytes};
 pub use shared::{AddressRange, SharedFile, SharedMemory, wake_sleeper};
 pub use signals::{spawn, spawn_scoped, without_sigpipe};
 pub use tcp::{PortRange, TcpListener, TcpStream};

@@ -162,7 +162,7 @@ pub fn config(settings: &str) -> NetConfig {
             "retries" => config.retry_count = value.parse().unwrap(),
             "second_ifname" => {}
             "comm_id" => config.comm_id = Some(CommId::parse(value).unwrap()),
-            "buffers" => (config.send_buffer, config.receive_buffer) = (value.parse().ok(), value.parse().ok()),
+            "buffers" => config.buffers = (value.parse().ok(), value.parse().ok()),
             "first_port" => config.ports = value.parse().ok().map(|first: u16| (first, first + 31)),
             other => panic!("no setting {other}"),
         }

@@ -1,7 +1,8 @@
 //! NCCL's C interface, written down once for all tests: result codes, types, structures, and the prototypes of
 //! `nccl.h` as types of functions. [`super::nccl`], [`super::communicators`] and [`super::collectives`] call it.
 
-use std::ffi::{c_char, c_float, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_float, c_int, c_uint, c_void};
+use std::marker::PhantomData;
 
 /// `ncclSuccess`.
 pub const SUCCESS: c_int = 0;
@@ -232,7 +233,28 @@ pub type OfCommWithFlags = unsafe extern "C" fn(Comm, c_int) -> Code;
 pub type CommMemStats = unsafe extern "C" fn(Comm, c_int, *mut u64) -> Code;
 pub type CommRegister = unsafe extern "C" fn(Comm, Ptr, usize, *mut Ptr) -> Code;
 pub type CommDeregister = unsafe extern "C" fn(Comm, Ptr) -> Code;
+pub type SetEncryption = unsafe extern "C" fn(*const EncryptionConfig<'_>) -> Code;
 pub type CommWindowRegister = unsafe extern "C" fn(Comm, Ptr, usize, *mut Ptr, c_int) -> Code;
+
+/// `ncclEncryptionConfig_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct EncryptionConfig<'a> {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub mode: c_int,
+    pub psk: *const c_char,
+    _key: PhantomData<&'a CStr>,
+}
+
+impl EncryptionConfig<'_> {
+    /// With a key.
+    pub fn new(key: &CStr) -> EncryptionConfig<'_> {
+        let (size, psk) = (size_of::<EncryptionConfig>(), key.as_ptr());
+        EncryptionConfig { size, magic: MAGIC, version: VERSION, mode: 1, psk, _key: PhantomData }
+    }
+}
 
 // --- collectives, messages, operators ------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 //! The prototypes are those of [`super::abi`]; every call returns a `Result` with the call's name and the
 //! library's own texts.
 
-use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
@@ -15,6 +15,9 @@ use super::oracle::{DataType, RedOp};
 
 /// How long a state may take to change, on a machine that is busy.
 const SETTLE: Duration = Duration::from_secs(60);
+
+/// The key that a rank of a test is to encrypt with, if it has this variable.
+pub const TEST_KEY: &str = "OXCCL_TEST_KEY";
 
 /// A call that did not return `ncclSuccess`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +59,7 @@ pub struct Nccl {
     mem_free: abi::MemFree,
     register: Option<abi::CommRegister>,
     deregister: Option<abi::CommDeregister>,
+    set_encryption: Option<abi::SetEncryption>,
 }
 
 /// Opens a library for good and at once with all its symbols, as a linked program would have it.
@@ -114,7 +118,32 @@ impl Nccl {
                 mem_free: symbol(l, "ncclMemFree")?,
                 register: symbol(l, "ncclCommRegister").ok(),
                 deregister: symbol(l, "ncclCommDeregister").ok(),
+                set_encryption: symbol(l, "ncclSetEncryption").ok(),
             })
+        }
+    }
+
+    /// Sets the key that connections made from now on are encrypted with, or none.
+    ///
+    /// # Errors
+    /// The library's; where it has no such function, too.
+    pub fn set_encryption(&self, key: Option<&str>) -> Result<(), Failure> {
+        let call = "ncclSetEncryption";
+        let lacks = || Failure { call, code: -1, text: "this library has no ncclSetEncryption".to_string() };
+        let set = self.set_encryption.ok_or_else(lacks)?;
+        let key = key.map(|key| CString::new(key).expect("a key has no zero in it"));
+        let config = key.as_ref().map(|key| abi::EncryptionConfig::new(key));
+        // SAFETY: configuration and key live until the call is over.
+        self.check(call, unsafe { set(config.as_ref().map_or(std::ptr::null(), |config| config)) })
+    }
+
+    /// Sets the key that this process's environment has for it, if it has one.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn encrypt_as_told(&self) {
+        if let Ok(key) = std::env::var(TEST_KEY) {
+            self.set_encryption(Some(&key)).expect("a key");
         }
     }
 

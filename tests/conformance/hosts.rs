@@ -10,10 +10,11 @@ use crate::common::abi::{REMOTE_ERROR, SUCCESS};
 use crate::common::contract::Func;
 use crate::common::hosts::Hosts;
 use crate::common::launch::{self, STRICT};
+use crate::common::nccl::TEST_KEY;
 use crate::graphs::Replay;
 use crate::member::{Api, Item, Member, Submission};
 use crate::messages::Message;
-use crate::setup::{self, Setup, long, seeded_rng};
+use crate::setup::{self, Setup, Transport, long, seeded_rng};
 
 /// All functions, messages of all sizes and to everybody, alone and in groups.
 fn body(member: &mut Member) {
@@ -81,6 +82,22 @@ fn by_every_algorithm() {
         let setup = Setup { algorithm: Some(algorithm), channels: Some(2), ..Setup::plain(places.len()) };
         hosts.place(setup.job("hosts::by_every_algorithm"), places, true).run().assert_ok();
     }
+}
+
+/// The same where all that goes between hosts is encrypted: nothing of it is seen by who calls.
+#[test]
+fn encrypted() {
+    if let Some(me) = launch::child() {
+        return setup::each_rank(&me, body);
+    }
+    let Some(hosts) = Hosts::new(2) else { return };
+    for places in [&[0usize, 1][..], &[0, 1, 1]] {
+        let job = Setup::plain(places.len()).job("hosts::encrypted").env(TEST_KEY, "k".repeat(40));
+        hosts.place(job.with(&STRICT), places, true).run().assert_ok();
+    }
+    // As the mover has it where ranks are on one host.
+    let job = Setup { transport: Transport::Net, ..Setup::plain(3) }.job("hosts::encrypted");
+    job.env(TEST_KEY, "k".repeat(40)).env("NCCL_NSOCKS_PERTHREAD", "3").run().assert_ok();
 }
 
 /// Graphs among hosts, launched again and again with calls between: no host code runs when a graph does.

@@ -46,8 +46,10 @@ pub struct Api {
 impl Api {
     /// Loads the libraries of this build.
     pub fn load() -> Api {
+        let nccl = Nccl::load("libnccl.so.2").expect("libnccl");
+        nccl.encrypt_as_told();
         Api {
-            nccl: Nccl::load("libnccl.so.2").expect("libnccl"),
+            nccl,
             cuda: Cuda::load("libcuda.so.1").expect("libcuda"),
             calls: Collectives::load("libnccl.so.2").expect("libnccl"),
             graphs: Graphs::load().expect("libcuda"),

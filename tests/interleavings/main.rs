@@ -23,6 +23,11 @@ fn explore(model: impl Fn() + Send + Sync + Clone + 'static) {
 }
 
 /// The library's.
+mod secure {
+    pub use nccl::secure::*;
+}
+
+/// The library's.
 mod error {
     pub use nccl::error::Error;
 }

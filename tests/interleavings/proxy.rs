@@ -15,6 +15,9 @@ mod outbox;
 #[path = "../../src/proxy/source.rs"]
 mod source;
 #[allow(dead_code)]
+#[path = "../../src/proxy/stream.rs"]
+mod stream;
+#[allow(dead_code)]
 #[path = "../../src/proxy/tcp.rs"]
 mod tcp;
 #[path = "../../src/proxy/unix.rs"]

@@ -3,6 +3,7 @@
 pub use mailbox::{Mailbox, Sent};
 pub use nccl::sys::{
     AddressRange, Interest, MESSAGE_MAX, MailboxName, PortRange, Ready, TcpListener, TcpStream, forks, random,
+    random_bytes,
 };
 pub use poller::Poller;
 

@@ -1,16 +1,13 @@
 //! The address of every host that the ranks use, over networks of many shapes.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::ops::RangeInclusive;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::common::hosts::Hosts;
 use crate::common::launch::{self, Job, Place};
+use crate::gateway;
 use crate::logged::{assert_says, job, texts};
 use crate::member::{self, Member};
 
@@ -267,55 +264,13 @@ fn a_range_without_a_free_port_and_nonsense_are_told() {
     }
 }
 
-/// What a gateway publishes: one for a fixed rendezvous, and those for listeners.
-const PORTS: RangeInclusive<u16> = 42_999..=43_011;
-
-/// Carries bytes between two connections, until both ways are through.
-fn join(a: TcpStream, b: TcpStream) {
-    let one_way = |mut from: TcpStream, mut to: TcpStream| {
-        let mut buffer = vec![0; 64 << 10];
-        while let Ok(n @ 1..) = from.read(&mut buffer) {
-            if to.write_all(&buffer[..n]).is_err() {
-                break;
-            }
-        }
-        let _ = to.shutdown(Shutdown::Write);
-    };
-    let (Ok(a2), Ok(b2)) = (a.try_clone(), b.try_clone()) else { return };
-    thread::spawn(move || one_way(a2, b2));
-    thread::spawn(move || one_way(b, a));
-}
-
-/// The gateway that publishes the ports of two hosts at addresses of its own; how many connections it has carried to
-/// each.
-fn publish_ports(me: &Place) {
-    let carried: Arc<[AtomicUsize; 2]> = Arc::default();
-    for (host, port) in (1..=2u8).flat_map(|host| PORTS.map(move |port| (host, port))) {
-        let listener = TcpListener::bind((Ipv4Addr::new(10, 77, 0, host), port)).expect("the gateway's address");
-        let carried = carried.clone();
-        thread::spawn(move || {
-            for near in listener.incoming().flatten() {
-                let inner = SocketAddr::from(([10, 9, 0, host], port));
-                // Nobody listens: the connection ends at once.
-                if let Ok(far) = TcpStream::connect(inner) {
-                    carried[usize::from(host) - 1].fetch_add(1, Ordering::Relaxed);
-                    join(near, far);
-                }
-            }
-        });
-    }
-    me.publish("gateway", b"");
-    (0..2).for_each(|rank| drop(me.await_published(&format!("over.{rank}"))));
-    println!("carried {carried:?}");
-    assert!(carried.iter().all(|count| count.load(Ordering::Relaxed) > 0), "{carried:?}");
-}
-
 /// Hosts behind a gateway that do not reach each other but by its addresses.
 #[test]
 fn an_address_of_a_gateway_is_advertised() {
     if let Some(me) = launch::child() {
         if me.rank == 2 {
-            return publish_ports(&me);
+            gateway::publish_ports(&me);
+            return;
         }
         me.await_published("gateway");
         let member = Member::join_of(&me, 2, "id").unwrap_or_else(|failure| panic!("{failure:?}"));
@@ -323,19 +278,11 @@ fn an_address_of_a_gateway_is_advertised() {
         member.end();
         return me.publish(&format!("over.{}", me.rank), b"");
     }
-    let setup = v4(3)
-        + "ip -n h3 addr add 10.77.0.1/24 dev eth0; ip -n h3 addr add 10.77.0.2/24 dev eth0; \
-           ip -n h1 route add 10.77.0.0/24 dev eth0; ip -n h2 route add 10.77.0.0/24 dev eth0; \
-           ip -n h1 route add unreachable 10.9.0.2; ip -n h2 route add unreachable 10.9.0.1; ";
-    let Some(hosts) = Hosts::with(3, &setup) else { return };
-    let ports = format!("{}-{}", PORTS.start() + 1, PORTS.end());
+    let Some(hosts) = gateway::hosts() else { return };
     for fixed in [None, Some("10.77.0.1:42999")] {
-        let mut test = job("addresses::an_address_of_a_gateway_is_advertised", 3).env("OXCCL_PORT_RANGE", &ports);
-        for rank in 0..2 {
-            test = test.env_of(rank, "OXCCL_ADVERTISE", format!("10.77.0.{}", rank + 1));
-        }
-        test = fixed.into_iter().fold(test, |test, at| test.env("NCCL_COMM_ID", at));
-        let outcome = hosts.place(test, &[0, 1, 2], true).run();
+        let test = job("addresses::an_address_of_a_gateway_is_advertised", 3);
+        let test = fixed.into_iter().fold(test, |test, at| test.env("NCCL_COMM_ID", at));
+        let outcome = gateway::place(&hosts, test).run();
         outcome.assert_ok();
         assert!(texts(&outcome, 0).iter().any(|line| line.contains("others are told 10.77.0.1<")), "{outcome}");
         assert_says(&outcome, 0, "Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0");

@@ -30,13 +30,24 @@ impl Member {
 
     /// The same where only the first `nranks` processes of the job are ranks.
     pub fn join_of(me: &Place, nranks: usize, name: &str) -> Result<Member, Failure> {
+        Member::join_then(me, nranks, name, |_| ())
+    }
+
+    /// The same where something is done between the making of the id and the communicator's.
+    pub fn join_when(me: &Place, name: &str, then: impl FnOnce(&Nccl)) -> Result<Member, Failure> {
+        Member::join_then(me, me.nranks, name, then)
+    }
+
+    fn join_then(me: &Place, nranks: usize, name: &str, then: impl FnOnce(&Nccl)) -> Result<Member, Failure> {
         let nccl = Nccl::load("libnccl.so.2").expect("libnccl");
+        nccl.encrypt_as_told();
         let cuda = Cuda::load("libcuda.so.1").expect("libcuda");
         cuda.use_device(me.rank).expect("a device");
         if me.rank == 0 {
             me.publish(name, &nccl.unique_id()?.0);
         }
         let id = UniqueId(me.await_published(name).try_into().expect("an id has 128 bytes"));
+        then(&nccl);
         let mut comm = Comm::NULL;
         // SAFETY: the handle lives until the call is over.
         unsafe { nccl.init_rank(&mut comm, nranks, id, me.rank) }?;
@@ -52,6 +63,18 @@ impl Member {
             |rank: usize, i: usize| (i as u32).wrapping_mul(2_654_435_761).wrapping_add(round * 7 + rank as u32);
         let mut data: Vec<u32> = (0..COUNT).map(|i| value(self.rank, i)).collect();
         data[0] = extra;
+        let got = self.add(&data);
+        let expected = |i| (0..self.nranks).map(|rank| value(rank, i)).fold(0u32, u32::wrapping_add);
+        assert!((1..COUNT).all(|i| got[i] == expected(i)), "rank {} round {round}: wrong sums", self.rank);
+        got[0]
+    }
+
+    /// Sums the same number again and again.
+    pub fn sum_pattern(&self, value: u32) {
+        assert_eq!(self.add(&[value; COUNT]), vec![value.wrapping_mul(self.nranks as u32); COUNT]);
+    }
+
+    fn add(&self, data: &[u32]) -> Vec<u32> {
         let bytes: Vec<u8> = data.iter().flat_map(|number| number.to_ne_bytes()).collect();
         self.cuda.copy_to_device(self.send, &bytes).expect("a copy");
         let kind = (DataType::Uint32, RedOp::Sum);
@@ -60,10 +83,7 @@ impl Member {
         self.cuda.wait(self.stream).expect("the stream ends");
         let mut bytes = vec![0; COUNT * 4];
         self.cuda.copy_to_host(&mut bytes, self.recv).expect("a copy");
-        let got: Vec<u32> = bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect();
-        let expected = |i| (0..self.nranks).map(|rank| value(rank, i)).fold(0u32, u32::wrapping_add);
-        assert!((1..COUNT).all(|i| got[i] == expected(i)), "rank {} round {round}: wrong sums", self.rank);
-        got[0]
+        bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
 
     /// Sums until rank 0 finds that something was published.

@@ -1,9 +1,11 @@
 //! Strangers at all listeners, at any time: they cost nobody anything but a few lines of the log.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use nccl::bootstrap::protocol::wire::{Preamble, Service};
+use nccl::secure::{HandshakeProgress, Protection, RANDOM_BYTES, Secret, SecureHandshake, UserKey};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -56,6 +58,7 @@ impl Crowd {
             let _ = stream.write_all(bytes);
             self.0.push(stream.into());
         }
+        self.impostors(at, id);
         scan(at);
         for _ in 0..CROWD {
             let Ok(socket) = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking().cloexec(), None) else {
@@ -63,6 +66,34 @@ impl Crowd {
             };
             let _ = socket.connect(&SockAddr::from(at));
             self.0.push(socket);
+        }
+    }
+}
+
+impl Crowd {
+    /// Speaks the library's own protocols without the id's secret, but with all else that is in it.
+    fn impostors(&mut self, at: SocketAddr, id: &[u8]) {
+        let secret = Secret::new([7; 32]);
+        let magic = u64::from_ne_bytes(id[..8].try_into().expect("eight bytes"));
+        let root = Preamble::new(magic, Service::Root).encode().to_vec();
+        // What it would be without a handshake: an event loop's connection for messages, and a stream.
+        let messages = 0x6f78_7464u32.to_le_bytes().to_vec();
+        let stream = [&0x6f78_7374u32.to_le_bytes()[..], &[1; 20]].concat();
+        for hello in [root, messages, stream] {
+            for protection in [Protection::Plain, Protection::Sealed, Protection::Encrypted(UserKey::new(&[1; 32]))] {
+                let mut handshake = SecureHandshake::connect(&hello, &secret, protection, [9; RANDOM_BYTES]);
+                let Ok(mut stream) = TcpStream::connect_timeout(&at, Duration::from_secs(5)) else { return };
+                let first = [&hello[..], &handshake.output()].concat();
+                let _ = stream.set_read_timeout(Some(Duration::from_millis(20)));
+                let (_, mut answer) = (stream.write_all(&first), vec![0; 500]);
+                if let Ok(n @ 16..) = stream.read(&mut answer) {
+                    // It answers to show that it knows the secret, which this one cannot tell.
+                    let answer = &mut &answer[if hello.len() == 16 { 16 } else { 0 }..n];
+                    assert!(!matches!(handshake.receive(answer), Ok(HandshakeProgress::Met(_))));
+                    let _ = stream.write_all(&[&[3; 48][..], &[5; 200]].concat());
+                }
+                self.0.push(stream.into());
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::common::communicators::Communicators;
 use crate::common::cuda::Cuda;
 use crate::common::hosts::Hosts;
 use crate::common::launch::{self, Job, Outcome, Place};
-use crate::common::nccl::Nccl;
+use crate::common::nccl::{Nccl, TEST_KEY};
 use crate::common::oracle::{DataType, RedOp};
 use crate::fabric;
 use crate::plugin::{VERSIONS, compile};
@@ -53,7 +53,9 @@ impl Rank<'_> {
     fn new(me: &Place) -> Rank<'_> {
         let cuda = Cuda::load("libcuda.so.1").expect("libcuda");
         cuda.use_device(me.rank).expect("a device");
-        Rank { me, nccl: Nccl::load("libnccl.so.2").expect("libnccl"), cuda }
+        let nccl = Nccl::load("libnccl.so.2").expect("libnccl");
+        nccl.encrypt_as_told();
+        Rank { me, nccl, cuda }
     }
 
     /// A communicator of all ranks; `name` is used once.
@@ -192,6 +194,23 @@ fn data_go_by_plugins_of_every_version() {
         }
         assert_eq!(counted(&stats, "init"), if version < 11 { 2 } else { 4 });
     }
+}
+
+/// The key of the user's reaches all but the data, which is told once.
+#[test]
+fn a_plugin_does_not_encrypt() {
+    if let Some(me) = launch::child() {
+        return adds(&me, 2);
+    }
+    let Some(hosts) = Hosts::new(2) else { return };
+    let folder = Folder::new("not-encrypted");
+    let file = folder.join("plugin.so");
+    let Some(()) = compile(12, &file, &[]) else { return };
+    let told = "ncclSetEncryption does not reach the data that go by network Test: they are not encrypted";
+    let job = Job::this_test("communicators::a_plugin_does_not_encrypt", 2).env("NCCL_NET_PLUGIN", &file);
+    let outcome = hosts.place(job.env(TEST_KEY, "k".repeat(32)).allow_warning(told), &[0, 1], true).run();
+    outcome.assert_ok();
+    assert!(outcome.ranks.iter().all(|rank| rank.warnings().len() == 1), "{outcome}");
 }
 
 #[test]

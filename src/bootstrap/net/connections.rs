@@ -10,16 +10,23 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
+use super::secure_layer::{ConnectionSecurity, LayerEnd, SecureLayer};
 use super::socket::{self, Buffers};
+use crate::bootstrap::protocol::wire::PREAMBLE;
 use crate::bootstrap::protocol::{Action, Cause, Conn, ConnectError, Level, Machine};
 use crate::error::Error;
 use crate::proxy::Registration;
-use crate::sys::{ChildCloses, Interest, Ready, tcp};
+use crate::sys::{self, ChildCloses, Interest, Ready, tcp};
 
 /// The listener's token; connections have others.
 const LISTENER: u32 = u32::MAX;
 /// Bytes of one read.
 const READ: usize = 256 << 10;
+/// Bytes that are sealed before they are sent.
+const SEALED: usize = 64 << 10;
+/// How long a connection that its machine has parted from may take for the handshake, where something is still to be
+/// said over it.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Connections accepted in a row before others get their turn.
 const ACCEPTS: usize = 64;
 /// How long accepting pauses when there are no descriptors left.
@@ -50,8 +57,12 @@ struct Io {
     socket: Socket,
     token: u32,
     interest: Interest,
+    layer: SecureLayer,
     queue: VecDeque<Arc<[u8]>>,
-    /// Bytes of the first queued block that are sent.
+    /// Bytes of the first queued block that are sealed.
+    sealed: usize,
+    /// What goes to the system as it is, and how much of it has gone.
+    output: Vec<u8>,
     sent: usize,
     connecting: bool,
     /// The machine has parted from it; it is closed once the queue is empty.
@@ -67,6 +78,24 @@ struct Listener {
     socket: Socket,
 }
 
+/// How accepting goes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Accepting {
+    /// It pauses until then.
+    at: Option<Duration>,
+    /// It has failed since then.
+    failing: Option<Duration>,
+}
+
+/// What a machine's connections have.
+#[derive(Clone, Debug)]
+pub struct WireSettings {
+    /// Sizes of the system's buffers.
+    pub buffers: Buffers,
+    /// What they are secured by.
+    pub security: ConnectionSecurity,
+}
+
 /// A machine and its sockets.
 pub struct Connections<M: Machine> {
     /// After it was given something, [`Connections::carry_out`] is due.
@@ -74,17 +103,18 @@ pub struct Connections<M: Machine> {
     /// Somebody needs connections to come in: where that fails, it is an error.
     pub attended: bool,
     listener: Option<Listener>,
-    buffers: Buffers,
+    wire: WireSettings,
     conns: BTreeMap<Conn, Io>,
+    /// Connections that the machine has parted from during the handshake, and until when they may go on.
+    parting: VecDeque<(Duration, Conn)>,
+    /// The machine knows what connections that come in begin with.
+    expects: bool,
     /// Which connection a token stands for.
     tokens: BTreeMap<u32, Conn>,
     next_token: u32,
     /// Connections with bytes that the system has not taken.
     unsent: usize,
-    /// Accepting pauses until then.
-    accept_at: Option<Duration>,
-    /// Accepting has failed since then.
-    accept_failing: Option<Duration>,
+    accepting: Accepting,
     /// A call failed that cannot fail in a healthy system.
     error: Option<Error>,
     start: Instant,
@@ -96,19 +126,20 @@ pub struct Connections<M: Machine> {
 
 impl<M: Machine> Connections<M> {
     /// No connections yet. `machine` gets its time.
-    pub fn new(machine: impl FnOnce(Duration) -> M, listener: Option<Socket>, buffers: Buffers) -> Connections<M> {
+    pub fn new(machine: impl FnOnce(Duration) -> M, listener: Option<Socket>, wire: WireSettings) -> Connections<M> {
         let start = Instant::now();
         Connections {
             machine: machine(start.elapsed()),
             attended: false,
             listener: listener.map(|socket| Listener { _child_closes: ChildCloses::of(socket.as_fd()), socket }),
-            buffers,
+            wire,
             conns: BTreeMap::new(),
+            parting: VecDeque::new(),
+            expects: false,
             tokens: BTreeMap::new(),
             next_token: 0,
             unsent: 0,
-            accept_at: None,
-            accept_failing: None,
+            accepting: Accepting::default(),
             error: None,
             start,
             lines: LineCount::default(),
@@ -157,16 +188,22 @@ impl<M: Machine> Connections<M> {
 
     /// When [`Connections::tick`] is wanted.
     pub fn deadline(&self) -> Option<Duration> {
-        self.machine.deadline().into_iter().chain(self.accept_at).min()
+        let parting = self.parting.front().map(|(until, _)| *until);
+        self.machine.deadline().into_iter().chain(self.accepting.at).chain(parting).min()
     }
 
     /// Does what is due by now.
     pub fn tick(&mut self) {
         let now = self.now();
-        if self.accept_at.is_some_and(|at| now >= at) {
-            self.accept_at = None;
+        if self.accepting.at.is_some_and(|at| now >= at) {
+            self.accepting.at = None;
             self.watch_listener(Interest::READ);
             self.accept();
+        }
+        while let Some((_, conn)) = self.parting.pop_front_if(|(until, _)| now >= *until) {
+            if self.conns.get(&conn).is_some_and(|io| io.closing) {
+                self.forget(conn);
+            }
         }
         if self.machine.deadline().is_some_and(|deadline| now >= deadline) {
             self.machine.tick(now);
@@ -185,17 +222,26 @@ impl<M: Machine> Connections<M> {
             let outcome = socket::connect_outcome(&io.socket);
             return self.connected(conn, outcome);
         }
-        let closing = io.closing;
-        if ready.writable || closing {
+        if ready.writable || io.closing {
             self.flush(conn);
         }
-        if ready.readable && !closing {
+        if ready.readable && self.conns.get(&conn).is_some_and(Io::is_read) {
             self.read(conn);
         }
     }
 
     /// Carries out what the machine wants.
     pub fn carry_out(&mut self) {
+        self.carry_out_actions();
+        if !self.expects && self.machine.preamble().is_some() {
+            self.expects = true;
+            let waiting: Vec<Conn> = self.conns.keys().copied().collect();
+            waiting.into_iter().for_each(|conn| self.take_in(conn, &[]));
+            self.carry_out_actions();
+        }
+    }
+
+    fn carry_out_actions(&mut self) {
         while let Some(action) = self.machine.action() {
             match action {
                 Action::Log(Level::Warn, text) => log::warn!(target: "BOOTSTRAP", "{text}"),
@@ -211,6 +257,9 @@ impl<M: Machine> Connections<M> {
                 Action::Close { conn } => {
                     if let Some(io) = self.conns.get_mut(&conn) {
                         io.closing = true;
+                        if io.layer.is_handshake() {
+                            self.parting.push_back((self.start.elapsed() + LAST_WORDS, conn));
+                        }
                         self.flush(conn);
                     }
                 }
@@ -246,7 +295,7 @@ impl<M: Machine> Connections<M> {
         if let Some(listener) = self.listener.take() {
             self.unwatch(listener.socket.as_fd());
         }
-        self.accept_at = None;
+        self.accepting.at = None;
     }
 
     /// Closes everything at once.
@@ -267,15 +316,15 @@ impl<M: Machine> Connections<M> {
     fn accept(&mut self) {
         for _ in 0..ACCEPTS {
             let Some(listener) = &self.listener else { return };
-            match socket::accept(&listener.socket, self.buffers) {
+            match socket::accept(&listener.socket, self.wire.buffers) {
                 Ok(None) => {
-                    self.accept_failing = None;
+                    self.accepting.failing = None;
                     return;
                 }
                 Ok(Some((socket, peer))) => {
-                    self.accept_failing = None;
+                    self.accepting.failing = None;
                     let conn = self.machine.accepted(self.start.elapsed(), peer);
-                    if let Err(error) = self.adopt(conn, socket, false) {
+                    if let Err(error) = self.adopt(conn, socket, SecureLayer::accepted(), false) {
                         self.machine.closed(self.start.elapsed(), conn, Some(error.to_string()));
                     }
                 }
@@ -290,7 +339,7 @@ impl<M: Machine> Connections<M> {
         let now = self.now();
         let exhausted = error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
         if exhausted && raise_descriptor_limit() {
-            self.accept_at = Some(now);
+            self.accepting.at = Some(now);
             return;
         }
         let text = socket::text(error);
@@ -299,17 +348,17 @@ impl<M: Machine> Connections<M> {
         let text = format!(
             "cannot accept connections: {text} ({open} connections open here, limit of open files of this process {limit}: ulimit -n)"
         );
-        let since = *self.accept_failing.get_or_insert(now);
+        let since = *self.accepting.failing.get_or_insert(now);
         match (since == now, self.attended) {
             (true, true) => log::warn!(target: "BOOTSTRAP", "Bootstrap: {text}; trying again"),
             (true, false) => log::info!(target: "BOOTSTRAP", "Bootstrap: {text}; trying again"),
             (false, true) if now >= since + ACCEPT_PATIENCE => {
-                self.accept_failing = None;
+                self.accepting.failing = None;
                 self.error = Some(Error::Resource(text));
             }
             (false, _) => {}
         }
-        self.accept_at = Some(now + ACCEPT_PAUSE);
+        self.accepting.at = Some(now + ACCEPT_PAUSE);
         // Level-triggered: without this it would be ready all the time.
         self.watch_listener(NOTHING);
     }
@@ -329,17 +378,17 @@ impl<M: Machine> Connections<M> {
 
     /// Begins to connect; whether it is through already, as it mostly is on one host.
     fn connect(&mut self, conn: Conn, to: SocketAddr) -> Result<bool, ConnectError> {
-        let socket = socket::connect(to, self.buffers)?;
+        let socket = socket::connect(to, self.wire.buffers)?;
         let through = socket.peer_addr().is_ok();
         if through {
             socket::connect_outcome(&socket)?;
         }
         let other = |error: Error| ConnectError { cause: Cause::Other, text: error.to_string() };
-        self.adopt(conn, socket, !through).map_err(other)?;
+        self.adopt(conn, socket, SecureLayer::connecting(), !through).map_err(other)?;
         Ok(through)
     }
 
-    fn adopt(&mut self, conn: Conn, socket: Socket, connecting: bool) -> Result<(), Error> {
+    fn adopt(&mut self, conn: Conn, socket: Socket, layer: SecureLayer, connecting: bool) -> Result<(), Error> {
         let interest = if connecting { WRITE } else { Interest::READ };
         let token = self.new_token();
         if let Some(registration) = &self.registration {
@@ -350,7 +399,10 @@ impl<M: Machine> Connections<M> {
             socket,
             token,
             interest,
+            layer,
             queue: VecDeque::new(),
+            sealed: 0,
+            output: Vec::new(),
             sent: 0,
             connecting,
             closing: false,
@@ -373,21 +425,35 @@ impl<M: Machine> Connections<M> {
 
     fn send(&mut self, conn: Conn, bytes: Arc<[u8]>) {
         let Some(io) = self.conns.get_mut(&conn).filter(|io| !io.broken && !io.closing) else { return };
-        self.unsent += usize::from(io.queue.is_empty());
-        io.queue.push_back(bytes);
+        if io.layer.is_foreign() {
+            return;
+        }
+        let before = io.is_unsent();
+        let begins = if io.layer.is_fresh() { bytes.split_first_chunk::<PREAMBLE>() } else { None };
+        match begins {
+            Some((preamble, rest)) => {
+                let magic = u64::from_le_bytes(preamble[..8].try_into().unwrap_or_default());
+                let security = self.wire.security.of(self.machine.secret(magic));
+                io.layer.begin(&security, *preamble, sys::random_bytes());
+                io.output.extend(io.layer.output());
+                io.queue.push_back(rest.into());
+            }
+            None => io.queue.push_back(bytes),
+        }
+        self.unsent += usize::from(!before);
         self.flush(conn);
     }
 
     /// Hands queued bytes to the system as far as it takes them; closes what is to be closed.
     fn flush(&mut self, conn: Conn) {
         let Some(io) = self.conns.get_mut(&conn) else { return };
-        let before = !io.queue.is_empty();
+        let before = io.is_unsent();
         if !io.connecting {
             io.write();
         } else if io.closing {
-            io.queue.clear();
+            io.drop_output();
         }
-        let after = !io.queue.is_empty();
+        let after = io.is_unsent();
         self.unsent -= usize::from(before && !after);
         if io.closing && !after {
             let _ = io.socket.shutdown(Shutdown::Write);
@@ -395,8 +461,8 @@ impl<M: Machine> Connections<M> {
         }
         if !io.connecting {
             // What comes on a connection that is to be closed is not read, and must not be waited for.
-            let readable = !io.closing;
-            self.wait_for(conn, Interest { readable, writable: after });
+            let wanted = Interest { readable: io.is_read(), writable: !io.output.is_empty() };
+            self.wait_for(conn, wanted);
         }
     }
 
@@ -426,7 +492,7 @@ impl<M: Machine> Connections<M> {
     /// Drops a connection and what was queued on it.
     fn forget(&mut self, conn: Conn) {
         if let Some(io) = self.conns.remove(&conn) {
-            self.unsent -= usize::from(!io.queue.is_empty());
+            self.unsent -= usize::from(io.is_unsent());
             self.tokens.remove(&io.token);
             self.unwatch(io.socket.as_fd());
         }
@@ -435,17 +501,45 @@ impl<M: Machine> Connections<M> {
     fn read(&mut self, conn: Conn) {
         let now = self.now();
         let Some(io) = self.conns.get_mut(&conn) else { return };
-        match (&io.socket).read(&mut self.scratch) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        match (&io.socket).read(&mut scratch) {
             Ok(0) => {
                 self.forget(conn);
                 self.machine.closed(now, conn, None);
             }
-            Ok(n) => self.machine.received(now, conn, &self.scratch[..n]),
+            Ok(n) => self.take_in(conn, &scratch[..n]),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
                 self.forget(conn);
                 self.machine.closed(now, conn, Some(socket::text(&error)));
             }
+        }
+        self.scratch = scratch;
+    }
+
+    /// Bytes have come: the machine sees what they mean.
+    fn take_in(&mut self, conn: Conn, bytes: &[u8]) {
+        let (now, expected) = (self.now(), self.machine.preamble());
+        let Some(io) = self.conns.get_mut(&conn) else { return };
+        let (before, mut plain) = (io.is_unsent(), Vec::new());
+        let outcome = io.layer.receive(bytes, (&self.wire.security, expected), sys::random_bytes, &mut plain);
+        io.output.extend(io.layer.output());
+        if io.layer.is_foreign() {
+            // What was to be said is nothing for who answers.
+            io.drop_output();
+        }
+        self.unsent = self.unsent + usize::from(io.is_unsent()) - usize::from(before);
+        let heard = !io.closing;
+        self.flush(conn);
+        if heard && !plain.is_empty() {
+            self.machine.received(now, conn, &plain);
+        }
+        let Err(end) = outcome else { return };
+        self.forget(conn);
+        match end {
+            _ if !heard => {}
+            LayerEnd::Broken(why) => self.machine.closed(now, conn, Some(why)),
+            LayerEnd::Mismatch(refused) => self.machine.mismatched(now, conn, refused.text()),
         }
     }
 }
@@ -457,26 +551,62 @@ impl<M: Machine> Drop for Connections<M> {
 }
 
 impl Io {
+    /// The system has not taken all that was said.
+    fn is_unsent(&self) -> bool {
+        !self.queue.is_empty() || !self.output.is_empty()
+    }
+
+    /// Whether somebody wants what comes: what does on a connection that is to be closed is of no account, once the
+    /// ends have met.
+    fn is_read(&self) -> bool {
+        !self.closing || self.layer.is_handshake()
+    }
+
+    fn drop_output(&mut self) {
+        self.queue.clear();
+        self.output.clear();
+        (self.sealed, self.sent) = (0, 0);
+    }
+
     fn write(&mut self) {
-        while let Some(first) = self.queue.front() {
-            match tcp::send(&self.socket, &first[self.sent..]) {
-                Ok(n) => {
-                    self.sent += n;
-                    if self.sent == first.len() {
-                        self.queue.pop_front();
-                        self.sent = 0;
-                    }
-                }
+        while self.fill_output() {
+            match tcp::send(&self.socket, &self.output[self.sent..]) {
+                Ok(n) => self.sent += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
                     // What the peer said before it closed is still to be read: it may be the reason.
                     self.broken = true;
-                    self.queue.clear();
-                    self.sent = 0;
+                    self.drop_output();
                 }
             }
         }
+    }
+
+    /// Whether there is something for the system; what waits is sealed once the system has taken what was before it.
+    fn fill_output(&mut self) -> bool {
+        if self.sent < self.output.len() {
+            return true;
+        }
+        self.output.clear();
+        self.sent = 0;
+        if !self.layer.is_open() {
+            return false;
+        }
+        while let Some(first) = self.queue.front().filter(|_| self.output.len() < SEALED) {
+            let end = first.len().min(self.sealed + SEALED);
+            if !self.layer.seal(&first[self.sealed..end], &mut self.output) {
+                self.broken = true;
+                self.drop_output();
+                return false;
+            }
+            self.sealed = end;
+            if end == first.len() {
+                self.queue.pop_front();
+                self.sealed = 0;
+            }
+        }
+        !self.output.is_empty()
     }
 }
 

@@ -9,9 +9,8 @@ use parking_lot::Mutex;
 use socket2::Socket;
 
 use super::cancel::{Cancel, CancelListener};
-use super::connections::Connections;
+use super::connections::{Connections, WireSettings};
 use super::shared::Shared;
-use super::socket::Buffers;
 use crate::bootstrap::protocol::Machine;
 use crate::error::Error;
 use crate::proxy::{self, Address, Message, Outbox, Progress, Source, Undeliverable};
@@ -93,9 +92,9 @@ impl<M: Machine + Send + 'static> MachineDriver<M> {
         machine: impl FnOnce(Duration) -> M,
         listener: Option<Socket>,
         cancel: Option<Cancel>,
-        buffers: Buffers,
+        wire: WireSettings,
     ) -> Result<MachineDriver<M>, Error> {
-        let connections = Connections::new(machine, listener, buffers);
+        let connections = Connections::new(machine, listener, wire);
         let state = DriverState { connections, wait: None, cancel, also: None, ending: None, own: None, timer: None };
         let served = Arc::new(ServedMachine(Shared::new(state)));
         let source: Arc<dyn Source> = served.clone();

@@ -5,6 +5,7 @@ pub mod connections;
 pub mod driver;
 pub mod interface;
 pub mod root;
+pub mod secure_layer;
 pub mod shared;
 pub mod socket;
 

@@ -10,8 +10,9 @@ use parking_lot::Mutex;
 use socket2::Socket;
 
 use super::cancel::{Cancel, CancelListener};
-use super::connections::Connections;
+use super::connections::{Connections, WireSettings};
 use super::driver::GOODBYE;
+use super::secure_layer::ConnectionSecurity;
 use super::socket::{self, Buffers};
 use crate::bootstrap::config::{CommId, NetConfig};
 use crate::bootstrap::id::{fnv1a, show};
@@ -21,6 +22,7 @@ use crate::bootstrap::protocol::failure::Failure;
 use crate::bootstrap::protocol::root::{Root, RootConfig};
 use crate::error::Error;
 use crate::proxy::{self, Address, Message, Outbox, Progress, Source, Undeliverable};
+use crate::secure::Secret;
 use crate::sys::{self, Ready};
 
 /// How long a fixed address may be in use by the root of an earlier run before that is an error.
@@ -72,6 +74,16 @@ enum RootStage {
     Over,
 }
 
+/// What the ranks of a root know of it.
+pub struct RootIdentity {
+    /// What connections to it begin with.
+    pub magic: u64,
+    /// What those among ranks begin with.
+    pub token: u64,
+    /// What shows that somebody has the id.
+    pub secret: Secret,
+}
+
 /// Starts a root that listens on `listener`; `stop` ends it before its time.
 ///
 /// # Errors
@@ -79,10 +91,13 @@ enum RootStage {
 pub fn start(
     config: &NetConfig,
     listener: Socket,
-    (magic, token): (u64, u64),
+    identity: RootIdentity,
     fixed: bool,
     stop: Option<Cancel>,
 ) -> Result<(), Error> {
+    let RootIdentity { magic, token, secret } = identity;
+    let security = ConnectionSecurity::of_root(secret, config.user_key.clone());
+    let wire = WireSettings { buffers: Buffers::from(config), security };
     let settings = RootConfig {
         magic,
         token,
@@ -94,7 +109,7 @@ pub fn start(
         linger: config.failed_linger,
         pending: pending_most(),
     };
-    let connections = Connections::new(|now| Root::new(settings, now), Some(listener), Buffers::from(config));
+    let connections = Connections::new(|now| Root::new(settings, now), Some(listener), wire);
     let (stage, evicted) = (RootStage::Serving, Cancel::new());
     let state = RootState { connections, stage, evicted, stop, stays: false, own: None };
     let served = Arc::new(ServedRoot(Mutex::new(state)));
@@ -284,6 +299,13 @@ pub fn resolve(config: &NetConfig, comm_id: &CommId) -> Result<SocketAddr, Error
 pub fn fixed_magic(config: &NetConfig, address: SocketAddr) -> u64 {
     let seed = config.magic.unwrap_or(0x006f_7863_636c_0001);
     fnv1a(format!("{seed:016x} {address}").as_bytes())
+}
+
+/// The secret of a fixed rendezvous: worth no more than what it is made of. Who knows the address knows it, unless
+/// `NCCL_SOCKET_MAGIC` is a number that nobody else knows.
+pub fn fixed_secret(config: &NetConfig, address: SocketAddr) -> Secret {
+    let magic = config.magic.map_or(String::new(), |magic| format!("{magic:016x}"));
+    Secret::of(format!("{magic} {address}").as_bytes(), b"NCCL_COMM_ID")
 }
 
 #[cfg(test)]

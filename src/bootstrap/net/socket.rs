@@ -1,17 +1,19 @@
 //! Sockets with the options that every connection of the bootstrap has.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use socket2::{SockAddr, Socket, Type};
 
+use super::secure_layer::{ConnectionSecurity, LayerEnd, SecureLayer};
 use crate::bootstrap::config::NetConfig;
 use crate::bootstrap::id::show;
+use crate::bootstrap::protocol::wire::Preamble;
 use crate::bootstrap::protocol::{Cause, ConnectError};
 use crate::error::Error;
-use crate::sys::{PortRange, tcp};
+use crate::sys::{self, PortRange, tcp};
 
 /// The system caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 16384;
@@ -24,7 +26,7 @@ pub struct Buffers {
 
 impl From<&NetConfig> for Buffers {
     fn from(config: &NetConfig) -> Buffers {
-        Buffers { send: config.send_buffer, receive: config.receive_buffer }
+        Buffers { send: config.buffers.0, receive: config.buffers.1 }
     }
 }
 
@@ -82,23 +84,76 @@ pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError>
     outcome.map_err(|error| connect_error(&error))
 }
 
-/// A connection whose calls wait, each for at most `limit`.
-///
-/// # Errors
-/// What the system says.
-pub fn connect_and_wait(to: SocketAddr, limit: Duration) -> io::Result<Socket> {
-    let socket = tcp::socket(to, Type::STREAM)?;
-    socket.connect_timeout(&SockAddr::from(to), limit)?;
-    socket.set_read_timeout(Some(limit))?;
-    socket.set_write_timeout(Some(limit))?;
-    Ok(socket)
+/// A connection whose calls wait, each for at most a limit.
+pub struct SecureSocket {
+    socket: Socket,
+    layer: SecureLayer,
+}
+
+impl SecureSocket {
+    /// Connects, and returns when the ends have met.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidData` where the other side is none of this run, or is set otherwise.
+    pub fn connect(
+        to: SocketAddr,
+        limit: Duration,
+        preamble: Preamble,
+        security: &ConnectionSecurity,
+    ) -> io::Result<SecureSocket> {
+        let socket = tcp::socket(to, Type::STREAM)?;
+        socket.connect_timeout(&SockAddr::from(to), limit)?;
+        socket.set_read_timeout(Some(limit))?;
+        socket.set_write_timeout(Some(limit))?;
+        let mut layer = SecureLayer::connecting();
+        layer.begin(security, preamble.encode(), sys::random_bytes());
+        send_all(&socket, &layer.output())?;
+        while !layer.is_open() {
+            let (mut bytes, mut plain) = ([0; 256], Vec::new());
+            let count = (&socket).read(&mut bytes)?;
+            let outcome = layer.receive(&bytes[..count], (security, None), sys::random_bytes, &mut plain);
+            send_all(&socket, &layer.output())?;
+            let refused = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+            match outcome {
+                Err(LayerEnd::Broken(why)) => return Err(refused(why)),
+                Err(LayerEnd::Mismatch(why)) => return Err(refused(why.text().to_string())),
+                Ok(()) if count == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(()) if layer.is_foreign() => return Err(refused("it is not oxccl".to_string())),
+                Ok(()) => {}
+            }
+        }
+        Ok(SecureSocket { socket, layer })
+    }
+
+    /// Sends everything.
+    ///
+    /// # Errors
+    /// What the system says, `WriteZero` where it takes nothing more.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut records = Vec::new();
+        match self.layer.seal(bytes, &mut records) {
+            true => send_all(&self.socket, &records),
+            false => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Reads something that is of no account; 0 where the other side has closed the connection.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn read_some(&mut self) -> io::Result<usize> {
+        (&self.socket).read(&mut [0; 64])
+    }
+}
+
+impl AsFd for SecureSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 /// Sends everything over a connection whose calls wait.
-///
-/// # Errors
-/// What the system says, `WriteZero` where it takes nothing more.
-pub fn send_all(socket: &Socket, mut bytes: &[u8]) -> io::Result<()> {
+fn send_all(socket: &Socket, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match tcp::send(socket, bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

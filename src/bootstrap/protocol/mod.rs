@@ -131,6 +131,20 @@ pub trait Machine {
     fn received(&mut self, now: Duration, conn: Conn, bytes: &[u8]);
     /// The other side closed the connection (`None`), or it broke. The machine hears no more of it.
     fn closed(&mut self, now: Duration, conn: Conn, error: Option<String>);
+    /// A connection ended before any byte of it came: its other end is a process of this run whose connections are
+    /// protected otherwise than this one's. The machine hears no more of it.
+    fn mismatched(&mut self, now: Duration, conn: Conn, text: &str) {
+        self.closed(now, conn, Some(text.to_string()));
+    }
+    /// The secret of whoever is connected to with a magic, where it is another one than that of its own connections.
+    fn secret(&self, _magic: u64) -> Option<[u8; 32]> {
+        None
+    }
+    /// What a connection that comes in must begin with; none as long as that is not known. Who begins otherwise is a
+    /// stranger.
+    fn preamble(&self) -> Option<wire::Preamble> {
+        None
+    }
     /// Time has passed.
     fn tick(&mut self, now: Duration);
     /// When [`Machine::tick`] is wanted next.

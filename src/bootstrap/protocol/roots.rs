@@ -49,6 +49,23 @@ impl Algorithm {
     }
 }
 
+/// How a root is connected to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RootAddress {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What connections to it begin with.
+    pub magic: u64,
+    /// The secret of its id.
+    pub secret: [u8; 32],
+}
+
+impl std::fmt::Debug for RootAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.address)
+    }
+}
+
 /// The root of a rank among all roots, as every rank of its block says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootPlace {
@@ -58,8 +75,8 @@ pub struct RootPlace {
     pub count: u32,
     /// A hash of all ids: all ranks must have the same, in the same order.
     pub digest: u64,
-    /// The address and the magic of the root above it; none for the first.
-    pub above: Option<(SocketAddr, u64)>,
+    /// The root above it; none for the first.
+    pub above: Option<RootAddress>,
 }
 
 impl RootPlace {
@@ -75,7 +92,7 @@ impl RootPlace {
     pub fn encode(&self, encoder: Encoder) -> Encoder {
         let encoder = encoder.u32(self.index).u32(self.count).u64(self.digest).u8(u8::from(self.above.is_some()));
         match self.above {
-            Some((address, magic)) => encoder.address(address).u64(magic),
+            Some(above) => encoder.address(above.address).u64(above.magic).raw(&above.secret),
             None => encoder,
         }
     }
@@ -85,7 +102,11 @@ impl RootPlace {
         let (index, count, digest) = (decoder.u32()?, decoder.u32()?, decoder.u64()?);
         let above = match decoder.u8()? {
             0 => None,
-            _ => Some((decoder.address()?, decoder.u64()?)),
+            _ => Some(RootAddress {
+                address: decoder.address()?,
+                magic: decoder.u64()?,
+                secret: decoder.raw(32)?.try_into().unwrap_or_default(),
+            }),
         };
         if index >= count || count > MAX_ROOTS || above.is_some() != (index > 0) {
             return Err(Malformed(format!("root {index} of {count}")));

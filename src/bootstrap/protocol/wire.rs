@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 /// Version of everything in this file; ranks of different versions refuse each other by name.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Bytes of a preamble.
 pub const PREAMBLE: usize = 16;
 /// Bytes before a frame's payload.

@@ -47,6 +47,9 @@ impl Comm {
         }
         if let (Some(links), Ok(Some(network))) = (links, network) {
             links.use_network(network.clone());
+            if net.user_key.is_some() {
+                warn_not_encrypted(network.name());
+            }
         }
         let place = (self.identity.rank, self.identity.nranks);
         let listening = links.map_or(Ok(()), |links| links.listen(bootstrap::own_address(net, ids, place)?));
@@ -62,6 +65,14 @@ impl Comm {
             }
         }
     }
+}
+
+/// A key was set, and data go by a network that knows nothing of it.
+fn warn_not_encrypted(network: &str) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        log::warn!("ncclSetEncryption does not reach the data that go by network {network}: they are not encrypted");
+    });
 }
 
 fn log_sockets(net: &NetConfig, ids: &[UniqueId], place: (u32, u32)) {

@@ -5,10 +5,12 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use super::super::event_loop::EventLoops;
-use super::super::frame::{TcpFrame, hello};
+use super::super::frame::{Hello, TcpFrame};
+use super::super::stream::ConnectingStream;
 use super::super::tcp::{HELLO_LIMIT, QUEUE_MAX, STRANGERS_MAX, Tcp};
 use super::*;
 use crate::error::Error;
+use crate::secure::{HandshakeProgress, SecureHandshake, Session};
 use crate::sys::Poller;
 
 /// A process with one source.
@@ -69,17 +71,20 @@ impl RawPeer {
         RawPeer { listener: TcpListener::bind(localhost()).expect("a listener"), address: address(9) }
     }
 
+    fn tcp(&self) -> TcpAddress {
+        TcpAddress::new(self.listener.local_addr().expect("an address"), KEY, false)
+    }
+
     fn message(&self, bytes: &[u8]) -> Message {
-        let tcp = TcpAddress::new(self.listener.local_addr().expect("an address"), KEY);
-        Message::new(Destination::Tcp(tcp), self.address, bytes.to_vec(), None)
+        Message::new(Destination::Tcp(self.tcp()), self.address, bytes.to_vec(), None)
     }
 
     fn sockets(&self) -> usize {
         sockets(self.listener.local_addr().expect("an address").port())
     }
 
-    /// A connection that has shown its key.
-    fn accept(&self) -> TcpStream {
+    /// A connection that somebody has made for messages, and that was not answered.
+    fn accept(&self) -> RawConnection {
         self.listener.set_nonblocking(true).expect("a mode");
         let mut accepted = None;
         until("a connection", || {
@@ -88,30 +93,107 @@ impl RawPeer {
         });
         let (mut stream, _) = accepted.expect("a connection");
         stream.set_nonblocking(false).expect("a mode");
+        let mut bytes = [0; 4];
         stream.set_read_timeout(Some(LIMIT)).expect("a limit");
-        let mut bytes = [0; 20];
         stream.read_exact(&mut bytes).expect("a hello");
-        assert_eq!(bytes[..], hello(KEY));
-        stream
+        assert_eq!(bytes[..], Hello::Messages.encode());
+        RawConnection::new(stream, self.tcp().handshake(Hello::Messages, false))
     }
 }
 
-fn welcome(stream: &mut TcpStream) {
-    stream.write_all(&[0; 4]).expect("written");
+/// A connection for messages that the test serves by hand.
+struct RawConnection {
+    stream: TcpStream,
+    handshake: SecureHandshake,
+    session: Option<Box<Session>>,
+    plain: Vec<u8>,
 }
 
-fn next_message(stream: &mut TcpStream) -> Vec<u8> {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length).expect("a length");
-    let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
-    stream.read_exact(&mut bytes).expect("a message");
-    Message::decode(&bytes, 0).expect("a message").bytes().to_vec()
+impl RawConnection {
+    fn new(stream: TcpStream, handshake: SecureHandshake) -> RawConnection {
+        stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+        stream.set_nodelay(true).expect("no delay");
+        RawConnection { stream, handshake, session: None, plain: Vec::new() }
+    }
+
+    /// Connects, and meets who listens.
+    fn connect(to: TcpAddress) -> RawConnection {
+        let mut stream = TcpStream::connect(to.socket()).expect("a connection");
+        stream.write_all(&Hello::Messages.encode()).expect("written");
+        let mut connection = RawConnection::new(stream, to.handshake(Hello::Messages, true));
+        connection.meet();
+        connection
+    }
+
+    /// The handshake, on either side.
+    fn meet(&mut self) {
+        while self.session.is_none() {
+            self.stream.write_all(&self.handshake.output()).expect("written");
+            let mut bytes = vec![0; self.handshake.missing()];
+            self.stream.read_exact(&mut bytes).expect("a part of the handshake");
+            match self.handshake.receive(&mut &bytes[..]).expect("no stranger") {
+                HandshakeProgress::More => {}
+                HandshakeProgress::Met(session) => self.session = session,
+            }
+        }
+        self.stream.write_all(&self.handshake.output()).expect("written");
+    }
+
+    fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        let mut records = Vec::new();
+        self.session.as_mut().expect("they have met").seal_all(plain, &mut records).expect("sealed");
+        records
+    }
+
+    fn send(&mut self, plain: &[u8]) {
+        let records = self.seal(plain);
+        self.stream.write_all(&records).expect("written");
+    }
+
+    /// Sends bytes that are no record.
+    fn raw(mut self, bytes: &[u8]) -> TcpStream {
+        self.stream.write_all(bytes).expect("written");
+        self.stream
+    }
+
+    /// Says that a message was taken.
+    fn take(&mut self) {
+        self.send(&[0; 4]);
+    }
+
+    /// The next bytes that the other side has sealed.
+    fn read(&mut self, bytes: usize) -> Vec<u8> {
+        while self.plain.len() < bytes {
+            let mut length = [0; 2];
+            self.stream.read_exact(&mut length).expect("a record");
+            let mut record = [&length[..], &vec![0; usize::from(u16::from_le_bytes(length))]].concat();
+            self.stream.read_exact(&mut record[2..]).expect("a record");
+            let session = self.session.as_mut().expect("they have met");
+            session.open_all(&mut record, &mut self.plain).expect("it opens");
+        }
+        self.plain.drain(..bytes).collect()
+    }
+
+    fn next_message(&mut self) -> Vec<u8> {
+        let length = self.read(4).try_into().expect("four bytes");
+        let bytes = self.read(u32::from_le_bytes(length) as usize);
+        Message::decode(&bytes, 0).expect("a message").bytes().to_vec()
+    }
 }
 
 /// Whether the other side has closed a connection.
 fn is_closed(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(1))).expect("a limit");
     match stream.read(&mut [0; 64]) {
+        Ok(n) => n == 0,
+        Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+    }
+}
+
+/// The same, whatever it has said before.
+fn is_over(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(1))).expect("a limit");
+    match stream.read(&mut [0; 256]) {
         Ok(n) => n == 0,
         Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
     }
@@ -171,33 +253,62 @@ fn who_does_not_listen_can_send_and_is_answered() {
     assert_eq!(*own.lost.lock(), [(nobody, Undeliverable::NoSource)]);
 }
 
-/// A source takes over what somebody has connected for it; what follows the hello is untouched.
+/// A stream to a source, once its ends have met; none where they do not.
+fn stream_to(to: TcpAddress, source: Address, token: u64) -> Option<SecureStream> {
+    let tcp = crate::sys::TcpStream::connect(to.socket()).expect("a connection");
+    let mut connecting: ConnectingStream = to.stream(tcp, source, token);
+    let mut met = Ok(false);
+    until("the end of the handshake", || {
+        met = connecting.progress();
+        !matches!(met, Ok(false))
+    });
+    met.ok().and_then(|_| connecting.finish())
+}
+
+/// A source takes over what somebody has connected for it, in plain or sealed; what follows is untouched.
 #[test]
 fn streams_go_to_their_source() {
+    const BYTES: usize = 1 << 20;
     let _turn = TURN.lock();
     let (there, nobody) = (process(1), address(5));
-    let connect = |hello: Vec<u8>| {
-        let mut stream = TcpStream::connect(there.tcp().socket()).expect("a connection");
-        stream.write_all(&[&hello[..], b"data"].concat()).expect("written");
-        stream
-    };
-    let mut stream = connect(there.tcp().stream_hello(there.address, 7));
-    until("the stream", || !there.listener.streams.lock().is_empty());
-    let (token, theirs) = there.listener.streams.lock().pop().expect("a stream");
-    let mut bytes = [0; 4];
-    until("data", || theirs.receive(&mut bytes).expect("received").is_some());
-    assert_eq!((token, &bytes), (7, b"data"));
-    assert_eq!(theirs.send(b"back").expect("sent"), 4);
-    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
-    stream.read_exact(&mut bytes).expect("data");
-    assert_eq!(&bytes, b"back");
-    // Of no source, and with another key.
-    let wrong = TcpAddress::new(there.tcp().socket(), KEY);
-    for hello in [there.tcp().stream_hello(nobody, 7), wrong.stream_hello(there.address, 7)] {
-        let mut stream = connect(hello);
-        until("the end of the stream", || is_closed(&mut stream));
+    let wanted = ListenAddress { encrypted_by: Some(7), ..localhost().into() };
+    let sealed = there.registration.listen(wanted).expect("another listener").tcp.expect("it listens");
+    assert_ne!(sealed, there.tcp());
+    assert_eq!(there.registration.listen(wanted).expect("the same").tcp, Some(sealed));
+    for (to, is_sealed) in [(there.tcp(), false), (sealed, true)] {
+        let mut own = stream_to(to, there.address, 7).expect("a stream");
+        until("the stream", || !there.listener.streams.lock().is_empty());
+        let (token, mut theirs) = there.listener.streams.lock().pop().expect("a stream");
+        assert_eq!((token, own.is_sealed(), theirs.is_sealed()), (7, is_sealed, is_sealed));
+        let data: Vec<u8> = (0..BYTES).map(|i| ((i * 31) >> 3) as u8).collect();
+        let (mut got, mut sent, mut place) = (Vec::new(), 0, vec![0; 100_000]);
+        until("data", || {
+            let (head, rest) = if sent == 0 { data.split_at(8) } else { (&[][..], &data[sent..]) };
+            if !rest.is_empty() {
+                sent += own.send_parts(head, rest).expect("sent");
+            }
+            let flushed = own.flush().expect("sent");
+            let room = 1 + got.len() * 7 % place.len();
+            while let Some(read) = theirs.receive(&mut place[..room]).expect("received") {
+                got.extend_from_slice(&place[..read]);
+            }
+            got.len() == BYTES && flushed && !theirs.is_buffered()
+        });
+        assert!(got == data);
+        assert_eq!(theirs.send_parts(b"ba", b"ck").expect("sent"), 4);
+        let mut answer = [0; 9];
+        until("an answer", || own.receive(&mut answer).expect("received") == Some(4));
+        assert!(answer.starts_with(b"back"));
+        drop(own);
+        until("the end", || theirs.receive(&mut answer).is_ok_and(|read| read == Some(0)));
+        // Of no source: the ends meet, and the stream is closed. With another key they do not.
+        let nobodys = stream_to(to, nobody, 7).expect("a stream");
+        until("the end", || nobodys.tcp().receive(&mut answer).map_or(true, |read| read == Some(0)));
+        assert!(stream_to(TcpAddress::new(to.socket(), KEY, is_sealed), there.address, 7).is_none());
+        // Nor where they do not agree on the seal: there is no plain stream to a listener whose data are sealed.
+        assert!(stream_to(to.with_sealed(!is_sealed), there.address, 7).is_none());
+        assert!(there.listener.streams.lock().is_empty());
     }
-    assert!(there.listener.streams.lock().is_empty());
 }
 
 #[test]
@@ -210,7 +321,7 @@ fn a_process_listens_once_at_an_address() {
     let ports = Some((47_121, 47_122));
     let advertise = Some(SocketAddr::from(([198, 51, 100, 7], 0)));
     let at = SocketAddr::from(([127, 0, 0, 3], 0));
-    let told = second.listen(ListenAddress { at, ports, advertise }).expect("a port is left");
+    let told = second.listen(ListenAddress { at, ports, advertise, encrypted_by: None }).expect("a port is left");
     assert_eq!(second.listen(at), Ok(told));
     let told = told.tcp.expect("it listens").socket();
     assert!(told.ip().to_string() == "198.51.100.7" && (47_121..=47_122).contains(&told.port()), "{told}");
@@ -322,8 +433,8 @@ fn a_process_that_dies_is_told_once() {
     let (here, peer) = (process(0), RawPeer::open());
     here.registration.send([peer.message(b"one"), peer.message(b"two"), peer.message(b"three")]);
     let mut stream = peer.accept();
-    welcome(&mut stream);
-    assert_eq!(next_message(&mut stream), b"one");
+    stream.meet();
+    assert_eq!(stream.next_message(), b"one");
     assert_eq!(here.lost(), []);
     drop(stream);
     until("the news", || here.lost().len() == 1);
@@ -331,20 +442,20 @@ fn a_process_that_dies_is_told_once() {
     // It lives after all: there is another connection, and another end, with nothing left to be told.
     here.registration.send([peer.message(b"four")]);
     let mut stream = peer.accept();
-    welcome(&mut stream);
-    assert_eq!(next_message(&mut stream), b"four");
-    welcome(&mut stream);
+    stream.meet();
+    assert_eq!(stream.next_message(), b"four");
+    stream.take();
     drop(stream);
     until("the end of the connection", || peer.sockets() == 1);
     here.registration.send([peer.message(b"five")]);
     let mut stream = peer.accept();
-    welcome(&mut stream);
-    assert_eq!(next_message(&mut stream), b"five");
-    welcome(&mut stream);
+    stream.meet();
+    assert_eq!(stream.next_message(), b"five");
+    stream.take();
     assert_eq!(here.lost().len(), 1);
 }
 
-/// Who closes before it has taken the key is tried again, and gets each message once.
+/// Who closes before the ends have met is tried again, and gets each message once.
 #[test]
 fn a_connection_that_fails_is_tried_again() {
     let _turn = TURN.lock();
@@ -354,9 +465,9 @@ fn a_connection_that_fails_is_tried_again() {
         drop(peer.accept());
     }
     let mut stream = peer.accept();
-    welcome(&mut stream);
-    assert_eq!([next_message(&mut stream), next_message(&mut stream)], [b"one".to_vec(), b"two".to_vec()]);
-    stream.write_all(&[0; 8]).expect("written");
+    stream.meet();
+    assert_eq!([stream.next_message(), stream.next_message()], [b"one".to_vec(), b"two".to_vec()]);
+    stream.send(&[0; 8]);
     assert_eq!(here.lost(), []);
 }
 
@@ -387,23 +498,33 @@ fn strangers_are_closed_and_hold_up_nobody() {
         stream.write_all(bytes).expect("written");
         stream
     };
-    let key = hello(to.key);
+    let first = |to: TcpAddress| [Hello::Messages.encode(), to.handshake(Hello::Messages, true).output()].concat();
+    let known = |plain: &[u8]| {
+        let mut connection = RawConnection::connect(to);
+        connection.send(plain);
+        connection.stream
+    };
     let mut closed = [
         with(b"GET / HTTP/1.1\r\n\r\n"),
         with(&[0; 20]),
-        with(&hello(to.key ^ 1)),
+        with(&first(TcpAddress::new(to.socket(), KEY, false))),
         with(&[255; 5000]),
+        with(&[Hello::Messages.encode(), vec![1; 200]].concat()),
+        with(&[first(to), vec![1; 48]].concat()),
         // Who knows the key, but not the rest.
-        with(&[&key[..], &(MESSAGE_MAX as u32 + 1).to_le_bytes()].concat()),
-        with(&[&key[..], &[0, 0, 0, 0]].concat()),
-        with(&[&key[..], &[3, 0, 0, 0, 9, 9, 9]].concat()),
+        known(&(MESSAGE_MAX as u32 + 1).to_le_bytes()),
+        known(&[0, 0, 0, 0]),
+        known(&[3, 0, 0, 0, 9, 9, 9]),
+        RawConnection::connect(to).raw(&[&[40, 0][..], &[7; 40]].concat()),
     ];
-    closed.iter_mut().for_each(|stream| until("its end", || is_closed(stream)));
-    let mut slow = [connect(), with(&key[..3]), with(&key[..19])];
+    // What the listener has answered is read before its end.
+    closed.iter_mut().for_each(|stream| until("its end", || is_over(stream)));
+    let hello = first(to);
+    let mut slow = [connect(), with(&hello[..3]), with(&hello[..70]), with(&hello)];
     here.registration.send([there.message(&7u32.to_be_bytes())]);
     until("a message", || there.numbers() == [7]);
     assert!(HELLO_LIMIT < LIMIT);
-    slow.iter_mut().for_each(|stream| until("its end", || is_closed(stream)));
+    slow.iter_mut().for_each(|stream| until("its end", || is_over(stream)));
     assert!(there.lost().is_empty() && here.lost().is_empty());
 }
 
@@ -457,7 +578,7 @@ fn the_end_waits_for_nobody_without_end() {
     drop(here);
     assert!(start.elapsed() < LIMIT);
     until("the end of the thread", || helpers() == 0);
-    assert!(is_closed(&mut stream));
+    until("the end of the connection", || is_over(&mut stream.stream));
 }
 
 /// Ends its own registration, the last one, when a message comes.
@@ -520,17 +641,14 @@ fn so_many_strangers_are_kept_and_no_more() {
 fn a_frame_may_come_in_pieces() {
     let _turn = TURN.lock();
     let there = process(1);
-    let mut stream = TcpStream::connect(there.tcp().socket()).expect("a connection");
-    stream.set_nodelay(true).expect("no delay");
-    let mut bytes: VecDeque<u8> = hello(there.tcp().key).into();
+    let (mut connection, mut bytes) = (RawConnection::connect(there.tcp()), VecDeque::new());
     for number in 0..3u32 {
         TcpFrame::write(&there.message(&number.to_be_bytes()).encode(), &mut bytes);
     }
-    for byte in bytes {
-        stream.write_all(&[byte]).expect("written");
+    for byte in connection.seal(bytes.make_contiguous()) {
+        connection.stream.write_all(&[byte]).expect("written");
     }
     until("all messages", || there.numbers() == [0, 1, 2]);
-    // The key, and each message, were taken.
-    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
-    stream.read_exact(&mut [0; 16]).expect("what says so");
+    // Each message was taken.
+    assert_eq!(connection.read(12), [0; 12]);
 }

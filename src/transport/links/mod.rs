@@ -154,7 +154,8 @@ impl Links {
             return Ok(());
         }
         let interface = SocketInterface::unknown(at.at);
-        self.engine.set_network(SocketNetwork::open(self.rank, vec![interface], SocketSettings::read(None))?);
+        let settings = SocketSettings { encrypted_by: at.encrypted_by, ..SocketSettings::read(None) };
+        self.engine.set_network(SocketNetwork::open(self.rank, vec![interface], settings)?);
         Ok(())
     }
 

@@ -4,10 +4,15 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::super::secure_layer::{ConnectionSecurity, SecureLayer};
+use super::super::socket::Buffers;
 use super::*;
+use crate::bootstrap::id::IdParts;
+use crate::bootstrap::protocol::wire::{Preamble, Service};
 use crate::bootstrap::protocol::{Action, Conn, ConnectError};
 use crate::bootstrap::{Bootstrap, Join, NetConfig, UniqueId, create_id};
 use crate::proxy::tests::{TURN, helpers};
+use crate::secure::Secret;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -68,6 +73,42 @@ fn a_stranger_is_turned_away_while_nobody_waits() {
         assert!(answer.as_ref().map_or_else(|error| error.kind() != std::io::ErrorKind::WouldBlock, |n| *n == 0));
     }
     barrier(&ranks);
+}
+
+/// Whoever answers in the root's place, with all of the id but the secret, is no root: the rank says so, and ends.
+#[test]
+fn an_impostor_is_no_root() {
+    let _turn = TURN.lock();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let (magic, root) = (sys::random(), listener.local_addr().expect("an address"));
+    let id = IdParts { magic, root, fixed: false, token: 7, grow: None, secret: Secret::new([2; 32]) }.encode();
+    let security = ConnectionSecurity::new(Secret::new([1; 32]), None);
+    let preamble = Preamble::new(magic, Service::Root);
+    let answered = Arc::new(AtomicBool::new(false));
+    let done = answered.clone();
+    let impostor = std::thread::spawn(move || {
+        listener.set_nonblocking(true).expect("a mode");
+        while !done.load(Ordering::Relaxed) {
+            let Ok((mut stream, _)) = listener.accept() else {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            stream.set_nonblocking(false).expect("a mode");
+            let (mut layer, mut bytes, mut plain) = (SecureLayer::accepted(), [0; 500], Vec::new());
+            let n = stream.read(&mut bytes).expect("a first message");
+            let heard = layer.receive(&bytes[..n], (&security, Some(preamble)), sys::random_bytes, &mut plain);
+            assert!(heard.is_err() && plain.is_empty());
+            // A proof that is none.
+            let answer = Preamble::new(preamble.magic, Service::RootAnswer).encode();
+            stream.write_all(&[&answer[..], &[2; 200]].concat()).expect("written");
+        }
+    });
+    let join = Join::without_facts((0, 2), 1);
+    let error = Bootstrap::join(&NetConfig::default(), &id, join).err().expect("no rank");
+    answered.store(true, Ordering::Relaxed);
+    impostor.join().expect("no panic");
+    assert!(matches!(error, Error::Remote { .. }), "{error}");
+    assert!(error.to_string().contains("it does not know the secret of this ncclUniqueId"), "{error}");
 }
 
 #[test]
@@ -212,7 +253,9 @@ impl Machine for TickingMachine {
 
 fn ticking(most: u32, panics: bool) -> MachineDriver<TickingMachine> {
     let machine = |_| TickingMachine { ticks: 0, most, panics };
-    MachineDriver::new(machine, None, None, Buffers::default()).expect("a driver")
+    let security = ConnectionSecurity::new(Secret::new([0; 32]), None);
+    let wire = WireSettings { buffers: Buffers::default(), security };
+    MachineDriver::new(machine, None, None, wire).expect("a driver")
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::stranger::{self, Visitor};
 use super::super::wire::{Decoder, Frame, FrameKind, HEADER, PREAMBLE, PROTOCOL, Preamble, Service};
 use super::super::{Conn, HANDSHAKE, Level};
-use super::{Failure, Member, Purpose, Role, show};
+use super::{Failure, Link, Member, Purpose, Role, show};
 
 /// Bytes of a hello frame: header, purpose, from, to.
 const HELLO: usize = HEADER + 9;
@@ -150,6 +150,17 @@ impl Member {
         );
         self.dials.lost_root |= rank.is_none();
         self.fail_with(&Failure::remote(rank, text));
+    }
+
+    /// The failure where the other end of a connection is protected otherwise.
+    pub(super) fn mismatch(&self, link: &Link, text: &str) -> Failure {
+        let (rank, who) = match link.role {
+            Role::Root(_) => (None, "the root".to_string()),
+            Role::Out(rank, ..) | Role::In(rank, _) => (Some(rank), self.name(rank)),
+            Role::Unknown(_) => (None, "a rank".to_string()),
+        };
+        let text = format!("rank {} and {who} at {} cannot meet: {text}", self.config.rank, show(link.address));
+        Failure::usage(rank, text)
     }
 
     pub(super) fn tick_links(&mut self, now: Duration) {

@@ -16,7 +16,7 @@ use super::checkin::{CheckIn, CheckInSettings, Entry, Welcome};
 use super::failure::Failure;
 use super::roots::{Algorithm, RootPlace};
 use super::tree::{self, TreePlace};
-use super::wire::{Decoder, Encoder, Frame, FrameKind, Malformed, Reader};
+use super::wire::{Decoder, Encoder, Frame, FrameKind, Malformed, Preamble, Reader, Service};
 use super::{Action, Cause, Conn, ConnectError, HANDSHAKE, Level, MAX_BLOCK, MAX_PENDING, Machine};
 use crate::bootstrap::id::show;
 use crate::error::Error;
@@ -611,6 +611,17 @@ impl Machine for Member {
         }
         let why = error.unwrap_or_else(|| "it closed the connection".to_string());
         self.lost(now, conn, &why);
+    }
+
+    fn mismatched(&mut self, _: Duration, conn: Conn, text: &str) {
+        let link = self.links.remove(&conn);
+        if let Some(link) = link.filter(|_| self.failure.is_none()) {
+            self.fail_with(&self.mismatch(&link, text));
+        }
+    }
+
+    fn preamble(&self) -> Option<Preamble> {
+        self.token.map(|token| Preamble::new(token, Service::Peer))
     }
 
     fn tick(&mut self, now: Duration) {

@@ -690,6 +690,22 @@ impl Machine for Root {
         self.check_finished(now);
     }
 
+    fn mismatched(&mut self, now: Duration, conn: Conn, text: &str) {
+        let Some(visit) = self.take_visit(conn) else {
+            return;
+        };
+        let text = format!("the process at {} cannot join: {text}", show(visit.from));
+        self.fail(now, Failure::usage(None, text));
+    }
+
+    fn secret(&self, magic: u64) -> Option<[u8; 32]> {
+        self.others.as_ref().and_then(|others| others.secret(magic))
+    }
+
+    fn preamble(&self) -> Option<Preamble> {
+        Some(Preamble::new(self.config.magic, Service::Root))
+    }
+
     fn tick(&mut self, now: Duration) {
         self.tick_visits(now);
         self.dial_above(now);

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use super::super::checkin::{CheckIn, CheckInSettings, Entry, Welcome};
 use super::super::failure::Failure;
-use super::super::roots::{self, Algorithm, Everyone, Listening, MAX_SUMMARY, RootHello, RootPlace, Summary};
+use super::super::roots::{
+    self, Algorithm, Everyone, Listening, MAX_SUMMARY, RootAddress, RootHello, RootPlace, Summary,
+};
 use super::super::tree::{self, TreePlace};
 use super::super::wire::{Decoder, Encoder, FrameKind, PREAMBLE, Preamble, Reader, Service};
 use super::super::{Action, Cause, Conn, ConnectError, HANG_UP, Level, REFUSED, ranks};
@@ -40,6 +42,7 @@ pub(super) struct OtherRoots {
 struct Above {
     address: SocketAddr,
     magic: u64,
+    secret: [u8; 32],
     conn: Option<Conn>,
     /// The connect under way.
     dial: Option<Conn>,
@@ -78,9 +81,10 @@ impl OtherRoots {
                 algorithm: record.algorithm,
                 witness,
             },
-            above: place.above.map(|(address, magic)| Above {
+            above: place.above.map(|RootAddress { address, magic, secret }| Above {
                 address,
                 magic,
+                secret,
                 conn: None,
                 dial: None,
                 first: now,
@@ -92,6 +96,11 @@ impl OtherRoots {
             told: false,
             failure: None,
         }
+    }
+
+    /// The secret of a root that this one connects to.
+    pub(super) fn secret(&self, magic: u64) -> Option<[u8; 32]> {
+        self.above.as_ref().filter(|above| above.magic == magic).map(|above| above.secret)
     }
 
     /// When the root above is to be dialled again.

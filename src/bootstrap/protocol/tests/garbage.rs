@@ -12,7 +12,7 @@ use rand::RngExt;
 use super::super::checkin::{Announcement, CheckIn, Entry, Welcome};
 use super::super::failure::Failure;
 use super::super::member;
-use super::super::roots::{Algorithm, Everyone, RootHello, RootPlace, Summary};
+use super::super::roots::{Algorithm, Everyone, RootAddress, RootHello, RootPlace, Summary};
 use super::super::stranger;
 use super::super::wire::{Decoder, HEADER, Service};
 use super::simulation::seeds;
@@ -33,7 +33,8 @@ fn place() -> impl Strategy<Value = RootPlace> {
         |(count, index, digest, ip, port)| {
             let index = index % count;
             let address = std::net::SocketAddr::from(([10, ip[1], ip[2], ip[3]], port));
-            RootPlace { index, count, digest, above: (index > 0).then_some((address, digest)) }
+            let above = RootAddress { address, magic: digest, secret: [ip[0]; 32] };
+            RootPlace { index, count, digest, above: (index > 0).then_some(above) }
         },
     )
 }

@@ -8,7 +8,7 @@ use super::super::checkin::{Announcement, CheckIn, Entry, Roster, Welcome};
 use super::super::failure::Failure;
 use super::super::member::Member;
 use super::super::root::Root;
-use super::super::roots::{Algorithm, RootPlace};
+use super::super::roots::{Algorithm, RootAddress, RootPlace};
 use super::super::stranger::{Visitor, identify};
 use super::super::wire::{Decoder, FrameKind, Preamble, Reader, Service};
 use super::super::{Action, Conn, MAX_FACTS, Machine, ranks, tree};
@@ -97,7 +97,7 @@ proptest! {
         token in any::<u64>(),
         index in 0u32..3,
     ) {
-        let above = (index > 0).then_some((list[0].address, token));
+        let above = (index > 0).then_some(RootAddress { address: list[0].address, magic: token, secret: [7; 32] });
         let place = RootPlace { index, count: 3, digest: token, above };
         let (entry, common, algorithm) = (list[0].clone(), vec![3; 7], Algorithm::Ring);
         let record =

@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use super::super::checkin::Entry;
 use super::super::member::{Member, MemberConfig, Retry};
 use super::super::root::{Root, RootConfig};
-use super::super::roots::{Algorithm, RootPlace, root_of};
+use super::super::roots::{Algorithm, RootAddress, RootPlace, root_of};
 use super::super::wire::FrameKind;
 use super::super::{Action, Cause, Conn, ConnectError, Level, Machine, tree};
 use crate::error::Error;
@@ -228,6 +228,7 @@ impl World {
     /// The settings of an ordinary member.
     pub fn member(&self, id: Id, rank: u32, nranks: u32) -> MemberConfig {
         let of = |index: u32| (address(self.root + index as usize), MAGIC + u64::from(index));
+        let above = |index: u32| RootAddress { address: of(index).0, magic: of(index).1, secret: [index as u8; 32] };
         let count = self.roots.min(nranks);
         let index = root_of(rank.min(nranks - 1), count, nranks);
         MemberConfig {
@@ -243,7 +244,7 @@ impl World {
             common: ((id / 8) as u32).to_le_bytes().repeat(10),
             algorithm: self.algorithm,
             delay: Duration::ZERO,
-            place: RootPlace { index, count, digest: 7, above: tree::place(index, count).parent.map(of) },
+            place: RootPlace { index, count, digest: 7, above: tree::place(index, count).parent.map(above) },
             timeout: None,
             retry: Retry { count: 34, sleep: Duration::from_millis(100) },
         }

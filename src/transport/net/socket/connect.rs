@@ -8,7 +8,7 @@ use super::pieces::MessagePieces;
 use super::send::SocketSender;
 use crate::error::Error;
 use crate::plugin::network::{NetConnecting, NetSender};
-use crate::proxy::TcpAddress;
+use crate::proxy::{ConnectingStream, SecureStream, TcpAddress};
 use crate::sys::TcpStream;
 
 /// How long one way is tried where there is another one, and how long all are.
@@ -28,48 +28,11 @@ pub(super) struct SocketConnecting {
     rounds: u32,
     handle: SocketHandle,
     buffers: (Option<usize>, Option<usize>),
-    streams: Vec<StreamInMaking>,
+    streams: Vec<ConnectingStream>,
     began: Instant,
     way_began: Instant,
     /// When a way is tried again.
     pause: Option<Instant>,
-}
-
-/// A stream, and how much of its hello has gone; none before it is connected.
-struct StreamInMaking {
-    stream: TcpStream,
-    hello: Vec<u8>,
-    greeted: Option<usize>,
-}
-
-impl StreamInMaking {
-    fn begin(
-        (from, to): Way,
-        hello: Vec<u8>,
-        buffers: (Option<usize>, Option<usize>),
-    ) -> std::io::Result<StreamInMaking> {
-        let stream = match from {
-            Some(from) => TcpStream::connect_from(from, to.socket())?,
-            None => TcpStream::connect(to.socket())?,
-        };
-        stream.set_buffers(buffers.0, buffers.1)?;
-        Ok(StreamInMaking { stream, hello, greeted: None })
-    }
-
-    /// Whether all of its hello has gone.
-    fn progress(&mut self) -> std::io::Result<bool> {
-        let greeted = match self.greeted {
-            Some(greeted) => greeted,
-            None => match self.stream.outcome() {
-                Ok(()) => 0,
-                Err(error) if error.kind() == std::io::ErrorKind::NotConnected => return Ok(false),
-                Err(error) => return Err(error),
-            },
-        };
-        let sent = if greeted < self.hello.len() { self.stream.send(&self.hello[greeted..])? } else { 0 };
-        self.greeted = Some(greeted + sent);
-        Ok(greeted + sent == self.hello.len())
-    }
 }
 
 impl SocketConnecting {
@@ -94,7 +57,12 @@ impl SocketConnecting {
         let way = *self.ways.get(self.way).ok_or_else(|| std::io::Error::from(std::io::ErrorKind::AddrNotAvailable))?;
         while self.streams.len() < self.handle.streams as usize {
             let token = self.handle.token.wrapping_add(self.streams.len() as u64);
-            self.streams.push(StreamInMaking::begin(way, way.1.stream_hello(self.handle.to, token), self.buffers)?);
+            let tcp = match way.0 {
+                Some(from) => TcpStream::connect_from(from, way.1.socket())?,
+                None => TcpStream::connect(way.1.socket())?,
+            };
+            tcp.set_buffers(self.buffers.0, self.buffers.1)?;
+            self.streams.push(way.1.stream(tcp, self.handle.to, token));
         }
         let mut all = true;
         for stream in &mut self.streams {
@@ -136,7 +104,7 @@ impl NetConnecting for SocketConnecting {
         match self.progress() {
             Ok(false) => Ok(None),
             Ok(true) => {
-                let streams: Vec<TcpStream> = self.streams.drain(..).map(|one| one.stream).collect();
+                let streams: Vec<SecureStream> = self.streams.drain(..).filter_map(ConnectingStream::finish).collect();
                 let pieces = MessagePieces { streams: streams.len(), least: self.handle.piece_min as usize };
                 Ok(Some(Box::new(SocketSender::new(streams, pieces))))
             }

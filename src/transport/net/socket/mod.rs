@@ -30,8 +30,11 @@ use serde::{Deserialize, Serialize};
 use crate::bootstrap::INTERFACES_MAX;
 use crate::error::Error;
 use crate::plugin::network::{NetConnecting, NetListener, NetProperties, NetReceiver, Network};
-use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Source, TcpAddress, Undeliverable};
-use crate::sys::{self, TcpStream};
+use crate::proxy::{
+    self, Address, ListenAddress, Message, Outbox, Progress, Registration, SecureStream, Source, TcpAddress,
+    Undeliverable,
+};
+use crate::sys;
 use connect::SocketConnecting;
 use receive::SocketReceiver;
 pub use settings::SocketSettings;
@@ -68,7 +71,7 @@ pub struct SocketNetwork {
 struct Arrivals {
     own: Weak<Arrivals>,
     /// By token: those of a connection, by their numbers.
-    expected: Mutex<BTreeMap<u64, Vec<Option<TcpStream>>>>,
+    expected: Mutex<BTreeMap<u64, Vec<Option<SecureStream>>>>,
 }
 
 /// What a rank that is to send must know.
@@ -121,7 +124,8 @@ impl SocketNetwork {
         let (mut properties, mut addresses, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
         for SocketInterface { properties: told, address } in interfaces.into_iter().take(INTERFACES_MAX) {
             let none = || Error::Internal(format!("nobody listens at {address}"));
-            listeners.push(registration.listen(address)?.tcp.ok_or_else(none)?);
+            let wanted = ListenAddress { encrypted_by: settings.encrypted_by, ..address.into() };
+            listeners.push(registration.listen(wanted)?.tcp.ok_or_else(none)?);
             properties.push(told);
             addresses.push(address);
         }
@@ -194,10 +198,10 @@ impl NetListener for SocketListener {
         let streams = if ready { expected.remove(&self.token) } else { None };
         drop(expected);
         let Some(streams) = streams else { return Ok(None) };
-        let streams: Vec<TcpStream> = streams.into_iter().flatten().collect();
+        let streams: Vec<SecureStream> = streams.into_iter().flatten().collect();
         let (send, receive) = self.settings.buffers;
         for stream in &streams {
-            let set = stream.set_buffers(send, receive);
+            let set = stream.tcp().set_buffers(send, receive);
             set.map_err(|error| Error::system("setsockopt", "NCCL_SOCKET_SNDBUF and NCCL_SOCKET_RCVBUF", &error))?;
         }
         Ok(Some(Box::new(SocketReceiver::new(streams, self.settings.piece_min))))
@@ -216,7 +220,7 @@ impl Source for Arrivals {
     fn undeliverable(&self, _: Address, _: Undeliverable) {}
 
     /// A stream that nobody waits for is closed. One that comes a second time was made anew.
-    fn connected(&self, token: u64, stream: TcpStream) {
+    fn connected(&self, token: u64, stream: SecureStream) {
         let mut expected = self.expected.lock();
         let streams = expected.range_mut(..=token).next_back();
         let place = streams.and_then(|(first, streams)| streams.get_mut((token - first) as usize));

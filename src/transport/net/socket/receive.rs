@@ -4,14 +4,14 @@
 //! Memory and buffers are as [`NetConnection`] and its kinds demand; the system takes any memory.
 
 use std::collections::VecDeque;
-use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::pieces::{HEAD, MessagePieces, length};
 use super::send::{TURN, over};
 use crate::error::Error;
 use crate::plugin::network::{NetBuffer, NetConnection, NetMemory, NetReceiver, NetRequest, REQUESTS_MAX, RegionId};
-use crate::sys::{Interest, TcpStream};
+use crate::proxy::SecureStream;
+use crate::sys::Interest;
 
 /// Bytes that are read beyond what is wanted: heads, and messages so short that copying them costs less than another
 /// call of the system.
@@ -34,7 +34,7 @@ struct Inbox {
 
 /// A stream, and how far it has come: so many bytes of its part of a message.
 struct ReceiveStream {
-    stream: TcpStream,
+    stream: SecureStream,
     message: u64,
     got: usize,
     /// What was read beyond that.
@@ -88,7 +88,10 @@ unsafe fn place<'a>(address: u64, bytes: usize) -> &'a mut [u8] {
 impl ReceiveStream {
     /// Takes what has come, as far as there is memory for it.
     fn progress(&mut self, number: usize, pieces: MessagePieces, inbox: &mut Inbox) -> Result<(), Error> {
-        for _ in 0..TURN {
+        let mut turns = 0;
+        // What was taken from the system wakes nobody.
+        while turns < TURN || self.stream.is_buffered() {
+            turns += 1;
             let at = (self.message - inbox.first) as usize;
             let Some(buffer) = inbox.buffers.get(at).copied() else { return Ok(()) };
             let Some(bytes) = inbox.lengths.get(at).copied() else {
@@ -138,8 +141,7 @@ impl ReceiveStream {
         }
         // The stage is empty now.
         let wanted = rest.len();
-        let mut parts = [IoSliceMut::new(rest), IoSliceMut::new(self.stage.room())];
-        let read = self.stream.receive_parts(&mut parts);
+        let read = self.stream.receive_parts(rest, self.stage.room());
         let Some(read) = self.count(read)? else { return Ok(staged > 0) };
         self.got += read.min(wanted);
         self.stage.end += read.saturating_sub(wanted);
@@ -157,7 +159,7 @@ impl ReceiveStream {
 }
 
 impl SocketReceiver {
-    pub fn new(streams: Vec<TcpStream>, piece_min: u32) -> SocketReceiver {
+    pub fn new(streams: Vec<SecureStream>, piece_min: u32) -> SocketReceiver {
         let pieces = MessagePieces { streams: streams.len(), least: piece_min as usize };
         let stage = || Stage { bytes: [0; STAGE], begin: 0, end: 0 };
         let stream = |stream| ReceiveStream { stream, message: 0, got: 0, stage: stage() };
@@ -203,7 +205,7 @@ impl NetConnection for SocketReceiver {
     fn watched(&self, number: usize) -> Option<(BorrowedFd<'_>, Interest)> {
         let ReceiveStream { stream, message, .. } = self.streams.get(number)?;
         let wanted = ((message - self.inbox.first) as usize) < self.inbox.buffers.len();
-        Some((stream.as_fd(), Interest { readable: wanted, writable: false }))
+        Some((stream.tcp().as_fd(), Interest { readable: wanted, writable: false }))
     }
 }
 

@@ -4,13 +4,13 @@
 //! Memory and buffers are as [`NetConnection`] and its kinds demand; the system takes any memory.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::pieces::{HEAD, MessagePieces, head};
 use crate::error::Error;
 use crate::plugin::network::{NetBuffer, NetConnection, NetMemory, NetRequest, NetSender, REQUESTS_MAX, RegionId};
-use crate::sys::{Interest, Ready, TcpStream};
+use crate::proxy::SecureStream;
+use crate::sys::{Interest, Ready};
 
 /// Calls of the system for one stream before others have their turn.
 pub(super) const TURN: usize = 16;
@@ -25,7 +25,7 @@ pub(super) struct SocketSender {
 
 /// A stream, and how far it has come: so many bytes of its part of a message.
 struct SendStream {
-    stream: TcpStream,
+    stream: SecureStream,
     message: u64,
     sent: usize,
     /// The system takes nothing more for now.
@@ -33,8 +33,8 @@ struct SendStream {
 }
 
 /// Why a connection is over.
-pub(super) fn over(stream: &TcpStream, why: &str) -> Error {
-    let peer = stream.peer().map_or(String::new(), |peer| format!(" ({peer})"));
+pub(super) fn over(stream: &SecureStream, why: &str) -> Error {
+    let peer = stream.tcp().peer().map_or(String::new(), |peer| format!(" ({peer})"));
     Error::Remote { rank: None, text: format!("{why}{peer}") }
 }
 
@@ -51,6 +51,9 @@ impl SendStream {
             let piece = pieces.of(number, message.bytes);
             let heading = if number == 0 { HEAD } else { 0 };
             if self.sent == heading + piece.len() {
+                if !self.flush()? {
+                    return Ok(());
+                }
                 (self.message, self.sent) = (self.message + 1, 0);
                 continue;
             }
@@ -60,8 +63,7 @@ impl SendStream {
             // SAFETY: as `NetSender::send` says, the buffer is there and not written meanwhile. It is not null where it
             // has bytes.
             let data = if left == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(place, left) } };
-            let parts = [IoSlice::new(&head[self.sent.min(heading)..heading]), IoSlice::new(data)];
-            match self.stream.send_parts(&parts) {
+            match self.stream.send_parts(&head[self.sent.min(heading)..heading], data) {
                 Ok(0) => {
                     self.blocked = true;
                     return Ok(());
@@ -74,10 +76,17 @@ impl SendStream {
         self.blocked = true;
         Ok(())
     }
+
+    /// Whether the system has all of the message; else the stream is blocked.
+    fn flush(&mut self) -> Result<bool, Error> {
+        let flushed = self.stream.flush().map_err(|error| over(&self.stream, &error.to_string()))?;
+        self.blocked |= !flushed;
+        Ok(flushed)
+    }
 }
 
 impl SocketSender {
-    pub fn new(streams: Vec<TcpStream>, pieces: MessagePieces) -> SocketSender {
+    pub fn new(streams: Vec<SecureStream>, pieces: MessagePieces) -> SocketSender {
         let stream = |stream| SendStream { stream, message: 0, sent: 0, blocked: false };
         SocketSender {
             streams: streams.into_iter().map(stream).collect(),
@@ -116,7 +125,7 @@ impl NetConnection for SocketSender {
 
     fn watched(&self, number: usize) -> Option<(BorrowedFd<'_>, Interest)> {
         let SendStream { stream, blocked, .. } = self.streams.get(number)?;
-        Some((stream.as_fd(), Interest { readable: true, writable: *blocked }))
+        Some((stream.tcp().as_fd(), Interest { readable: true, writable: *blocked }))
     }
 
     /// Nothing ever comes from who receives, but its end.
@@ -124,7 +133,7 @@ impl NetConnection for SocketSender {
         let Some(SendStream { stream, .. }) = self.streams.get(number).filter(|_| ready.readable) else {
             return Ok(());
         };
-        match stream.receive(&mut [0; 1]) {
+        match stream.tcp().receive(&mut [0; 1]) {
             Ok(None) => Ok(()),
             Ok(Some(0)) => Err(over(stream, "the other side has closed the connection")),
             Ok(Some(_)) => Err(over(stream, "the other side sends where it must not")),
@@ -149,6 +158,6 @@ impl NetSender for SocketSender {
 
     /// Where this process ends, the system delivers what it has, unless it must reset the connection.
     fn is_delivered(&self) -> bool {
-        self.messages.is_empty() && self.streams.iter().all(|one| one.stream.unacknowledged() == 0)
+        self.messages.is_empty() && self.streams.iter().all(|one| one.stream.tcp().unacknowledged() == 0)
     }
 }

@@ -16,6 +16,8 @@ pub struct SocketSettings {
     pub piece_min: u32,
     /// Sizes of the system's buffers, where they are asked for.
     pub buffers: (Option<usize>, Option<usize>),
+    /// The fingerprint of the user's key, where data are encrypted.
+    pub encrypted_by: Option<u128>,
 }
 
 impl SocketSettings {
@@ -29,6 +31,7 @@ impl SocketSettings {
             streams: threads * per_thread,
             piece_min: params.int(params::SOCKET_MIN_TASKSIZE) as u32,
             buffers: (buffer(params::SOCKET_SNDBUF), buffer(params::SOCKET_RCVBUF)),
+            encrypted_by: None,
         }
     }
 }

@@ -10,14 +10,18 @@ use crate::plugin::network::{NetBuffer, NetSender, RegionId};
 const LIMIT: Duration = Duration::from_secs(20);
 
 pub fn settings(streams: u32) -> SocketSettings {
-    SocketSettings { threads: 1, streams, piece_min: 4096, buffers: (None, None) }
+    SocketSettings { threads: 1, streams, piece_min: 4096, buffers: (None, None), encrypted_by: None }
 }
 
 /// A network at an address of this host's own, for each of two ranks.
 pub fn networks(streams: u32) -> [Arc<SocketNetwork>; 2] {
+    networks_with(settings(streams))
+}
+
+fn networks_with(settings: SocketSettings) -> [Arc<SocketNetwork>; 2] {
     [0, 1].map(|rank| {
         let at = SocketInterface::unknown((Ipv4Addr::LOCALHOST, 0).into());
-        SocketNetwork::open(rank, vec![at], settings(streams)).expect("a network")
+        SocketNetwork::open(rank, vec![at], settings).expect("a network")
     })
 }
 
@@ -109,14 +113,19 @@ fn messages_of_all_sizes_arrive_whole_and_in_order_over_any_number_of_streams() 
     let sizes = [0, 1, 8, 1023, 1024, 1025, 4095, 8192, 100_000, 3, 3_000_001, 0, 65_536, 7];
     for streams in [1, 2, 5, 64] {
         send_all(&networks(streams), &sizes.repeat(5));
+        send_all(&networks_with(SocketSettings { encrypted_by: Some(9), ..settings(streams) }), &sizes.repeat(5));
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
-    fn any_messages_arrive(sizes in prop::collection::vec(0usize..60_000, 1..80), streams in 1u32..6) {
-        send_all(&networks(streams), &sizes);
+    fn any_messages_arrive(
+        sizes in prop::collection::vec(0usize..60_000, 1..80),
+        streams in 1u32..6,
+        encrypted_by: Option<u128>,
+    ) {
+        send_all(&networks_with(SocketSettings { encrypted_by, ..settings(streams) }), &sizes);
     }
 }
 
