@@ -133,7 +133,8 @@ fn iperf(hosts: &Hosts, seconds: u32) -> Option<Vec<(u32, f64)>> {
 
 fn open(host: u8, streams: u32, encrypted_by: Option<u128>) -> Result<Arc<SocketNetwork>, String> {
     let at = SocketInterface::unknown(SocketAddr::new(address(host), 0));
-    let settings = SocketSettings { threads: 1, streams, piece_min: 64 << 10, buffers: (None, None), encrypted_by };
+    let settings =
+        SocketSettings { threads: 1, streams: Some(streams), piece_min: 64 << 10, buffers: (None, None), encrypted_by };
     SocketNetwork::open(u32::from(host), vec![at], settings).map_err(|error| error.to_string())
 }
 

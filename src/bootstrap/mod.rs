@@ -46,7 +46,7 @@ use meeting::Meeting;
 use net::connections::WireSettings;
 use net::driver::{MachineDriver, Parting, Stop};
 use net::interface::{self, AddressRequest, Interface};
-pub use net::interface::{HostInterface, INTERFACES_MAX};
+pub use net::interface::{HostInterface, INTERFACES_MAX, same_network};
 use net::root::RootIdentity;
 use net::secure_layer::ConnectionSecurity;
 use net::socket::{self, Buffers};
@@ -146,28 +146,23 @@ pub fn create_id(config: &NetConfig) -> Result<UniqueId, Error> {
     joining::start_root(config, None, None)
 }
 
-/// Where a rank that joins by an id listens for the others.
+/// Where a rank that joins by an id listens for the others: at all interfaces by which it can exchange data with them,
+/// the best first. Where the user says what others are told, there is the first alone.
 ///
 /// # Errors
 /// As [`Bootstrap::join`], of the id and of interfaces.
-pub fn own_address(config: &NetConfig, ids: &[UniqueId], (rank, nranks): (u32, u32)) -> Result<ListenAddress, Error> {
-    let at = choose_interface(config, &Meeting::of(ids, rank, nranks)?.own)?.at(0);
-    let advertise = config.advertise.as_ref().map(|advertise| interface::advertised(advertise, 0)).transpose()?;
-    let encrypted_by = config.user_key.as_ref().map(UserKey::fingerprint);
-    Ok(ListenAddress { at, ports: config.ports, advertise, encrypted_by })
-}
-
-/// All interfaces by which a rank that joins by an id can exchange data with others, the best first.
-///
-/// # Errors
-/// As [`Bootstrap::join`], of the id and of interfaces.
-pub fn socket_interfaces(
+pub fn listen_addresses(
     config: &NetConfig,
     ids: &[UniqueId],
     (rank, nranks): (u32, u32),
-) -> Result<Vec<HostInterface>, Error> {
+) -> Result<Vec<(HostInterface, ListenAddress)>, Error> {
     let request = address_request(config, &Meeting::of(ids, rank, nranks)?.own);
-    interface::choose_all(&interface::list()?, request, interface::facts)
+    let mut interfaces = interface::choose_all(&interface::list()?, request, interface::facts)?;
+    let advertise = config.advertise.as_ref().map(|advertise| interface::advertised(advertise, 0)).transpose()?;
+    interfaces.truncate(if advertise.is_some() { 1 } else { INTERFACES_MAX });
+    let encrypted_by = config.user_key.as_ref().map(UserKey::fingerprint);
+    let address = |one: &HostInterface| ListenAddress { at: one.address, ports: config.ports, advertise, encrypted_by };
+    Ok(interfaces.into_iter().map(|one| (one.clone(), address(&one))).collect())
 }
 
 fn address_request<'a>(config: &'a NetConfig, parts: &IdParts) -> AddressRequest<'a> {

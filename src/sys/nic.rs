@@ -26,6 +26,8 @@ pub struct NicFacts {
     pub speed: Option<u32>,
     /// The directory of its PCI device: `/sys/devices/pci0000:3a/0000:3a:00.0`.
     pub pci: Option<PathBuf>,
+    /// The number of that device's maker.
+    pub vendor: Option<u16>,
 }
 
 impl NicFacts {
@@ -42,7 +44,10 @@ impl NicFacts {
         let device = fs::canonicalize(place.join("device")).ok();
         let is_pci =
             |path: &PathBuf| path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("pci"));
-        NicFacts { speed, pci: device.filter(is_pci) }
+        let pci = device.filter(is_pci);
+        let vendor = pci.as_ref().and_then(|pci| fs::read_to_string(pci.join("vendor")).ok());
+        let vendor = vendor.and_then(|text| u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok());
+        NicFacts { speed, pci, vendor }
     }
 }
 
@@ -123,6 +128,7 @@ mod tests {
         }
         fs::write(eth0.join("ifindex"), "7\n").expect("a file");
         std::os::unix::fs::symlink(&device, eth0.join("device")).expect("a link");
+        fs::write(device.join("vendor"), "0x1d0f\n").expect("a file");
         let of = |speed: &str, index| {
             fs::write(eth0.join("speed"), speed).expect("a file");
             NicFacts::read_from(&folder.join("net"), "eth0", index)
@@ -130,8 +136,8 @@ mod tests {
         let (fast, other, unknown) = (of("25000\n", 7), of("25000\n", 8), of("-1\n", 7));
         let device = fs::canonicalize(&device).expect("a folder");
         fs::remove_dir_all(&folder).expect("the folder goes");
-        assert_eq!(fast, NicFacts { speed: Some(25_000), pci: Some(device.clone()) });
-        assert_eq!(unknown, NicFacts { speed: None, pci: Some(device) });
+        assert_eq!(fast, NicFacts { speed: Some(25_000), pci: Some(device.clone()), vendor: Some(0x1d0f) });
+        assert_eq!(unknown, NicFacts { speed: None, pci: Some(device), vendor: Some(0x1d0f) });
         assert_eq!(other, NicFacts::default());
     }
 }

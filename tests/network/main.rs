@@ -8,6 +8,7 @@ mod addresses;
 mod encryption;
 mod gateway;
 mod host_ids;
+mod interfaces;
 mod logged;
 mod member;
 mod strangers;

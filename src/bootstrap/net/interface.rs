@@ -44,10 +44,14 @@ pub struct HostInterface {
     pub name: String,
     /// The address, with port 0.
     pub address: SocketAddr,
+    /// Bits of the network's prefix.
+    pub prefix: u8,
     /// In Mbit/s; none where the system does not know.
     pub speed: Option<u32>,
     /// The directory of its PCI device in sysfs; none where it has none.
     pub pci_path: Option<String>,
+    /// The number of that device's maker.
+    pub vendor: Option<u16>,
 }
 
 impl HostInterface {
@@ -102,11 +106,7 @@ impl Interface {
 
     /// Whether another address is in the same network.
     fn contains(&self, other: IpAddr) -> bool {
-        match (self.ip, other) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => same_prefix(&a.octets(), &b.octets(), self.prefix),
-            (IpAddr::V6(a), IpAddr::V6(b)) => same_prefix(&a.octets(), &b.octets(), self.prefix),
-            _ => false,
-        }
+        same_network(self.ip, other, self.prefix)
     }
 }
 
@@ -125,6 +125,15 @@ enum AddressReach {
     Tunnel,
     /// Hosts on the same wire, each with a number of its own for the interface: an id cannot say it.
     LinkV6,
+}
+
+/// Whether two addresses are in one network of so many bits of prefix.
+pub fn same_network(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => same_prefix(&a.octets(), &b.octets(), prefix),
+        (IpAddr::V6(a), IpAddr::V6(b)) => same_prefix(&a.octets(), &b.octets(), prefix),
+        _ => false,
+    }
 }
 
 fn same_prefix(a: &[u8], b: &[u8], bits: u8) -> bool {
@@ -243,7 +252,9 @@ pub fn choose_all(
     let plain = |(one, facts): (&Interface, NicFacts)| HostInterface {
         name: one.name.clone(),
         address: one.at(0),
+        prefix: one.prefix,
         speed: facts.speed,
+        vendor: facts.vendor,
         pci_path: facts.pci.map(|path| path.display().to_string()),
     };
     Ok(taken.into_iter().map(plain).collect())

@@ -153,6 +153,7 @@ fn all_interfaces_come_in_order_each_once() {
         move |one: &Interface| NicFacts {
             speed: (one.name == "ib0").then_some(100_000),
             pci: pci.iter().find(|(name, _)| *name == one.name).map(|(_, path)| (*path).into()),
+            vendor: None,
         }
     };
     let all = |table: &[(&str, &str)], text: &str, pci| {

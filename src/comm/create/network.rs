@@ -4,12 +4,13 @@
 use std::path::Path;
 use std::sync::{Arc, Once};
 
-use crate::bootstrap::{self, NetConfig, UniqueId};
+use crate::bootstrap::{self, HostInterface, NetConfig, UniqueId};
 use crate::comm::Comm;
 use crate::error::Error;
 use crate::params;
 use crate::plugin::net::{NetSelection, SOCKETS, choose};
 use crate::plugin::network::Network;
+use crate::proxy::ListenAddress;
 use crate::transport::{self, Links, TransportId};
 
 /// Where the system lists InfiniBand devices.
@@ -52,10 +53,13 @@ impl Comm {
             }
         }
         let place = (self.identity.rank, self.identity.nranks);
-        let listening = links.map_or(Ok(()), |links| links.listen(bootstrap::own_address(net, ids, place)?));
+        let listening = bootstrap::listen_addresses(net, ids, place).and_then(|addresses| {
+            links.map_or(Ok(()), |links| links.listen(&addresses))?;
+            Ok(addresses)
+        });
         match listening {
-            Ok(()) if matches!(network, Ok(None)) => log_sockets(net, ids, place),
-            Ok(()) => {}
+            Ok(addresses) if matches!(network, Ok(None)) => log_sockets(&addresses),
+            Ok(_) => {}
             // The user limits the ports, and other hosts will miss this rank.
             Err(error @ Error::Resource(_)) if net.ports.is_some() => {
                 log::warn!("rank {} does not listen for other hosts: {error}", self.rank());
@@ -75,17 +79,12 @@ fn warn_not_encrypted(network: &str) {
     });
 }
 
-fn log_sockets(net: &NetConfig, ids: &[UniqueId], place: (u32, u32)) {
-    if !log::log_enabled!(target: "INIT,NET", log::Level::Info) {
-        return;
-    }
+fn log_sockets(addresses: &[(HostInterface, ListenAddress)]) {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         log::info!(target: "INIT,NET", "{}", infiniband_line(&entries(Path::new(INFINIBAND))));
-        if let Ok(interfaces) = bootstrap::socket_interfaces(net, ids, place) {
-            let shown = interfaces.iter().enumerate().map(|(at, one)| format!(" [{at}]{}", one.show()));
-            log::info!(target: "INIT,NET", "NET/Socket : Using{}", shown.collect::<String>());
-        }
+        let shown = addresses.iter().enumerate().map(|(at, (one, _))| format!(" [{at}]{}", one.show()));
+        log::info!(target: "INIT,NET", "NET/Socket : Using{}", shown.collect::<String>());
     });
     log::info!(target: "INIT,NET", "Using network {SOCKETS}");
 }

@@ -23,7 +23,7 @@ use super::blocks::BlockAllocator;
 use super::handshake::{Handshake, Standing};
 use super::net::{Engine, SocketInterface, SocketNetwork, SocketSettings};
 use super::{ConnectionGroup, Connectivity, Endpoint, LinkAddresses, PeerFacts, TransportId};
-use crate::bootstrap::Cancel;
+use crate::bootstrap::{Cancel, HostInterface};
 use crate::device::{Charge, Context, Ledger};
 use crate::error::Error;
 use crate::plan::wiring::{LinkNeed, Wiring};
@@ -134,28 +134,30 @@ impl Links {
     /// What moves data over networks.
     fn movers(rank: u32, hooks: &Arc<OnceLock<Hooks>>, own: Weak<Links>) -> Arc<Engine> {
         let tell_left = move |peer, link| own.upgrade().into_iter().for_each(|links| links.tell_left(peer, link));
-        Engine::new(rank, hooks, Box::new(tell_left), SocketSettings::read(None).threads as usize)
+        Engine::new(rank, hooks, Box::new(tell_left))
     }
 
     /// Says by which network links go, before [`Links::listen`]; otherwise they go by sockets.
     pub fn use_network(&self, network: Arc<dyn Network>) {
-        self.engine.set_network(network);
+        self.engine.set_network(network, 1);
     }
 
-    /// Lets ranks of other hosts write to this one and connect to it, by an address of this host.
+    /// Lets ranks of other hosts write to this one and connect to it, by addresses of this host: by the first for
+    /// messages, by all for data.
     ///
     /// # Errors
     /// As [`Registration::listen`].
-    pub fn listen(&self, at: ListenAddress) -> Result<(), Error> {
+    pub fn listen(&self, addresses: &[(HostInterface, ListenAddress)]) -> Result<(), Error> {
+        let Some((_, first)) = addresses.first() else { return Ok(()) };
         if let Some(registration) = &*self.registration.lock() {
-            registration.listen(at)?;
+            registration.listen(*first)?;
         }
         if self.engine.network().is_ok() {
             return Ok(());
         }
-        let interface = SocketInterface::unknown(at.at);
-        let settings = SocketSettings { encrypted_by: at.encrypted_by, ..SocketSettings::read(None) };
-        self.engine.set_network(SocketNetwork::open(self.rank, vec![interface], settings)?);
+        let interfaces = addresses.iter().map(|(of, at)| SocketInterface::of_host(of, *at)).collect();
+        let settings = SocketSettings::read(addresses).encrypted_by(first.encrypted_by);
+        self.engine.set_network(SocketNetwork::open(self.rank, interfaces, settings)?, settings.threads as usize);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use crate::bootstrap::Cancel;
 use crate::error::Error;
 use crate::plan::schedule::LinkId;
 use crate::plugin::network::Network;
-use crate::proxy::{self, Address, Message, Outbox, Progress, Registration, Source, Undeliverable};
+use crate::proxy::{self, Address, MOVERS_MAX, Message, Outbox, Progress, Registration, Source, Undeliverable};
 use crate::sys::{self, Interest, Ready};
 use crate::transport::Hooks;
 
@@ -42,7 +42,8 @@ pub(in crate::transport) type TellLeft = dyn Fn(u32, LinkId) + Send + Sync;
 /// after a while in which nothing was posted, at naps; while none runs, only what peers send gives them a turn.
 pub(in crate::transport) struct Engine {
     rank: u32,
-    network: OnceLock<Arc<dyn Network>>,
+    /// The network, and how many movers serve it.
+    network: OnceLock<(Arc<dyn Network>, usize)>,
     movers: Vec<Arc<LinkMover>>,
     shared: Arc<MoverShared>,
     forks: u32,
@@ -96,7 +97,7 @@ pub(in crate::transport) type MovedLinkId = (usize, u32);
 
 impl Engine {
     /// One without links, which costs nothing.
-    pub fn new(rank: u32, hooks: &Arc<OnceLock<Hooks>>, tell_left: Box<TellLeft>, movers: usize) -> Arc<Engine> {
+    pub fn new(rank: u32, hooks: &Arc<OnceLock<Hooks>>, tell_left: Box<TellLeft>) -> Arc<Engine> {
         let (moved, waiting, lost) = (Condvar::new(), Mutex::new(()), Mutex::default());
         let shared = Arc::new(MoverShared { rank, tell_left, moved, waiting, lost });
         let mover = |number| {
@@ -111,13 +112,13 @@ impl Engine {
                 state: Mutex::default(),
             })
         };
-        let movers = (0..movers.max(1)).map(mover).collect();
+        let movers = (0..MOVERS_MAX).map(mover).collect();
         Arc::new(Engine { rank, network: OnceLock::new(), movers, shared, forks: sys::forks() })
     }
 
-    /// Says by which network links go.
-    pub fn set_network(&self, network: Arc<dyn Network>) {
-        let _ = self.network.set(network);
+    /// Says by which network links go, and how many movers serve it.
+    pub fn set_network(&self, network: Arc<dyn Network>, movers: usize) {
+        let _ = self.network.set((network, movers.clamp(1, MOVERS_MAX)));
     }
 
     /// The network that links go by.
@@ -125,7 +126,8 @@ impl Engine {
     /// # Errors
     /// [`Error::Internal`] where there is none.
     pub fn network(&self) -> Result<&Arc<dyn Network>, Error> {
-        self.network.get().ok_or_else(|| Error::Internal(format!("rank {} has no network", self.rank)))
+        let network = self.network.get().map(|(network, _)| network);
+        network.ok_or_else(|| Error::Internal(format!("rank {} has no network", self.rank)))
     }
 
     /// Moves data for a link from now on. `turn`: movers take turns by it.
@@ -133,8 +135,13 @@ impl Engine {
     /// # Errors
     /// As [`proxy::join`].
     pub fn add(&self, turn: usize, link: MovedLink) -> Result<MovedLinkId, Error> {
-        let mover = turn % self.movers.len();
+        let mover = turn % self.serving().len();
         Ok((mover, self.movers[mover].add(link)?))
+    }
+
+    /// The movers that have links.
+    fn serving(&self) -> &[Arc<LinkMover>] {
+        &self.movers[..self.network.get().map_or(1, |(_, movers)| *movers)]
     }
 
     /// Why a link with a rank elsewhere is over, if one is.
@@ -144,7 +151,7 @@ impl Engine {
 
     /// A rank's end of a link, which this one sends on, has left for good.
     pub fn peer_left(&self, id: LinkId) {
-        for mover in &self.movers {
+        for mover in self.serving() {
             let state = mover.state.lock();
             state.links.values().filter(|one| one.link.id == id).for_each(|one| one.link.peer_left());
         }
@@ -152,7 +159,7 @@ impl Engine {
 
     /// Closes links.
     pub fn remove(&self, links: &[MovedLinkId]) {
-        for mover in &self.movers {
+        for mover in self.serving() {
             let numbers = links.iter().filter(|(of, _)| *of == mover.number).map(|(_, number)| *number);
             mover.remove(&numbers.collect::<Vec<u32>>());
         }
@@ -160,7 +167,7 @@ impl Engine {
 
     /// Kernels were launched that may post something. Wakes the event loops where they do not look anyway.
     pub fn activate(&self) {
-        self.movers.iter().for_each(|mover| mover.activate());
+        self.serving().iter().for_each(|mover| mover.activate());
     }
 
     /// Waits until everything that kernels have posted has arrived, unless this is cancelled, or a peer has no room for
@@ -168,14 +175,14 @@ impl Engine {
     /// called no more than this rank has done, and an abort must not spoil that.
     pub fn flush(&self, cancel: &Cancel) {
         let used = |mover: &Arc<LinkMover>| mover.used.load(Ordering::Acquire);
-        if !self.movers.iter().any(used) || self.forks != sys::forks() {
+        if !self.serving().iter().any(used) || self.forks != sys::forks() {
             return;
         }
         let (start, mut told) = (Instant::now(), false);
         self.activate();
         loop {
             let cancelled = cancel.fired();
-            let Some(peer) = self.movers.iter().find_map(|mover| mover.undelivered(cancelled)) else { return };
+            let Some(peer) = self.serving().iter().find_map(|mover| mover.undelivered(cancelled)) else { return };
             if start.elapsed() > if cancelled { CANCELLED_LIMIT } else { FLUSH_LIMIT } {
                 log::info!(target: "NET", "rank {} ends with data that rank {peer} has not taken", self.rank);
                 return;

@@ -6,6 +6,7 @@
 //! stream, or several (`NCCL_SOCKET_NTHREADS` × `NCCL_NSOCKS_PERTHREAD` of the rank that listens), each of which shows
 //! the token and its own number; long messages are cut into pieces, one for each stream.
 //!
+//! * `ways` says from which interface to which one a stream goes; it is pure but for what it remembers;
 //! * `connect` makes connections;
 //! * `pieces` says which stream carries what; it is pure;
 //! * `send` and `receive` are the two ends;
@@ -18,6 +19,7 @@ mod send;
 mod settings;
 #[cfg(test)]
 pub(super) mod tests;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,7 +29,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::INTERFACES_MAX;
+use crate::bootstrap::{HostInterface, INTERFACES_MAX};
 use crate::error::Error;
 use crate::plugin::network::{NetConnecting, NetListener, NetProperties, NetReceiver, Network};
 use crate::proxy::{
@@ -38,6 +40,7 @@ use crate::sys;
 use connect::SocketConnecting;
 use receive::SocketReceiver;
 pub use settings::SocketSettings;
+use ways::{LostWays, OwnAddress, WayEnds};
 
 /// The most streams of a connection, as NCCL has it.
 pub(in crate::transport) const STREAMS_MAX: u32 = 64;
@@ -51,17 +54,20 @@ const HANDLE_MAX: usize = 1024;
 pub struct SocketInterface {
     /// What is told of it.
     pub properties: NetProperties,
-    /// Its address.
-    pub address: SocketAddr,
+    /// Where it is listened at.
+    pub at: ListenAddress,
+    /// Bits of its network's prefix.
+    pub prefix: u8,
 }
 
 /// The interfaces of a host, and who listens there.
 pub struct SocketNetwork {
     settings: SocketSettings,
     properties: Vec<NetProperties>,
-    addresses: Vec<SocketAddr>,
-    /// The listener at each address.
+    addresses: Vec<OwnAddress>,
+    /// The listener at each address. Those beyond the devices are for when nothing else leads to a rank.
     listeners: Vec<TcpAddress>,
+    lost_ways: Arc<LostWays>,
     own: Address,
     arrivals: Arc<Arrivals>,
     _registration: Registration,
@@ -79,6 +85,8 @@ struct Arrivals {
 struct SocketHandle {
     /// Where the other listens, at the interface of its choice first.
     at: Vec<TcpAddress>,
+    /// So many of these share the data; others are used where nothing else leads there.
+    shared_by: u32,
     to: Address,
     /// The token of the first stream; those of others follow.
     token: u64,
@@ -103,37 +111,67 @@ impl SocketInterface {
             max_receives: 1,
             max_bytes: 1 << 30,
         };
-        SocketInterface { properties, address }
+        SocketInterface { properties, at: address.into(), prefix: 128 }
+    }
+
+    /// One of this host.
+    pub fn of_host(of: &HostInterface, at: ListenAddress) -> SocketInterface {
+        let unknown = SocketInterface::unknown(of.address);
+        let (name, pci_path, speed) = (of.name.clone(), of.pci_path.clone(), of.speed.unwrap_or(SPEED));
+        let properties = NetProperties { name, pci_path, speed, ..unknown.properties };
+        SocketInterface { properties, at, prefix: of.prefix }
     }
 }
 
+/// Puts interfaces first that share the data: those that are not slower than half of the fastest one. How many they are.
+fn put_fast_first(interfaces: &mut [SocketInterface]) -> usize {
+    let fastest = interfaces.iter().map(|one| one.properties.speed).max().unwrap_or(0);
+    let is_slow = |one: &SocketInterface| u64::from(one.properties.speed) * 2 < u64::from(fastest);
+    interfaces.sort_by_key(is_slow);
+    interfaces.iter().filter(|one| !is_slow(one)).count()
+}
+
 impl SocketNetwork {
-    /// Listens at interfaces of this host; there is one at least.
+    /// Listens at interfaces of this host; there is one at least. One that cannot be listened at is left out where there
+    /// is another one.
     ///
     /// # Errors
     /// [`Error::System`] that names the address where it cannot be listened at, or as [`proxy::join`].
     pub fn open(
         rank: u32,
-        interfaces: Vec<SocketInterface>,
+        mut interfaces: Vec<SocketInterface>,
         settings: SocketSettings,
     ) -> Result<Arc<SocketNetwork>, Error> {
         let own = Address { key: sys::random(), rank };
         let arrivals = Arc::new_cyclic(|own| Arrivals { own: own.clone(), expected: Mutex::default() });
         let source: Weak<dyn Source> = arrivals.own.clone();
         let registration = proxy::join(own, source)?;
+        interfaces.truncate(INTERFACES_MAX);
+        let fast = put_fast_first(&mut interfaces);
         let (mut properties, mut addresses, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
-        for SocketInterface { properties: told, address } in interfaces.into_iter().take(INTERFACES_MAX) {
-            let none = || Error::Internal(format!("nobody listens at {address}"));
-            let wanted = ListenAddress { encrypted_by: settings.encrypted_by, ..address.into() };
-            listeners.push(registration.listen(wanted)?.tcp.ok_or_else(none)?);
-            properties.push(told);
-            addresses.push(address);
+        let mut failed = Error::Resource("there is no network interface for sockets".to_string());
+        for (number, SocketInterface { properties: told, at, prefix }) in interfaces.into_iter().enumerate() {
+            let none = || Error::Internal(format!("nobody listens at {}", at.at));
+            let wanted = ListenAddress { encrypted_by: settings.encrypted_by, ..at };
+            match registration.listen(wanted).and_then(|location| location.tcp.ok_or_else(none)) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) => {
+                    log::info!(target: "NET", "NET/Socket : {} is left out: {error}", told.name);
+                    failed = error;
+                    continue;
+                }
+            }
+            addresses.push(OwnAddress { at: at.at, prefix });
+            if number < fast || properties.is_empty() {
+                properties.push(told);
+            }
         }
         if addresses.is_empty() {
-            return Err(Error::Resource("there is no network interface for sockets".to_string()));
+            return Err(failed);
         }
+        let (lost_ways, _registration) = (Arc::default(), registration);
         let network =
-            SocketNetwork { settings, properties, addresses, listeners, own, arrivals, _registration: registration };
+            SocketNetwork { settings, properties, addresses, listeners, lost_ways, own, arrivals, _registration };
         Ok(Arc::new(network))
     }
 }
@@ -148,13 +186,14 @@ impl Network for SocketNetwork {
     }
 
     fn listen(&self, device: usize) -> Result<Box<dyn NetListener>, Error> {
-        let streams = self.settings.streams.clamp(1, STREAMS_MAX);
+        let devices = self.properties.len();
+        let streams = self.settings.streams.unwrap_or(devices as u32).clamp(1, STREAMS_MAX);
         // Those of the other streams follow.
         let token = sys::random::<u64>() >> 1;
         let mut at = self.listeners.clone();
-        at.rotate_left(device % self.listeners.len());
-        at.dedup();
-        let handle = SocketHandle { at, to: self.own, token, streams, piece_min: self.settings.piece_min };
+        at[..devices].rotate_left(device % devices);
+        let (to, piece_min) = (self.own, self.settings.piece_min);
+        let handle = SocketHandle { at, shared_by: devices as u32, to, token, streams, piece_min };
         let handle = postcard::to_stdvec(&handle).map_err(|error| Error::Internal(format!("a handle: {error}")))?;
         self.arrivals.expected.lock().insert(token, (0..streams).map(|_| None).collect());
         let (arrivals, settings) = (self.arrivals.clone(), self.settings);
@@ -165,17 +204,18 @@ impl Network for SocketNetwork {
         let handle: Option<SocketHandle> =
             if handle.len() <= HANDLE_MAX { postcard::from_bytes(handle).ok() } else { None };
         let usable = |handle: &SocketHandle| {
-            !handle.at.is_empty() && handle.at.len() <= INTERFACES_MAX && (1..=STREAMS_MAX).contains(&handle.streams)
+            (1..=INTERFACES_MAX).contains(&handle.at.len())
+                && (1..=handle.at.len()).contains(&(handle.shared_by as usize))
+                && (1..=STREAMS_MAX).contains(&handle.streams)
         };
         let handle = handle.filter(usable).ok_or_else(|| Error::Remote {
             rank: None,
             text: "what a rank says of its sockets is not what this version expects".to_string(),
         })?;
-        let mut from = self.addresses.clone();
-        from.rotate_left(device % self.addresses.len());
-        // With one interface the system's routes decide.
-        let from = if from.len() > 1 { from.into_iter().map(Some).collect() } else { vec![None] };
-        Ok(Box::new(SocketConnecting::begin(from, handle, self.settings.buffers)))
+        let (mut from, devices) = (self.addresses.clone(), self.properties.len());
+        from[..devices].rotate_left(device % devices);
+        let ends = WayEnds { from, from_shared: devices, to: handle.at.clone(), to_shared: handle.shared_by as usize };
+        Ok(Box::new(SocketConnecting::begin(&ends, &handle, self.settings.buffers, &self.lost_ways)))
     }
 }
 

@@ -1,8 +1,9 @@
 //! How many threads and streams there are: what users ask for, or what a cloud's network needs.
 
 use super::STREAMS_MAX;
+use crate::bootstrap::HostInterface;
 use crate::params::{self, Snapshot};
-use crate::proxy::MOVERS_MAX;
+use crate::proxy::{ListenAddress, MOVERS_MAX};
 use crate::sys;
 
 /// How connections are made.
@@ -10,8 +11,8 @@ use crate::sys;
 pub struct SocketSettings {
     /// The threads of a communicator that move data.
     pub threads: u32,
-    /// The streams of a connection that this rank listens for.
-    pub streams: u32,
+    /// The streams of a connection that this rank listens for; none: one for each interface.
+    pub streams: Option<u32>,
     /// The least bytes of a piece of a message.
     pub piece_min: u32,
     /// Sizes of the system's buffers, where they are asked for.
@@ -21,18 +22,25 @@ pub struct SocketSettings {
 }
 
 impl SocketSettings {
-    /// What the environment says; `vendor`: the PCI vendor of the first interface, if it is known.
-    pub fn read(vendor: Option<u16>) -> SocketSettings {
+    /// What the environment says, for interfaces of this host, of which the first decides.
+    pub fn read(interfaces: &[(HostInterface, ListenAddress)]) -> SocketSettings {
         let params = params::snapshot();
-        let (threads, per_thread) = counts(asked(&params), vendor);
+        let (asked, vendor) = (asked(&params), interfaces.first().and_then(|(first, _)| first.vendor));
+        let (threads, per_thread) = counts(asked, vendor);
+        let fixed = asked != (None, None) || threads * per_thread > 1;
         let buffer = |key| usize::try_from(params.int(key)).ok().filter(|bytes| *bytes > 0);
         SocketSettings {
             threads,
-            streams: threads * per_thread,
+            streams: fixed.then_some(threads * per_thread),
             piece_min: params.int(params::SOCKET_MIN_TASKSIZE) as u32,
             buffers: (buffer(params::SOCKET_SNDBUF), buffer(params::SOCKET_RCVBUF)),
             encrypted_by: None,
         }
+    }
+
+    /// The same where data are encrypted by the key of a fingerprint, if there is one.
+    pub fn encrypted_by(self, encrypted_by: Option<u128>) -> SocketSettings {
+        SocketSettings { encrypted_by, ..self }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::plugin::network::{NetBuffer, NetSender, RegionId};
 const LIMIT: Duration = Duration::from_secs(20);
 
 pub fn settings(streams: u32) -> SocketSettings {
-    SocketSettings { threads: 1, streams, piece_min: 4096, buffers: (None, None), encrypted_by: None }
+    SocketSettings { threads: 1, streams: Some(streams), piece_min: 4096, buffers: (None, None), encrypted_by: None }
 }
 
 /// A network at an address of this host's own, for each of two ranks.
@@ -183,4 +183,24 @@ proptest! {
         let decoded = postcard::from_bytes::<SocketHandle>(&bytes);
         prop_assert!(decoded.is_err() || decoded.is_ok_and(|handle| handle.at.len() <= bytes.len()));
     }
+}
+
+#[test]
+fn fast_interfaces_share_the_data() {
+    let interfaces = |speeds: &[u32]| {
+        let one = |(number, speed): (usize, &u32)| {
+            let mut one = SocketInterface::unknown((Ipv4Addr::new(10, 0, number as u8, 1), 0).into());
+            one.properties.speed = *speed;
+            one
+        };
+        speeds.iter().enumerate().map(one).collect::<Vec<_>>()
+    };
+    let order = |speeds: &[u32]| {
+        let mut all = interfaces(speeds);
+        let fast = put_fast_first(&mut all);
+        (fast, all.iter().map(|one| one.properties.speed).collect::<Vec<_>>())
+    };
+    assert_eq!(order(&[1000, 100_000, 50_000, 49_999]), (2, vec![100_000, 50_000, 1000, 49_999]));
+    assert_eq!(order(&[SPEED, SPEED]), (2, vec![SPEED, SPEED]));
+    assert_eq!(order(&[7]), (1, vec![7]));
 }
