@@ -1,5 +1,5 @@
-//! Hosts with several interfaces: all that are fast and lead to the other host share the data, and one that does not lead
-//! there is left out.
+//! Hosts with several interfaces: all that are fast and lead to the other host share the data, and one that does not
+//! lead there is left out.
 
 use std::fs;
 

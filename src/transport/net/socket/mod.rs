@@ -123,7 +123,8 @@ impl SocketInterface {
     }
 }
 
-/// Puts interfaces first that share the data: those that are not slower than half of the fastest one. How many they are.
+/// Puts interfaces first that share the data: those that are not slower than half of the fastest one. How many those
+/// are.
 fn put_fast_first(interfaces: &mut [SocketInterface]) -> usize {
     let fastest = interfaces.iter().map(|one| one.properties.speed).max().unwrap_or(0);
     let is_slow = |one: &SocketInterface| u64::from(one.properties.speed) * 2 < u64::from(fastest);
@@ -132,8 +133,8 @@ fn put_fast_first(interfaces: &mut [SocketInterface]) -> usize {
 }
 
 impl SocketNetwork {
-    /// Listens at interfaces of this host; there is one at least. One that cannot be listened at is left out where there
-    /// is another one.
+    /// Listens at interfaces of this host; there is one at least. One that cannot be listened at is left out where
+    /// there is another one.
     ///
     /// # Errors
     /// [`Error::System`] that names the address where it cannot be listened at, or as [`proxy::join`].
