@@ -7,6 +7,7 @@
 //! what is not there yet asks again later. A connection is used by one thread at a time.
 
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use crate::error::Error;
 use crate::sys::{Interest, Ready};
@@ -84,6 +85,16 @@ pub struct NetBuffer {
     pub region: RegionId,
 }
 
+/// A descriptor that is to be waited for.
+pub struct Watched<'a> {
+    /// The descriptor.
+    pub fd: BorrowedFd<'a>,
+    /// What it is waited for.
+    pub interest: Interest,
+    /// Another one of the same number has another stamp.
+    pub stamp: u32,
+}
+
 /// A network.
 pub trait Network: Send + Sync {
     /// `Socket`, `IB`, or the plug-in's own name.
@@ -147,9 +158,24 @@ pub trait NetConnection: Send {
     /// What the network says; the connection is over then.
     fn test(&mut self, request: NetRequest) -> Result<Option<usize>, Error>;
 
-    /// A descriptor, and what of it is to be waited for until there is something to do; asked for from 0 up to the
-    /// first that is not there. A connection without descriptors is to be tried again and again.
-    fn watched(&self, _number: usize) -> Option<(BorrowedFd<'_>, Interest)> {
+    /// How many descriptors it has at most.
+    fn descriptors(&self) -> usize {
+        0
+    }
+
+    /// The descriptor of a number below that, and what of it is to be waited for until there is something to do; none
+    /// where there is none now. One that is gone was closed.
+    fn watched(&self, _number: usize) -> Option<Watched<'_>> {
+        None
+    }
+
+    /// It is to be tried again and again, since no descriptor tells when there is something to do.
+    fn is_polled(&self) -> bool {
+        self.descriptors() == 0
+    }
+
+    /// When it is to be tried again though no descriptor is ready.
+    fn next_look(&self) -> Option<Instant> {
         None
     }
 

@@ -55,6 +55,42 @@ pub struct Poller {
     wakeup: OwnedFd,
 }
 
+/// A descriptor by which one thread tells another one that there is something to look at. A child has none.
+pub struct Bell {
+    // Before what it closes.
+    _child_closes: ChildCloses,
+    count: OwnedFd,
+}
+
+impl Bell {
+    /// One that has not been rung.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the process may open no more files.
+    pub fn new() -> Result<Bell, Error> {
+        let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
+        let count = count.and_then(off_standard).map_err(|error| Error::system("eventfd", "a connection", &error))?;
+        Ok(Bell { _child_closes: ChildCloses::of(count.as_fd()), count })
+    }
+
+    /// Makes the descriptor ready to be read.
+    pub fn ring(&self) {
+        // The counter can only be full of earlier rings.
+        let _ = rustix::io::write(&self.count, &1u64.to_ne_bytes());
+    }
+
+    /// It was heard.
+    pub fn clear(&self) {
+        let _ = rustix::io::read(&self.count, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.count.as_fd()
+    }
+}
+
 impl Poller {
     /// A set with a mailbox in it, whose messages end waits.
     ///

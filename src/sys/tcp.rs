@@ -17,6 +17,10 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
+/// Nobody answers: something was sent so often again, and for so long nothing was confirmed.
+const SENT_AGAIN: u8 = 3;
+const UNANSWERED: Duration = Duration::from_millis(1500);
+
 /// First and last port that a listener may take.
 pub type PortRange = (u16, u16);
 
@@ -147,6 +151,23 @@ impl TcpStream {
         if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
+    /// Whether the other side's system has not confirmed anything for a while of what was sent again and again: its
+    /// host, an interface or the network between is gone. A process that does not read is another thing: its system
+    /// answers. False where that cannot be known.
+    pub fn is_unanswered(&self) -> bool {
+        // SAFETY: it is integers.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut bytes = size_of_val(&info) as libc::socklen_t;
+        let (fd, place) = (self.0.socket.as_raw_fd(), (&raw mut info).cast());
+        // SAFETY: the call writes as many bytes as the structure has, at most.
+        let done = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut bytes) };
+        let silent = Duration::from_millis(info.tcpi_last_ack_recv.into());
+        // Where this host has no route any more nothing is sent at all, and the system probes instead. Probes of a side
+        // that has no room are answered, which sets their count back.
+        let again = info.tcpi_unacked > 0 && info.tcpi_retransmits >= SENT_AGAIN || info.tcpi_probes >= SENT_AGAIN;
+        done == 0 && again && silent >= UNANSWERED
+    }
+
     /// The address of the other side.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.0.socket.peer_addr().ok()?.as_socket()
@@ -180,6 +201,12 @@ impl TcpStream {
             }
         }
     }
+}
+
+/// Whether a connection has failed because its way does not lead to the other side any more; there may be another one.
+pub fn is_lost_way(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), HostUnreachable | NetworkDown | NetworkUnreachable | TimedOut)
 }
 
 impl TcpSocket {

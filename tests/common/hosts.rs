@@ -67,6 +67,17 @@ impl Hosts {
         command
     }
 
+    /// Changes what is between the hosts: a shell script that runs where the bridges are.
+    ///
+    /// # Panics
+    /// If it fails.
+    pub fn change(&self, script: &str) {
+        let holder = self.holder.id().to_string();
+        let enter = ["--preserve-credentials", "-U", "-m", "-n", "-t", &holder, "sh", "-ec", script];
+        let status = Command::new("nsenter").args(enter).status().expect("nsenter starts");
+        assert!(status.success(), "what is between the hosts cannot be changed: {script}");
+    }
+
     /// What goes before a command so that it runs on a host.
     fn enter(&self, host: usize) -> Vec<String> {
         assert!(host < self.count, "there is no host {host}");

@@ -13,7 +13,7 @@ const ROUNDS: u32 = 40;
 const SHARE: u64 = ROUNDS as u64 * 4000;
 
 /// eth0 of all hosts on one bridge, and eth1 of some, each on the bridge of a number.
-fn second_interfaces(bridges: &[(usize, usize)]) -> String {
+pub fn second_interfaces(bridges: &[(usize, usize)]) -> String {
     let mut script =
         (1..=2).map(|host| format!("ip -n h{host} addr add 10.9.0.{host}/24 dev eth0; ")).collect::<String>();
     let mut made: Vec<usize> = Vec::new();
@@ -51,7 +51,7 @@ fn body(me: &Place) {
     member.end();
 }
 
-fn start(name: &str, hosts: &Hosts) -> Job {
+pub fn start(name: &str, hosts: &Hosts) -> Job {
     // Messages of a few kilobytes are shared, too.
     hosts.place(job(name, 2).env("NCCL_SOCKET_MIN_TASKSIZE", "1024"), &[0, 1], true)
 }

@@ -6,6 +6,7 @@ mod common;
 
 mod addresses;
 mod encryption;
+mod failover;
 mod gateway;
 mod host_ids;
 mod interfaces;

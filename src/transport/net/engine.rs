@@ -11,7 +11,7 @@ use super::link::MovedLink;
 use crate::bootstrap::Cancel;
 use crate::error::Error;
 use crate::plan::schedule::LinkId;
-use crate::plugin::network::Network;
+use crate::plugin::network::{Network, Watched};
 use crate::proxy::{self, Address, MOVERS_MAX, Message, Outbox, Progress, Registration, Source, Undeliverable};
 use crate::sys::{self, Interest, Ready};
 use crate::transport::Hooks;
@@ -33,7 +33,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 /// After how long it says so.
 const FLUSH_NOTICE: Duration = Duration::from_secs(10);
 /// Descriptors of a link have numbers of so many bits.
-const WATCHED_BITS: u32 = 6;
+const WATCHED_BITS: u32 = 7;
 
 /// Tells a rank that this one's end of a link, which that one sends on, has left for good.
 pub(in crate::transport) type TellLeft = dyn Fn(u32, LinkId) + Send + Sync;
@@ -89,7 +89,7 @@ struct MoverState {
 /// A link, and what of its descriptors is waited for.
 struct WatchedLink {
     link: MovedLink,
-    interests: Vec<Interest>,
+    interests: Vec<Option<(Interest, u32)>>,
 }
 
 /// A link's mover, and its number there.
@@ -257,8 +257,8 @@ impl LinkMover {
     }
 
     /// When to look again after a turn in which nothing was moved.
-    fn rest(&self, (idle, polled): (u32, bool), now: Instant) -> Progress {
-        let inactive = Progress::at(polled.then(|| now + IDLE_NAP));
+    fn rest(&self, idle: u32, look: Option<Instant>, now: Instant) -> Progress {
+        let inactive = Progress::at(look);
         if !self.active.load(Ordering::Acquire) {
             return inactive;
         }
@@ -281,27 +281,26 @@ impl LinkMover {
 
 impl WatchedLink {
     fn unwatch(&self, registration: &Registration) {
-        (0..self.interests.len())
-            .filter_map(|number| self.link.watched(number))
-            .for_each(|(fd, _)| registration.unwatch(fd));
+        let known = (0..self.interests.len()).filter(|number| self.interests[*number].is_some());
+        known.filter_map(|number| self.link.watched(number)).for_each(|watched| registration.unwatch(watched.fd));
     }
 
     /// Waits for what the link wants to be waited for.
     fn watch(&mut self, token: u32, registration: &Registration) -> Result<(), Error> {
-        for number in 0..1usize << WATCHED_BITS {
-            let Some((fd, wanted)) = self.link.watched(number) else { break };
+        let count = self.link.descriptors().min(1 << WATCHED_BITS);
+        self.interests.resize(count.max(self.interests.len()), None);
+        for (number, known) in self.interests.iter_mut().enumerate() {
             let token = token << WATCHED_BITS | number as u32;
-            match self.interests.get_mut(number) {
-                None => {
-                    registration.watch(fd, token, wanted)?;
-                    self.interests.push(wanted);
-                }
-                Some(known) if *known != wanted => {
-                    registration.rewatch(fd, token, wanted)?;
-                    *known = wanted;
-                }
-                Some(_) => {}
+            let Some(Watched { fd, interest, stamp }) = self.link.watched(number) else {
+                *known = None;
+                continue;
+            };
+            match known {
+                Some(before) if *before == (interest, stamp) => continue,
+                Some((_, before)) if *before == stamp => registration.rewatch(fd, token, interest)?,
+                _ => registration.watch(fd, token, interest)?,
             }
+            *known = Some((interest, stamp));
         }
         Ok(())
     }
@@ -369,8 +368,10 @@ impl Source for LinkMover {
             return Progress { moved: true, next: None };
         }
         state.idle = state.idle.saturating_add(1);
-        let rest = (state.idle, state.links.values().any(|one| one.link.is_polled()));
+        let (idle, polled) = (state.idle, state.links.values().any(|one| one.link.is_polled()));
+        let looks = state.links.values().filter_map(|one| one.link.next_look());
+        let look = looks.chain(polled.then(|| now + IDLE_NAP)).min();
         drop(state);
-        self.rest(rest, now)
+        self.rest(idle, look, now)
     }
 }

@@ -1,9 +1,9 @@
 //! A link as the mover sees it: this rank's slots, and a connection of a network to the peer's or from them.
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -14,8 +14,9 @@ use crate::plan::SLOTS;
 use crate::plan::schedule::LinkId;
 use crate::plugin::network::{
     NetConnecting, NetConnection, NetListener, NetMemory, NetProperties, NetReceiver, NetRequest, NetSender, RegionId,
+    Watched,
 };
-use crate::sys::{Interest, Ready};
+use crate::sys::Ready;
 use crate::transport::shm::HostSegment;
 
 /// A link that the mover serves. It is moved by one thread at a time.
@@ -94,10 +95,10 @@ impl SendingEnd {
     fn turn(&mut self, memory: &LinkMemory, eager: &mut bool) -> Result<bool, Error> {
         let mut moved = self.post(memory)?;
         // Room may have come meanwhile, and nobody says so any more.
-        *eager |= moved;
+        *eager |= moved || self.sender.next_look().is_some_and(|at| at <= Instant::now());
         while let Some(request) = self.requests.front().filter(|_| *eager) {
             if self.sender.test(*request)?.is_none() {
-                *eager = self.sender.watched(0).is_none();
+                *eager = self.sender.is_polled();
                 break;
             }
             self.requests.pop_front();
@@ -161,7 +162,7 @@ impl ReceivingEnd {
         let mut turn = LinkTurn::default();
         while let Some(request) = self.requests.front().filter(|_| *eager) {
             let Some(bytes) = self.receiver.test(*request)? else {
-                *eager = self.receiver.watched(0).is_none();
+                *eager = self.receiver.is_polled();
                 break;
             };
             self.requests.pop_front();
@@ -232,7 +233,25 @@ impl MovedLink {
 
     /// It has no descriptors by which its mover could be woken.
     pub fn is_polled(&self) -> bool {
-        matches!(self.side, LinkSide::Sending(_) | LinkSide::Receiving(_)) && self.watched(0).is_none()
+        match &self.side {
+            LinkSide::Sending(end) => end.sender.is_polled(),
+            LinkSide::Receiving(end) => end.receiver.is_polled(),
+            LinkSide::Connecting(_) | LinkSide::Listening(_) | LinkSide::Over => false,
+        }
+    }
+
+    /// As [`NetConnection::next_look`].
+    pub fn next_look(&self) -> Option<Instant> {
+        if let LinkSide::Sending(end) = &self.side { end.sender.next_look() } else { None }
+    }
+
+    /// As [`NetConnection::descriptors`].
+    pub fn descriptors(&self) -> usize {
+        match &self.side {
+            LinkSide::Sending(end) => end.sender.descriptors(),
+            LinkSide::Receiving(end) => end.receiver.descriptors(),
+            LinkSide::Connecting(_) | LinkSide::Listening(_) | LinkSide::Over => 0,
+        }
     }
 
     /// Why it is over.
@@ -255,7 +274,7 @@ impl MovedLink {
     }
 
     /// As [`NetConnection::watched`].
-    pub fn watched(&self, number: usize) -> Option<(BorrowedFd<'_>, Interest)> {
+    pub fn watched(&self, number: usize) -> Option<Watched<'_>> {
         match &self.side {
             LinkSide::Sending(end) => end.sender.watched(number),
             LinkSide::Receiving(end) => end.receiver.watched(number),

@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::SocketHandle;
 use super::pieces::MessagePieces;
 use super::send::SocketSender;
 use super::ways::{LostWays, Way, WayEnds};
@@ -16,8 +15,24 @@ use crate::sys::TcpStream;
 /// How long one way is tried where there is another one, and how long all are.
 const WAY_LIMIT: Duration = Duration::from_secs(5);
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
-/// The pause before all ways are tried again; it grows by as much each time.
-const RETRY: Duration = Duration::from_millis(100);
+/// The same of one that is made anew: as long as the system would go on sending.
+const ANEW_LIMIT: Duration = Duration::from_secs(900);
+/// The pause before all ways are tried again; it grows by as much each time, up to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What the token of a stream has in it that may be made anew.
+pub(super) const TOKEN_RESUMES: u64 = 1 << 63;
+
+/// How the streams of a connection are made.
+#[derive(Clone)]
+pub(super) struct StreamSource {
+    pub ends: WayEnds,
+    pub lost_ways: Arc<LostWays>,
+    pub to: Address,
+    /// The token of the first stream.
+    pub token: u64,
+    pub buffers: (Option<usize>, Option<usize>),
+}
 
 /// A stream that is being made.
 pub(super) struct StreamMaker {
@@ -26,6 +41,8 @@ pub(super) struct StreamMaker {
     to: Address,
     token: u64,
     buffers: (Option<usize>, Option<usize>),
+    /// How long it is tried, if not all ways refuse it before.
+    patience: Duration,
     /// The one that is tried, and how often all were.
     way: usize,
     rounds: u32,
@@ -42,27 +59,30 @@ enum StreamAttempt {
 
 /// A connection that is being made.
 pub(super) struct SocketConnecting {
+    source: StreamSource,
     makers: Vec<StreamMaker>,
-    made: Vec<Option<SecureStream>>,
+    made: Vec<Option<(SecureStream, Way)>>,
     piece_min: usize,
 }
 
-impl StreamMaker {
-    /// Of the stream of a number.
-    fn new(
-        number: u32,
-        (ends, lost_ways): (&WayEnds, &Arc<LostWays>),
-        handle: &SocketHandle,
-        buffers: (Option<usize>, Option<usize>),
-    ) -> StreamMaker {
-        let (mut ways, now) = (ends.ways(number as usize), Instant::now());
-        lost_ways.put_last(&mut ways);
+impl StreamSource {
+    /// Whether a stream that is lost can be made anew.
+    pub fn resumes(&self) -> bool {
+        self.ends.ways(0).len() > 1
+    }
+
+    /// Makes the stream of a number. `anew`: there was one, and it is tried for as long as the system would have done.
+    pub fn maker(&self, number: usize, anew: bool) -> StreamMaker {
+        let (mut ways, now) = (self.ends.ways(number), Instant::now());
+        self.lost_ways.put_last(&mut ways);
+        let resumes = if ways.len() > 1 { TOKEN_RESUMES } else { 0 };
         StreamMaker {
             ways,
-            lost_ways: lost_ways.clone(),
-            to: handle.to,
-            token: handle.token.wrapping_add(u64::from(number)),
-            buffers,
+            lost_ways: self.lost_ways.clone(),
+            to: self.to,
+            token: self.token.wrapping_add(number as u64) | resumes,
+            buffers: self.buffers,
+            patience: if anew { ANEW_LIMIT } else { WAY_LIMIT },
             way: 0,
             rounds: 0,
             stream: StreamAttempt::Pause(now),
@@ -70,19 +90,16 @@ impl StreamMaker {
             way_began: now,
         }
     }
+}
 
+impl StreamMaker {
     /// Gets on: the stream, once its ends have met.
     ///
     /// # Errors
     /// [`Error::System`] that names the address: no way leads there.
-    pub fn progress(&mut self) -> Result<Option<SecureStream>, Error> {
+    pub fn progress(&mut self) -> Result<Option<(SecureStream, Way)>, Error> {
         match self.attempt() {
-            Ok(made) => {
-                if made.is_some() {
-                    self.ways.get(self.way).into_iter().for_each(|way| self.lost_ways.remove(way));
-                }
-                Ok(made)
-            }
+            Ok(made) => Ok(made.zip(self.ways.get(self.way).copied()).inspect(|(_, way)| self.lost_ways.remove(way))),
             Err(error) => self.turn_away(&error).map(|()| None),
         }
     }
@@ -116,8 +133,9 @@ impl StreamMaker {
         let Some(way) = self.ways.get(self.way) else {
             return Err(Error::system("connect", "none of the addresses is of a family that this host has", error));
         };
-        let (late, last) = (self.began.elapsed() > CONNECT_LIMIT, self.way + 1 >= self.ways.len());
-        if last && (late || self.rounds > 0 && self.began.elapsed() > WAY_LIMIT) {
+        let limit = CONNECT_LIMIT.max(self.patience);
+        let (late, last) = (self.began.elapsed() > limit, self.way + 1 >= self.ways.len());
+        if last && (late || self.rounds > 0 && self.began.elapsed() > self.patience) {
             return Err(Error::system("connect", way.to_string(), error));
         }
         let is_new = self.ways.len() > 1 && self.lost_ways.add(way);
@@ -128,37 +146,39 @@ impl StreamMaker {
         }
         self.way = if last { 0 } else { self.way + 1 };
         self.rounds += u32::from(last);
-        let pause = if last { RETRY * self.rounds } else { Duration::ZERO };
+        let pause = if last { (RETRY.0 * self.rounds).min(RETRY.1) } else { Duration::ZERO };
         self.stream = StreamAttempt::Pause(Instant::now() + pause);
         Ok(())
     }
 }
 
 impl SocketConnecting {
-    /// Begins to make the streams that a handle asks for.
-    pub fn begin(
-        ends: &WayEnds,
-        handle: &SocketHandle,
-        buffers: (Option<usize>, Option<usize>),
-        lost_ways: &Arc<LostWays>,
-    ) -> SocketConnecting {
-        let maker = |number| StreamMaker::new(number, (ends, lost_ways), handle, buffers);
-        let makers: Vec<StreamMaker> = (0..handle.streams).map(maker).collect();
+    /// Begins to make some streams, whose pieces of messages are no shorter than that.
+    pub fn begin(source: StreamSource, streams: u32, piece_min: usize) -> SocketConnecting {
+        let makers: Vec<StreamMaker> = (0..streams).map(|number| source.maker(number as usize, false)).collect();
         let made = makers.iter().map(|_| None).collect();
-        SocketConnecting { makers, made, piece_min: handle.piece_min as usize }
+        SocketConnecting { source, makers, made, piece_min }
     }
 }
 
 impl NetConnecting for SocketConnecting {
     fn connect(&mut self) -> Result<Option<Box<dyn NetSender>>, Error> {
+        Ok(self.finish()?.map(|sender| Box::new(sender) as Box<dyn NetSender>))
+    }
+}
+
+impl SocketConnecting {
+    /// The end that sends, once all streams are made.
+    pub fn finish(&mut self) -> Result<Option<SocketSender>, Error> {
         for (maker, made) in self.makers.iter_mut().zip(&mut self.made).filter(|(_, made)| made.is_none()) {
             *made = maker.progress()?;
         }
         if self.made.iter().any(Option::is_none) {
             return Ok(None);
         }
-        let streams: Vec<SecureStream> = self.made.drain(..).flatten().collect();
+        let streams: Vec<(SecureStream, Way)> = self.made.drain(..).flatten().collect();
         let pieces = MessagePieces { streams: streams.len(), least: self.piece_min };
-        Ok(Some(Box::new(SocketSender::new(streams, pieces))))
+        let resumes = self.source.resumes().then(|| self.source.clone());
+        Ok(Some(SocketSender::new(streams, pieces, resumes)))
     }
 }

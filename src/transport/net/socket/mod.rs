@@ -10,11 +10,13 @@
 //! * `connect` makes connections;
 //! * `pieces` says which stream carries what; it is pure;
 //! * `send` and `receive` are the two ends;
+//! * `resume` is what they say to each other where a stream that was lost is made anew;
 //! * `settings` says how many threads and streams there are.
 
 mod connect;
 mod pieces;
 mod receive;
+mod resume;
 mod send;
 mod settings;
 #[cfg(test)]
@@ -37,8 +39,8 @@ use crate::proxy::{
     Undeliverable,
 };
 use crate::sys;
-use connect::SocketConnecting;
-use receive::SocketReceiver;
+use connect::{SocketConnecting, StreamSource, TOKEN_RESUMES};
+use receive::{ArrivingStreams, SocketReceiver};
 pub use settings::SocketSettings;
 use ways::{LostWays, OwnAddress, WayEnds};
 
@@ -76,8 +78,8 @@ pub struct SocketNetwork {
 /// Streams that have come: a source of the event loop.
 struct Arrivals {
     own: Weak<Arrivals>,
-    /// By token: those of a connection, by their numbers.
-    expected: Mutex<BTreeMap<u64, Vec<Option<SecureStream>>>>,
+    /// By token of the first stream: the connections that are waited for, and those whose streams may be made anew.
+    expected: Mutex<BTreeMap<u64, Arc<ArrivingStreams>>>,
 }
 
 /// What a rank that is to send must know.
@@ -196,12 +198,19 @@ impl Network for SocketNetwork {
         let (to, piece_min) = (self.own, self.settings.piece_min);
         let handle = SocketHandle { at, shared_by: devices as u32, to, token, streams, piece_min };
         let handle = postcard::to_stdvec(&handle).map_err(|error| Error::Internal(format!("a handle: {error}")))?;
-        self.arrivals.expected.lock().insert(token, (0..streams).map(|_| None).collect());
-        let (arrivals, settings) = (self.arrivals.clone(), self.settings);
-        Ok(Box::new(SocketListener { arrivals, token, handle, settings }))
+        let arriving = Arc::new(ArrivingStreams::new(streams as usize));
+        self.arrivals.expected.lock().insert(token, arriving.clone());
+        let arriving = ExpectedStreams { arrivals: self.arrivals.clone(), token, arriving };
+        Ok(Box::new(SocketListener { expected: Some(arriving), handle, settings: self.settings }))
     }
 
     fn connect(&self, device: usize, handle: &[u8]) -> Result<Box<dyn NetConnecting>, Error> {
+        Ok(Box::new(self.connecting(device, handle)?))
+    }
+}
+
+impl SocketNetwork {
+    fn connecting(&self, device: usize, handle: &[u8]) -> Result<SocketConnecting, Error> {
         let handle: Option<SocketHandle> =
             if handle.len() <= HANDLE_MAX { postcard::from_bytes(handle).ok() } else { None };
         let usable = |handle: &SocketHandle| {
@@ -215,15 +224,23 @@ impl Network for SocketNetwork {
         })?;
         let (mut from, devices) = (self.addresses.clone(), self.properties.len());
         from[..devices].rotate_left(device % devices);
-        let ends = WayEnds { from, from_shared: devices, to: handle.at.clone(), to_shared: handle.shared_by as usize };
-        Ok(Box::new(SocketConnecting::begin(&ends, &handle, self.settings.buffers, &self.lost_ways)))
+        let ends = WayEnds { from, from_shared: devices, to: handle.at, to_shared: handle.shared_by as usize };
+        let (lost_ways, buffers) = (self.lost_ways.clone(), self.settings.buffers);
+        let source = StreamSource { ends, lost_ways, to: handle.to, token: handle.token, buffers };
+        Ok(SocketConnecting::begin(source, handle.streams, handle.piece_min as usize))
     }
+}
+
+/// Streams of one connection that the event loop is to let in. Dropped, it lets in none any more.
+struct ExpectedStreams {
+    arrivals: Arc<Arrivals>,
+    token: u64,
+    arriving: Arc<ArrivingStreams>,
 }
 
 /// Waits for the streams of one connection.
 struct SocketListener {
-    arrivals: Arc<Arrivals>,
-    token: u64,
+    expected: Option<ExpectedStreams>,
     handle: Vec<u8>,
     settings: SocketSettings,
 }
@@ -234,22 +251,27 @@ impl NetListener for SocketListener {
     }
 
     fn accept(&mut self) -> Result<Option<Box<dyn NetReceiver>>, Error> {
-        let mut expected = self.arrivals.expected.lock();
-        let ready = expected.get(&self.token).is_some_and(|streams| streams.iter().all(Option::is_some));
-        let streams = if ready { expected.remove(&self.token) } else { None };
-        drop(expected);
-        let Some(streams) = streams else { return Ok(None) };
-        let streams: Vec<SecureStream> = streams.into_iter().flatten().collect();
+        let Some(streams) = self.expected.as_ref().map(|expected| expected.arriving.take_all()) else {
+            return Ok(None);
+        };
+        let Some(streams) = streams? else { return Ok(None) };
         let (send, receive) = self.settings.buffers;
         for stream in &streams {
             let set = stream.tcp().set_buffers(send, receive);
             set.map_err(|error| Error::system("setsockopt", "NCCL_SOCKET_SNDBUF and NCCL_SOCKET_RCVBUF", &error))?;
         }
-        Ok(Some(Box::new(SocketReceiver::new(streams, self.settings.piece_min))))
+        let resumes = self.expected.take().filter(|expected| expected.arriving.resumes());
+        Ok(Some(Box::new(SocketReceiver::new(streams, self.settings.piece_min, resumes))))
     }
 }
 
-impl Drop for SocketListener {
+impl ExpectedStreams {
+    fn streams(&self) -> &ArrivingStreams {
+        &self.arriving
+    }
+}
+
+impl Drop for ExpectedStreams {
     fn drop(&mut self) {
         self.arrivals.expected.lock().remove(&self.token);
     }
@@ -262,12 +284,12 @@ impl Source for Arrivals {
 
     /// A stream that nobody waits for is closed. One that comes a second time was made anew.
     fn connected(&self, token: u64, stream: SecureStream) {
-        let mut expected = self.expected.lock();
-        let streams = expected.range_mut(..=token).next_back();
-        let place = streams.and_then(|(first, streams)| streams.get_mut((token - first) as usize));
-        match place {
-            Some(place) => *place = Some(stream),
-            None => log::info!(target: "NET", "somebody has connected whom nobody waits for"),
+        let (resumes, token) = (token & TOKEN_RESUMES != 0, token & !TOKEN_RESUMES);
+        let expected = self.expected.lock();
+        let known = expected.range(..=token).next_back().map(|(first, arriving)| (token - first, arriving.clone()));
+        drop(expected);
+        if !known.is_some_and(|(number, arriving)| arriving.put(number as usize, resumes, stream)) {
+            log::info!(target: "NET", "somebody has connected whom nobody waits for");
         }
     }
 

@@ -4,16 +4,26 @@
 //! Memory and buffers are as [`NetConnection`] and its kinds demand; the system takes any memory.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
+use super::connect::StreamSource;
 use super::pieces::{HEAD, MessagePieces, head};
+use super::resume::{AckReader, AnewStream};
+use super::ways::Way;
 use crate::error::Error;
-use crate::plugin::network::{NetBuffer, NetConnection, NetMemory, NetRequest, NetSender, REQUESTS_MAX, RegionId};
+use crate::plugin::network::{
+    NetBuffer, NetConnection, NetMemory, NetRequest, NetSender, REQUESTS_MAX, RegionId, Watched,
+};
 use crate::proxy::SecureStream;
+use crate::sys::tcp::is_lost_way;
 use crate::sys::{Interest, Ready};
 
 /// Calls of the system for one stream before others have their turn.
 pub(super) const TURN: usize = 16;
+/// How often it is looked whether the other side answers, where another way may lead to it.
+const LOOK: Duration = Duration::from_millis(500);
 
 pub(super) struct SocketSender {
     streams: Vec<SendStream>,
@@ -21,37 +31,81 @@ pub(super) struct SocketSender {
     /// Messages under way, and the number of the first one.
     messages: VecDeque<NetBuffer>,
     first: u64,
+    /// Where several ways lead to the other side: what a stream that is lost is made anew by.
+    resume: Option<SendResumption>,
+}
+
+/// What the sender needs to make streams anew. Then messages are under way until the other side has confirmed them.
+struct SendResumption {
+    source: StreamSource,
+    acks: AckReader,
+    /// When it is next looked whether the other side answers.
+    look: Instant,
 }
 
 /// A stream, and how far it has come: so many bytes of its part of a message.
 struct SendStream {
-    stream: SecureStream,
+    number: usize,
+    /// None while it is made anew, unless the old one may still come back to life.
+    stream: Option<SecureStream>,
+    way: Way,
+    stamp: u32,
+    anew: Option<AnewStream>,
     message: u64,
     sent: usize,
     /// The system takes nothing more for now.
     blocked: bool,
 }
 
+/// How a stream has ended.
+pub(super) enum StreamEnd {
+    /// Its way does not lead to the other side any more.
+    Lost(io::Error),
+    Over(Error),
+}
+
 /// Why a connection is over.
-pub(super) fn over(stream: &SecureStream, why: &str) -> Error {
+pub(super) fn over(stream: &SecureStream, why: &str) -> StreamEnd {
     let peer = stream.tcp().peer().map_or(String::new(), |peer| format!(" ({peer})"));
-    Error::Remote { rank: None, text: format!("{why}{peer}") }
+    StreamEnd::Over(Error::Remote { rank: None, text: format!("{why}{peer}") })
+}
+
+/// What the system says of a stream that has failed.
+pub(super) fn failed(stream: &SecureStream, error: io::Error) -> StreamEnd {
+    if is_lost_way(&error) { StreamEnd::Lost(error) } else { over(stream, &error.to_string()) }
+}
+
+impl StreamEnd {
+    /// The error where there is no other way.
+    pub fn error(self) -> Error {
+        match self {
+            StreamEnd::Lost(error) => Error::Remote { rank: None, text: error.to_string() },
+            StreamEnd::Over(error) => error,
+        }
+    }
 }
 
 impl SendStream {
     /// Sends what is to go over this stream, as far as the system takes it.
     fn progress(
         &mut self,
-        number: usize,
         pieces: MessagePieces,
         (first, messages): (u64, &VecDeque<NetBuffer>),
-    ) -> Result<(), Error> {
+    ) -> Result<(), StreamEnd> {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        self.blocked = false;
+        if self.message < first {
+            // It had no part of what the other side has confirmed.
+            (self.message, self.sent) = (first, 0);
+        }
         for _ in 0..TURN {
             let Some(message) = messages.get((self.message - first) as usize) else { return Ok(()) };
-            let piece = pieces.of(number, message.bytes);
-            let heading = if number == 0 { HEAD } else { 0 };
+            let piece = pieces.of(self.number, message.bytes);
+            let heading = if self.number == 0 { HEAD } else { 0 };
             if self.sent == heading + piece.len() {
-                if !self.flush()? {
+                // The system must have all of it.
+                if !stream.flush().map_err(|error| failed(stream, error))? {
+                    self.blocked = true;
                     return Ok(());
                 }
                 (self.message, self.sent) = (self.message + 1, 0);
@@ -63,13 +117,13 @@ impl SendStream {
             // SAFETY: as `NetSender::send` says, the buffer is there and not written meanwhile. It is not null where it
             // has bytes.
             let data = if left == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(place, left) } };
-            match self.stream.send_parts(&head[self.sent.min(heading)..heading], data) {
+            match stream.send_parts(&head[self.sent.min(heading)..heading], data) {
                 Ok(0) => {
                     self.blocked = true;
                     return Ok(());
                 }
                 Ok(sent) => self.sent += sent,
-                Err(error) => return Err(over(&self.stream, &error.to_string())),
+                Err(error) => return Err(failed(stream, error)),
             }
         }
         // There may be more: its next turn is when the system says that there is room.
@@ -77,31 +131,143 @@ impl SendStream {
         Ok(())
     }
 
-    /// Whether the system has all of the message; else the stream is blocked.
-    fn flush(&mut self) -> Result<bool, Error> {
-        let flushed = self.stream.flush().map_err(|error| over(&self.stream, &error.to_string()))?;
-        self.blocked |= !flushed;
-        Ok(flushed)
+    /// Makes the stream anew, as far as that goes now. `under_way`: messages that the other side may not have.
+    fn resume(&mut self, pieces: MessagePieces, under_way: (u64, &VecDeque<NetBuffer>)) -> Result<(), StreamEnd> {
+        let Some(anew) = &mut self.anew else { return Ok(()) };
+        let Some((stream, way, position)) = anew.progress()? else { return Ok(()) };
+        let (first, messages) = under_way;
+        let message = position.message.checked_sub(first).and_then(|at| messages.get(at as usize));
+        let heading = if self.number == 0 { HEAD } else { 0 };
+        let most = message.map_or(0, |message| heading + pieces.of(self.number, message.bytes).len());
+        let behind = position.message == first + messages.len() as u64;
+        if message.is_none() && !behind || position.sent > most as u64 {
+            return Err(over(&stream, "the other side wants what it cannot lack"));
+        }
+        log::info!(target: "NET", "NET/Socket : stream {} goes to {way} from now on", self.number);
+        (self.message, self.sent) = (position.message, position.sent as usize);
+        (self.stream, self.way, self.anew) = (Some(stream), way, None);
+        self.stamp += 1;
+        Ok(())
+    }
+
+    /// The way does not lead there any more. Where the system does not say so, the old connection stays until there is
+    /// another one: to close it could reach the other side, which would take it for the end.
+    fn lose(&mut self, source: &StreamSource, error: Option<&io::Error>) {
+        if source.lost_ways.add(&self.way) {
+            let why = error.map_or("nobody answers".to_string(), io::Error::to_string);
+            log::warn!("NET/Socket: {} does not lead there any more: {why}; another interface is used", self.way);
+        }
+        if error.is_some() {
+            self.stream = None;
+        }
+        self.anew = Some(AnewStream::new(source.maker(self.number, true)));
     }
 }
 
 impl SocketSender {
-    pub fn new(streams: Vec<SecureStream>, pieces: MessagePieces) -> SocketSender {
-        let stream = |stream| SendStream { stream, message: 0, sent: 0, blocked: false };
+    /// `resumes`: how streams that are lost are made anew, where several ways lead to the other side.
+    pub fn new(
+        streams: Vec<(SecureStream, Way)>,
+        pieces: MessagePieces,
+        resumes: Option<StreamSource>,
+    ) -> SocketSender {
+        let stream = |(number, (stream, way))| {
+            let (stream, anew) = (Some(stream), None);
+            SendStream { number, stream, way, stamp: 0, anew, message: 0, sent: 0, blocked: false }
+        };
+        let look = Instant::now() + LOOK;
         SocketSender {
-            streams: streams.into_iter().map(stream).collect(),
+            streams: streams.into_iter().enumerate().map(stream).collect(),
             pieces,
             messages: VecDeque::with_capacity(REQUESTS_MAX),
             first: 0,
+            resume: resumes.map(|source| SendResumption { source, acks: AckReader::default(), look }),
         }
     }
 
     fn progress(&mut self) -> Result<(), Error> {
-        for (number, stream) in self.streams.iter_mut().enumerate() {
-            stream.blocked = false;
-            stream.progress(number, self.pieces, (self.first, &self.messages))?;
+        self.look();
+        for number in 0..self.streams.len() {
+            let (stream, under_way) = (&mut self.streams[number], (self.first, &self.messages));
+            if stream.anew.is_none() {
+                let outcome = stream.progress(self.pieces, under_way);
+                outcome.or_else(|end| self.ended(number, end))?;
+                continue;
+            }
+            let outcome = stream.resume(self.pieces, under_way);
+            let is_back = stream.anew.is_none();
+            outcome.or_else(|end| self.ended(number, end))?;
+            if is_back {
+                // What came behind the position wakes nobody any more.
+                self.resume.iter_mut().filter(|_| number == 0).for_each(|resume| resume.acks.begin_anew());
+                self.read_acks(number)?;
+            }
         }
         Ok(())
+    }
+
+    /// A stream has ended: it is made anew, or everything is over.
+    fn ended(&mut self, number: usize, end: StreamEnd) -> Result<(), Error> {
+        match (end, &mut self.resume) {
+            (StreamEnd::Lost(error), Some(SendResumption { source, acks, .. })) => {
+                self.streams[number].lose(source, Some(&error));
+                if number == 0 {
+                    acks.begin_anew();
+                }
+                Ok(())
+            }
+            (end, _) => Err(end.error()),
+        }
+    }
+
+    /// Looks now and then whether the other side answers.
+    fn look(&mut self) {
+        let Some(SendResumption { source, look, .. }) = &mut self.resume else { return };
+        let now = Instant::now();
+        if now < *look || self.messages.is_empty() {
+            return;
+        }
+        *look = now + LOOK;
+        for stream in self.streams.iter_mut().filter(|stream| stream.anew.is_none()) {
+            if stream.stream.as_ref().is_some_and(|stream| stream.tcp().is_unanswered()) {
+                stream.lose(source, None);
+            }
+        }
+    }
+
+    /// Nothing ever comes from who receives, but what it has, by the first stream, and its end.
+    fn read_acks(&mut self, number: usize) -> Result<(), Error> {
+        let Some(stream) = &mut self.streams[number].stream else { return Ok(()) };
+        let mut buffer = [0; 64];
+        loop {
+            let end = match stream.receive(&mut buffer) {
+                Ok(None) => return Ok(()),
+                Ok(Some(0)) => over(stream, "the other side has closed the connection"),
+                Ok(Some(bytes)) => {
+                    let sent = self.first + self.messages.len() as u64;
+                    let known = self.resume.as_mut().filter(|_| number == 0);
+                    match known.is_some_and(|resume| resume.acks.take(&buffer[..bytes], sent)) {
+                        true => continue,
+                        false => over(stream, "the other side sends where it must not"),
+                    }
+                }
+                Err(error) => failed(stream, error),
+            };
+            if self.streams[number].anew.is_some() {
+                // The other side may have taken the new one already.
+                self.streams[number].stream = None;
+                return Ok(());
+            }
+            return self.ended(number, end);
+        }
+    }
+
+    /// Whether all of a message is out of this side's hands.
+    fn is_done(&self, message: u64) -> bool {
+        match &self.resume {
+            Some(resume) => resume.acks.count() > message,
+            None => self.streams.iter().all(|stream| stream.message > message),
+        }
     }
 }
 
@@ -115,7 +281,7 @@ impl NetConnection for SocketSender {
 
     fn test(&mut self, request: NetRequest) -> Result<Option<usize>, Error> {
         self.progress()?;
-        if self.streams.iter().any(|stream| stream.message <= request.0) {
+        if !self.is_done(request.0) {
             return Ok(None);
         }
         let done = self.messages.pop_front();
@@ -123,22 +289,27 @@ impl NetConnection for SocketSender {
         Ok(done.map(|message| message.bytes))
     }
 
-    fn watched(&self, number: usize) -> Option<(BorrowedFd<'_>, Interest)> {
-        let SendStream { stream, blocked, .. } = self.streams.get(number)?;
-        Some((stream.tcp().as_fd(), Interest { readable: true, writable: *blocked }))
+    fn descriptors(&self) -> usize {
+        self.streams.len()
     }
 
-    /// Nothing ever comes from who receives, but its end.
+    fn watched(&self, number: usize) -> Option<Watched<'_>> {
+        let SendStream { stream, blocked, stamp, anew, .. } = self.streams.get(number)?;
+        let interest = Interest { readable: true, writable: *blocked && anew.is_none() };
+        stream.as_ref().map(|stream| Watched { fd: stream.tcp().as_fd(), interest, stamp: *stamp })
+    }
+
+    /// A stream that is made anew is no descriptor yet.
+    fn is_polled(&self) -> bool {
+        self.streams.iter().any(|stream| stream.anew.is_some())
+    }
+
+    fn next_look(&self) -> Option<Instant> {
+        self.resume.as_ref().filter(|_| !self.messages.is_empty()).map(|resume| resume.look)
+    }
+
     fn ready(&mut self, number: usize, ready: Ready) -> Result<(), Error> {
-        let Some(SendStream { stream, .. }) = self.streams.get(number).filter(|_| ready.readable) else {
-            return Ok(());
-        };
-        match stream.tcp().receive(&mut [0; 1]) {
-            Ok(None) => Ok(()),
-            Ok(Some(0)) => Err(over(stream, "the other side has closed the connection")),
-            Ok(Some(_)) => Err(over(stream, "the other side sends where it must not")),
-            Err(error) => Err(over(stream, &error.to_string())),
-        }
+        if ready.readable && number < self.streams.len() { self.read_acks(number) } else { Ok(()) }
     }
 }
 
@@ -158,6 +329,24 @@ impl NetSender for SocketSender {
 
     /// Where this process ends, the system delivers what it has, unless it must reset the connection.
     fn is_delivered(&self) -> bool {
-        self.messages.is_empty() && self.streams.iter().all(|one| one.stream.tcp().unacknowledged() == 0)
+        let unacknowledged = |one: &SendStream| one.stream.as_ref().map_or(0, |stream| stream.tcp().unacknowledged());
+        self.messages.is_empty() && self.streams.iter().all(|one| one.anew.is_some() || unacknowledged(one) == 0)
+    }
+}
+
+#[cfg(test)]
+impl SocketSender {
+    /// Takes a stream for lost. Where the system would have said so, there is no connection any more, of which the
+    /// other side hears nothing.
+    pub fn lose_stream(&mut self, number: usize, closed: bool) {
+        let error = closed.then(|| io::Error::from(io::ErrorKind::HostUnreachable));
+        let Some(SendResumption { source, acks, .. }) = &mut self.resume else { return };
+        if self.streams[number].anew.is_none() {
+            self.streams[number].stream.take_if(|_| closed).into_iter().for_each(std::mem::forget);
+            self.streams[number].lose(source, error.as_ref());
+            if number == 0 && closed {
+                acks.begin_anew();
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
-use crate::plugin::network::{NetBuffer, NetSender, RegionId};
+use crate::plugin::network::{NetBuffer, NetConnection, NetSender, RegionId};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -203,4 +203,106 @@ fn fast_interfaces_share_the_data() {
     assert_eq!(order(&[1000, 100_000, 50_000, 49_999]), (2, vec![100_000, 50_000, 1000, 49_999]));
     assert_eq!(order(&[SPEED, SPEED]), (2, vec![SPEED, SPEED]));
     assert_eq!(order(&[7]), (1, vec![7]));
+}
+
+/// A connection with several ways, whose streams are lost again and again.
+struct LossyConnection {
+    _networks: [Arc<SocketNetwork>; 2],
+    sender: send::SocketSender,
+    receiver: Box<dyn NetReceiver>,
+}
+
+impl LossyConnection {
+    fn new(settings: SocketSettings) -> LossyConnection {
+        let networks = [0, 1].map(|rank| {
+            let at = [1, 2].map(|last| SocketInterface::unknown((Ipv4Addr::new(127, 0, 0, last), 0).into()));
+            SocketNetwork::open(rank, at.to_vec(), settings).expect("a network")
+        });
+        let mut listener = networks[1].listen(0).expect("a listener");
+        let mut connecting = networks[0].connecting(0, listener.handle()).expect("a begin");
+        let mut sender = None;
+        let receiver = until(|| {
+            sender = sender.take().or_else(|| connecting.finish().expect("connect"));
+            if sender.is_some() { listener.accept().expect("accept") } else { None }
+        });
+        LossyConnection { _networks: networks, sender: sender.expect("a sender"), receiver }
+    }
+
+    /// Sends messages; before the test of a number a stream is lost.
+    fn send_all(&mut self, sizes: &[usize], losses: &[(usize, usize, bool)]) {
+        let mut data: Vec<Vec<u8>> = sizes.iter().zip(0..).map(|(bytes, seed)| pattern(*bytes, seed)).collect();
+        let mut places: Vec<Vec<u8>> = sizes.iter().map(|bytes| vec![0; *bytes]).collect();
+        let (mut out, mut into, mut done, mut test) = (VecDeque::new(), VecDeque::new(), (0, 0), 0);
+        let (mut sent, mut given) = (0, 0);
+        let start = Instant::now();
+        while done != (sizes.len(), sizes.len()) {
+            assert!(start.elapsed() < LIMIT, "{done:?} of {} messages", sizes.len());
+            // SAFETY: the buffers live until the end.
+            unsafe {
+                while sent < data.len() && out.len() < 8 {
+                    out.push_back(self.sender.send(buffer(&mut data[sent])).expect("send").expect("room"));
+                    sent += 1;
+                }
+                while given < places.len() && into.len() < 3 {
+                    into.push_back(self.receiver.receive(buffer(&mut places[given])).expect("receive").expect("room"));
+                    given += 1;
+                }
+            }
+            for (_, stream, closed) in losses.iter().filter(|(at, ..)| *at == test) {
+                self.sender.lose_stream(*stream, *closed);
+            }
+            test += 1;
+            // As their event loops do.
+            let ready = crate::sys::Ready { token: 0, readable: true, writable: true };
+            for number in 0..self.sender.descriptors() {
+                self.sender.ready(number, ready).expect("the sender goes on");
+            }
+            let bell = self.receiver.descriptors() - 1;
+            self.receiver.ready(bell, ready).expect("the receiver goes on");
+            let is_done = |end: &mut dyn NetConnection, requests: &mut VecDeque<_>| {
+                let request = *requests.front()?;
+                let bytes = end.test(request).expect("the connection goes on")?;
+                requests.pop_front();
+                Some(bytes)
+            };
+            done.0 += usize::from(is_done(&mut self.sender, &mut out).is_some());
+            if let Some(bytes) = is_done(&mut *self.receiver, &mut into) {
+                assert_eq!(bytes, sizes[done.1]);
+                done.1 += 1;
+            }
+        }
+        assert!(places == data, "what has come is not what was sent");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever stream is lost, and whether what it had under way still arrives: each message comes whole, and once.
+    #[test]
+    fn nothing_is_lost_or_comes_twice_where_streams_are_made_anew(
+        sizes in prop::collection::vec(prop_oneof![0usize..300, 0usize..400_000], 1..60),
+        streams in 1u32..4,
+        losses in prop::collection::vec((0usize..400, 0usize..4, any::<bool>()), 1..12),
+        encrypted_by: Option<u128>,
+    ) {
+        let settings = SocketSettings { encrypted_by, ..settings(streams) };
+        let losses: Vec<_> = losses.into_iter().filter(|(_, stream, _)| *stream < streams as usize).collect();
+        LossyConnection::new(settings).send_all(&sizes, &losses);
+    }
+}
+
+#[test]
+fn who_closes_is_noticed_where_streams_could_be_made_anew_too() {
+    let mut lossy = LossyConnection::new(settings(2));
+    lossy.send_all(&[100_000, 5], &[(0, 0, true), (3, 1, false)]);
+    let LossyConnection { mut sender, mut receiver, .. } = lossy;
+    let mut data = pattern(50, 1);
+    // SAFETY: the buffer lives until the end.
+    let into = unsafe { receiver.receive(buffer(&mut data)) }.expect("receive").expect("room");
+    assert_eq!(receiver.test(into).expect("nothing has come"), None);
+    sender.ready(0, crate::sys::Ready { token: 0, readable: true, writable: false }).expect("nothing has come");
+    drop(sender);
+    let error = until(|| receiver.test(into).err());
+    assert!(error.to_string().contains("closed"), "{error}");
 }
