@@ -22,6 +22,9 @@ use crate::sys::{Interest, Ready};
 
 /// Calls of the system for one stream before others have their turn.
 pub(super) const TURN: usize = 16;
+/// The most bytes for one call: the system fills its whole buffer at once otherwise, of which nothing stays in the
+/// processor's cache until it is read.
+const CALL_MAX: usize = 128 << 10;
 /// How often it is looked whether the other side answers, where another way may lead to it.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -113,7 +116,7 @@ impl SendStream {
             }
             let (head, past) = (head(message.bytes as u32), self.sent.saturating_sub(heading));
             let place = (message.address as usize + piece.start + past) as *const u8;
-            let left = piece.len() - past;
+            let left = (piece.len() - past).min(CALL_MAX);
             // SAFETY: as `NetSender::send` says, the buffer is there and not written meanwhile. It is not null where it
             // has bytes.
             let data = if left == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(place, left) } };
