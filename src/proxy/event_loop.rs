@@ -306,6 +306,7 @@ impl EventLoop {
     }
 
     fn run(&self) {
+        sys::wait_precisely();
         let outbox = Outbox::new(self.mailbox.name());
         let mut turns = Turns { outbox, due: Vec::new(), round: Vec::new(), timers: BTreeMap::new() };
         let mut ready = Vec::new();

@@ -22,7 +22,7 @@ pub use host::{HostFacts, allowed_cpus, loaded_file};
 pub use mailbox::{Datagram, MESSAGE_MAX, Mailbox, MailboxName, Sent, can_reach, is_open, too_many_files};
 pub use nic::{NicFacts, is_tunnel, unready_addresses};
 pub use pci::PciPlace;
-pub use poller::{Bell, Interest, Poller, Ready};
+pub use poller::{Bell, Interest, Poller, Ready, wait_precisely};
 pub use random::{random, random_bytes};
 pub use shared::{AddressRange, SharedFile, SharedMemory, wake_sleeper};
 pub use signals::{spawn, spawn_scoped, without_sigpipe};

@@ -1,11 +1,13 @@
 //! One set of descriptors that a thread waits for, with a wakeup for other threads.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::thread::set_current_timer_slack;
 
 use super::{ChildCloses, Mailbox, off_standard};
 use crate::error::Error;
@@ -55,6 +57,15 @@ pub struct Poller {
     wakeup: OwnedFd,
 }
 
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
+}
+
+/// Lets waits of this thread end when their time has come, and not up to 50 microseconds later.
+pub fn wait_precisely() {
+    let _ = set_current_timer_slack(NonZeroU64::new(1000));
+}
+
 /// A descriptor by which one thread tells another one that there is something to look at. A child has none.
 pub struct Bell {
     // Before what it closes.
@@ -90,6 +101,9 @@ impl AsFd for Bell {
         self.count.as_fd()
     }
 }
+
+/// Waits that are not shorter may end up to a millisecond late.
+const COARSE: Duration = Duration::from_millis(8);
 
 impl Poller {
     /// A set with a mailbox in it, whose messages end waits.
@@ -144,11 +158,13 @@ impl Poller {
     /// returns for nothing. `ready` has what is ready afterwards.
     pub fn wait(&self, until: Option<Instant>, ready: &mut Vec<Ready>) {
         ready.clear();
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = left.map(|left| Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
+        let mut left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if let Some(short) = left.filter(|left| !left.is_zero() && *left < COARSE) {
+            // epoll's own time is in milliseconds, rounded up.
+            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timespec(short)));
+            left = Some(Duration::ZERO);
+        }
+        let timeout = left.map(timespec);
         let mut events: [std::mem::MaybeUninit<Event>; EVENTS] = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) else { return };
         let mut woken = false;
@@ -168,8 +184,6 @@ impl Poller {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::sys::Sent;
 
