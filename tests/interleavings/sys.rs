@@ -10,6 +10,9 @@ pub use poller::Poller;
 mod mailbox;
 mod poller;
 
+/// There is no time here.
+pub fn wait_precisely() {}
+
 /// Starts a thread; there are no signals here.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<sync::thread::JoinHandle<()>> {
     sync::thread::Builder::new().name(name.to_string()).spawn(run)
