@@ -174,6 +174,10 @@ impl Links {
 
     /// Says what there is to be linked. Peers may ask for it from the moment on at which all ranks have called this.
     pub fn plan(&self, facts: Vec<PeerFacts>, wiring: Wiring) {
+        if let Some(own) = facts.get(self.rank as usize) {
+            let here = facts.iter().filter(|peer| peer.host.same_host(&own.host)).count();
+            self.engine.set_processors(own.cpus as usize, here);
+        }
         let _ = self.connectivity.set(Arc::new(Connectivity::new(facts, wiring)));
     }
 

@@ -18,6 +18,10 @@ use crate::transport::Hooks;
 
 /// Turns in which nothing was moved before a mover naps between them.
 const HOT_TURNS: u32 = 32;
+/// The same in time, where each rank of the host has so many processors that one can be spent on that. Kernels of a GPU
+/// post every few microseconds, and a nap would hold up each post.
+const HOT_TIME: Duration = Duration::from_millis(1);
+const HOT_PROCESSORS: usize = 4;
 /// The first nap and the longest one: a kernel's post wakes nobody, so that it may have to wait as long.
 const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 /// The same while no kernel runs, of a network that has no descriptors: peers' messages may need this side's turns.
@@ -58,6 +62,8 @@ struct MoverShared {
     waiting: Mutex<()>,
     /// Ranks elsewhere that a link is over with, and why.
     lost: Mutex<BTreeMap<u32, String>>,
+    /// For how long movers look turn after turn, at least.
+    hot: OnceLock<Duration>,
 }
 
 /// One mover: a source of an event loop, with some of the links.
@@ -80,8 +86,9 @@ struct MoverState {
     registration: Option<Registration>,
     links: BTreeMap<u32, WatchedLink>,
     next: u32,
-    /// Turns in a row in which nothing was moved.
+    /// Turns in a row in which nothing was moved, and when the first was.
     idle: u32,
+    idle_since: Option<Instant>,
     /// Ranks with which no connection could be made, which the communicator is to be told.
     unconnected: Vec<u32>,
 }
@@ -99,7 +106,7 @@ impl Engine {
     /// One without links, which costs nothing.
     pub fn new(rank: u32, hooks: &Arc<OnceLock<Hooks>>, tell_left: Box<TellLeft>) -> Arc<Engine> {
         let (moved, waiting, lost) = (Condvar::new(), Mutex::new(()), Mutex::default());
-        let shared = Arc::new(MoverShared { rank, tell_left, moved, waiting, lost });
+        let shared = Arc::new(MoverShared { rank, tell_left, moved, waiting, lost, hot: OnceLock::new() });
         let mover = |number| {
             Arc::new_cyclic(|own| LinkMover {
                 number,
@@ -128,6 +135,13 @@ impl Engine {
     pub fn network(&self) -> Result<&Arc<dyn Network>, Error> {
         let network = self.network.get().map(|(network, _)| network);
         network.ok_or_else(|| Error::Internal(format!("rank {} has no network", self.rank)))
+    }
+
+    /// Says with how many processors of the host how many ranks get along: with many, a mover looks longer before it
+    /// naps.
+    pub fn set_processors(&self, processors: usize, ranks: usize) {
+        let hot = if processors >= ranks * HOT_PROCESSORS { HOT_TIME } else { Duration::ZERO };
+        let _ = self.shared.hot.set(hot);
     }
 
     /// Moves data for a link from now on. `turn`: movers take turns by it.
@@ -237,7 +251,7 @@ impl LinkMover {
         let naps = self.napping.swap(false, Ordering::AcqRel);
         if !self.active.swap(true, Ordering::AcqRel) || naps {
             let mut state = self.state.lock();
-            state.idle = 0;
+            (state.idle, state.idle_since) = (0, None);
             state.registration.iter().for_each(Registration::wake);
         }
     }
@@ -358,7 +372,7 @@ impl Source for LinkMover {
     fn progress(&self, now: Instant, _: &mut Outbox) -> Progress {
         let mut state = self.state.lock();
         if state.turn(&self.shared) {
-            state.idle = 0;
+            (state.idle, state.idle_since) = (0, None);
             let unconnected = std::mem::take(&mut state.unconnected);
             drop(state);
             if let Some(hooks) = self.hooks.get() {
@@ -367,7 +381,10 @@ impl Source for LinkMover {
             self.shared.moved.notify_all();
             return Progress { moved: true, next: None };
         }
-        state.idle = state.idle.saturating_add(1);
+        let hot = self.shared.hot.get().copied().unwrap_or_default();
+        if now >= *state.idle_since.get_or_insert(now) + hot {
+            state.idle = state.idle.saturating_add(1);
+        }
         let (idle, polled) = (state.idle, state.links.values().any(|one| one.link.is_polled()));
         let looks = state.links.values().filter_map(|one| one.link.next_look());
         let look = looks.chain(polled.then(|| now + IDLE_NAP)).min();
