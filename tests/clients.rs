@@ -7,6 +7,9 @@
 
 mod common;
 
+#[path = "clients/hosts.rs"]
+mod hosts;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -64,7 +67,12 @@ fn script(name: &str) -> PathBuf {
 
 /// The Python of a folder that a script in `scripts/` filled, its helpers bounded; arguments follow.
 fn interpreter(home: &Path) -> Job {
-    Job::program(home.join("bin/python"), 1)
+    interpreters(home, 1)
+}
+
+/// Several of it.
+fn interpreters(home: &Path, processes: usize) -> Job {
+    Job::program(home.join("bin/python"), processes)
         .env("SOFTCUDA_DEVICES", "4")
         .env("OMP_NUM_THREADS", "1")
         .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -74,8 +82,9 @@ fn interpreter(home: &Path) -> Job {
 
 /// Fails unless the last line of what the script printed says that nothing failed, and at least `least` checks passed.
 fn judge(outcome: &Outcome, least: usize) {
-    let stdout = &outcome.ranks[0].stdout;
-    let last = stdout.lines().last().unwrap_or_default();
+    // Of several processes, one prints it.
+    let mut lasts = outcome.ranks.iter().filter_map(|rank| rank.stdout.lines().last());
+    let last = lasts.find(|line| counts(line).is_some()).unwrap_or_default();
     let (passed, failed) =
         counts(last).unwrap_or_else(|| panic!("its last line is not `N passed, N failed`\n{outcome}"));
     outcome.assert_ok();

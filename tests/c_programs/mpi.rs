@@ -1,6 +1,11 @@
-//! Jobs of two MPIs: threads and devices of each process, overlapping communicators, the library linked and preloaded.
+//! Jobs of two MPIs: threads and devices of each process, overlapping communicators, processes of two hosts, the library
+//! linked and preloaded.
+
+use std::time::Duration;
 
 use crate::common;
+use crate::common::c_program::Folder;
+use crate::common::hosts::Hosts;
 use crate::common::launch::Outcome;
 use crate::common::mpi::{MPICH, Mpi, OPEN_MPI};
 use crate::{absent_first, absent_folder, assert_says, build, build_with_ours};
@@ -47,6 +52,38 @@ fn devices_of_processes_under_mpich() {
 #[test]
 fn devices_of_processes_under_open_mpi() {
     devices(OPEN_MPI);
+}
+
+/// How long a job on two hosts may take.
+const HOSTS_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Two processes on each of two hosts, with two devices each: rows are the devices of a process, columns and the world
+/// are over both hosts.
+fn grid_on_two_hosts(mpi: Mpi) {
+    let Some(home) = mpi.home() else { return };
+    let Some(hosts) = Hosts::new(2) else { return };
+    let Some(program) = build_with_ours(home.join("bin/mpicc"), "mpi_grid.c") else { return };
+    let folder = Folder::new("agent");
+    let job = mpi.job_over(&home, &hosts, &hosts.agent(folder.path()), 2, program.path());
+    let outcome = job.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_SUBSYS", "INIT,NET,P2P").deadline(HOSTS_DEADLINE).run();
+    hosts.assert_empty();
+    for (process, thread) in (0..4).flat_map(|process| [(process, 0), (process, 1)]) {
+        assert_says(&outcome, &format!("thread {thread} of process {process}: 0 sums are wrong"));
+    }
+    let stdout = &outcome.ranks[0].stdout;
+    for text in ["eth0:10.9.0.1<", "eth0:10.9.0.2<", "via NET/Socket/0", "via P2P/"] {
+        assert!(stdout.contains(text), "nothing says '{text}'\n{outcome}");
+    }
+}
+
+#[test]
+fn a_grid_on_two_hosts_under_mpich() {
+    grid_on_two_hosts(MPICH);
+}
+
+#[test]
+fn a_grid_on_two_hosts_under_open_mpi() {
+    grid_on_two_hosts(OPEN_MPI);
 }
 
 /// A program that was linked with another library, and a launcher that is told to preload this one.

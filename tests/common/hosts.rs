@@ -1,14 +1,26 @@
 //! Hosts of a test's own: network namespaces on a bridge, where the system permits them.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::launch::Job;
-use super::need;
+use super::{need, procfs};
 
-/// Hosts h1, h2, ..., with addresses 10.9.0.1, 10.9.0.2, ... on eth0. They go when this is dropped.
+/// How long [`Hosts::assert_empty`] waits for programs that are on their way out.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Gives a program a name of its host's own, as machines have: the words go before it.
+fn named(host: usize) -> [String; 5] {
+    let script = format!("hostname h{}; exec \"$0\" \"$@\"", host + 1);
+    ["unshare", "-u", "sh", "-c", &script].map(String::from)
+}
+
+/// Hosts h1, h2, ..., with addresses 10.9.0.1, 10.9.0.2, ... on eth0, by which they know each other's names. They go
+/// when this is dropped.
 pub struct Hosts {
     holder: Child,
     count: usize,
@@ -20,8 +32,11 @@ impl Hosts {
     /// # Panics
     /// If `unshare` cannot be started.
     pub fn new(count: usize) -> Option<Hosts> {
-        let addresses = (1..=count).map(|host| format!("ip -n h{host} addr add 10.9.0.{host}/24 dev eth0; "));
-        Hosts::with(count, &addresses.collect::<String>())
+        let address = |host| {
+            format!("ip -n h{host} addr add 10.9.0.{host}/24 dev eth0; echo 10.9.0.{host} h{host} >> /run/hosts; ")
+        };
+        let setup = "echo 127.0.0.1 localhost > /run/hosts; mount --bind /run/hosts /etc/hosts; ".to_string();
+        Hosts::with(count, &(setup + &(1..=count).map(address).collect::<String>()))
     }
 
     /// Hosts whose eth0 are on one bridge, br0, by their other ends v1, v2, ...; `setup` gives them their addresses: a
@@ -106,6 +121,58 @@ impl Hosts {
             let job = job.under(rank, enter.iter().map(String::as_str).chain(under.iter().copied()));
             if apart { job.env_of(rank, "NCCL_HOSTID", &name) } else { job }
         })
+    }
+
+    /// Puts each rank on a host that differs from the others by its name, as machines do: what a rank starts is there,
+    /// too.
+    ///
+    /// # Panics
+    /// If there is no such host.
+    pub fn place_named(&self, job: Job, places: &[usize]) -> Job {
+        places
+            .iter()
+            .enumerate()
+            .fold(job, |job, (rank, host)| job.under(rank, self.enter(*host).into_iter().chain(named(*host))))
+    }
+
+    /// Writes a program that does for launchers on a host what ssh does: `enter [-x] HOST COMMAND...`.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn agent(&self, folder: &Path) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let file = folder.join("enter");
+        let text = "#!/bin/sh\n[ \"$1\" = -x ] && shift\nhost=$1\nshift\n\
+             exec ip netns exec $host unshare -u sh -c \"hostname $host; $*\"\n";
+        fs::write(&file, text).expect("the folder can be written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a file's mode can be set");
+        file
+    }
+
+    /// Fails unless all programs on the hosts end within five seconds.
+    ///
+    /// # Panics
+    /// With what is left.
+    pub fn assert_empty(&self) {
+        let until = Instant::now() + SETTLE;
+        loop {
+            let left = self.programs();
+            if left.is_empty() {
+                return;
+            }
+            let told = || left.iter().map(|pid| procfs::describe(*pid)).collect::<String>();
+            assert!(Instant::now() < until, "left behind on the hosts:\n{}", told());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The processes on all hosts.
+    pub fn programs(&self) -> Vec<u32> {
+        let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/user")).ok();
+        let own = namespace(self.holder.id());
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        processes.filter(|pid| *pid != self.holder.id() && namespace(*pid) == own).collect()
     }
 }
 
