@@ -63,10 +63,17 @@ impl Answer<ResultCode> for Result<Outcome, Error> {
             Ok(Outcome::InProgress) => Code::InProgress.into(),
             Err(error) => {
                 log::failure(call, &error);
-                error.code().into()
+                failed(&error)
             }
         }
     }
+}
+
+/// The code of a call that has failed, perhaps since another thread has aborted its communicator: then this one was the
+/// last to have it, and frees it.
+fn failed(error: &Error) -> ResultCode {
+    comm::free_ended();
+    error.code().into()
 }
 
 impl Answer<ResultCode> for Result<(), Error> {
@@ -87,7 +94,7 @@ impl Answer<ResultCode> for EndOfGroup {
     fn answer(self, call: &Place<'_>) -> ResultCode {
         let shown = if group::is_open() { None } else { SHOWN.take() };
         match self.0 {
-            Err(error) if Some(&error) == shown.as_ref() => error.code().into(),
+            Err(error) if Some(&error) == shown.as_ref() => failed(&error),
             result => result.answer(call),
         }
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::derive::{Derivation, Publish};
-use super::{CallKind, Comm, background, free_ended};
+use super::teardown::free_when_unused;
+use super::{CallKind, Comm, background};
 use crate::bootstrap::{Cancel, Presence, UniqueId};
 use crate::error::Error;
 use crate::log::Place;
@@ -93,9 +94,9 @@ impl Job {
             comm.fail(&error);
             Err(error)
         });
-        drop(comm);
-        if ends {
-            free_ended();
+        // A job that has failed may be the last to have a communicator that was aborted meanwhile.
+        if ends || result.is_err() {
+            free_when_unused(comm);
         }
         result
     }

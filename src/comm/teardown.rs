@@ -271,9 +271,9 @@ impl Comm {
 
     fn end(self: &Arc<Comm>, what: &str) {
         self.derivations.stop_deriving();
-        if let Some(recorder) = self.parts.get().and_then(|parts| parts.recorder.as_ref()) {
-            recorder.end();
-        }
+        // Who aborts may have begun a call that it never launched: whom others wait for in vain, they are to find out.
+        let recorder = self.parts.get().and_then(|parts| parts.recorder.as_ref());
+        recorder.into_iter().filter(|_| !self.state().is_aborted()).for_each(FlightRecorder::end);
         // Sockets close now even if another thread still holds the communicator.
         let bootstrap = self.parts.get().and_then(|parts| parts.bootstrap.lock().take());
         drop(bootstrap);
@@ -308,6 +308,22 @@ fn take_ended() -> Vec<Arc<Comm>> {
         return Vec::new();
     }
     std::mem::take(&mut *ended())
+}
+
+/// Frees a communicator if it has ended, and others that have, once nobody uses it any more. Event loops ask
+/// communicators something now and then, which is soon over, and there may be no later call to free it.
+pub(super) fn free_when_unused(comm: Arc<Comm>) {
+    let (has_ended, left) = (comm.has_ended(), Arc::downgrade(&comm));
+    drop(comm);
+    free_ended();
+    let until = Instant::now() + LOOP_LIMIT;
+    // The list has it, too.
+    while has_ended && left.strong_count() > 1 && Instant::now() < until {
+        std::thread::sleep(LOOP_LOOK);
+    }
+    if has_ended && left.strong_count() > 0 {
+        free_ended();
+    }
 }
 
 /// Frees ended communicators that nobody uses any more, but none on a device where a kernel may wait for a peer, or
