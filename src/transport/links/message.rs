@@ -12,6 +12,7 @@ use crate::plan::schedule::LinkId;
 use crate::proxy::{Address, Destination, Message, Outbox, Progress, Source, Undeliverable};
 use crate::sys::too_many_files;
 use crate::transport::handshake::{Notice, Notices, Todo};
+use crate::transport::net::MoverNotice;
 use crate::transport::{ConnectionGroup, PeerFacts, TransportId};
 
 /// The most bytes of a reason that is told to a peer: the rest of its message has room beside it.
@@ -38,6 +39,8 @@ pub(super) enum LinkMessage {
     Left { epoch: u32, link: LinkId },
     /// What is not about links: for the communicator.
     Notice { bytes: Vec<u8> },
+    /// Nothing: where nobody receives it, it comes back.
+    Ping,
 }
 
 impl LinkMessage {
@@ -88,10 +91,13 @@ impl Links {
         self.send(self.message(to, &LinkMessage::Registration { bytes }, fd));
     }
 
-    /// Tells a rank that this one's end of a link, which that one sends on, has left for good.
-    pub(super) fn tell_left(&self, to: u32, link: LinkId) {
-        let epoch = self.state.lock().epoch;
-        self.send(self.message(to, &LinkMessage::Left { epoch, link }, None));
+    /// Tells a rank what a mover has to say.
+    pub(super) fn tell_of_mover(&self, to: u32, notice: &MoverNotice) {
+        let message = match *notice {
+            MoverNotice::Left(link) => LinkMessage::Left { epoch: self.state.lock().epoch, link },
+            MoverNotice::Ping => LinkMessage::Ping,
+        };
+        self.send(self.message(to, &message, None));
     }
 
     pub(super) fn send(&self, messages: impl IntoIterator<Item = Message>) {
@@ -181,7 +187,7 @@ impl Source for Links {
             LinkMessage::Left { epoch, link } if link.to == from && self.state.lock().epoch == epoch => {
                 self.engine.peer_left(link);
             }
-            LinkMessage::Left { .. } => {}
+            LinkMessage::Left { .. } | LinkMessage::Ping => {}
             LinkMessage::Notice { bytes } => self.hooks.get().into_iter().for_each(|hooks| (hooks.told)(from, &bytes)),
         }
     }
@@ -194,6 +200,7 @@ impl Source for Links {
         };
         self.state.lock().handshake.lose(to.rank, &why);
         self.news.notify_all();
+        self.engine.peer_gone(to.rank, &why);
     }
 
     fn progress(&self, _now: Instant, out: &mut Outbox) -> Progress {

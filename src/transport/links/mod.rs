@@ -133,8 +133,8 @@ impl Links {
 
     /// What moves data over networks.
     fn movers(rank: u32, hooks: &Arc<OnceLock<Hooks>>, own: Weak<Links>) -> Arc<Engine> {
-        let tell_left = move |peer, link| own.upgrade().into_iter().for_each(|links| links.tell_left(peer, link));
-        Engine::new(rank, hooks, Box::new(tell_left))
+        let tell = move |peer, notice| own.upgrade().into_iter().for_each(|links| links.tell_of_mover(peer, &notice));
+        Engine::new(rank, hooks, Box::new(tell))
     }
 
     /// Says by which network links go, before [`Links::listen`]; otherwise they go by sockets.

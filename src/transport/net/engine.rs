@@ -39,8 +39,16 @@ const FLUSH_NOTICE: Duration = Duration::from_secs(10);
 /// Descriptors of a link have numbers of so many bits.
 const WATCHED_BITS: u32 = 7;
 
-/// Tells a rank that this one's end of a link, which that one sends on, has left for good.
-pub(in crate::transport) type TellLeft = dyn Fn(u32, LinkId) + Send + Sync;
+/// What a mover has a rank told.
+pub(in crate::transport) enum MoverNotice {
+    /// This rank's end of a link, which that one sends on, has left for good.
+    Left(LinkId),
+    /// Nothing: only whether it is still there matters.
+    Ping,
+}
+
+/// Tells a rank something.
+pub(in crate::transport) type TellPeer = dyn Fn(u32, MoverNotice) + Send + Sync;
 
 /// The movers of a communicator. While kernels may post something they look at its links' counters turn after turn, or,
 /// after a while in which nothing was posted, at naps; while none runs, only what peers send gives them a turn.
@@ -56,7 +64,7 @@ pub(in crate::transport) struct Engine {
 /// What a communicator's movers have in common.
 struct MoverShared {
     rank: u32,
-    tell_left: Box<TellLeft>,
+    tell: Box<TellPeer>,
     /// Somebody may wait for what was moved.
     moved: Condvar,
     waiting: Mutex<()>,
@@ -104,9 +112,9 @@ pub(in crate::transport) type MovedLinkId = (usize, u32);
 
 impl Engine {
     /// One without links, which costs nothing.
-    pub fn new(rank: u32, hooks: &Arc<OnceLock<Hooks>>, tell_left: Box<TellLeft>) -> Arc<Engine> {
+    pub fn new(rank: u32, hooks: &Arc<OnceLock<Hooks>>, tell: Box<TellPeer>) -> Arc<Engine> {
         let (moved, waiting, lost) = (Condvar::new(), Mutex::new(()), Mutex::default());
-        let shared = Arc::new(MoverShared { rank, tell_left, moved, waiting, lost, hot: OnceLock::new() });
+        let shared = Arc::new(MoverShared { rank, tell, moved, waiting, lost, hot: OnceLock::new() });
         let mover = |number| {
             Arc::new_cyclic(|own| LinkMover {
                 number,
@@ -168,6 +176,20 @@ impl Engine {
         for mover in self.serving() {
             let state = mover.state.lock();
             state.links.values().filter(|one| one.link.id == id).for_each(|one| one.link.peer_left());
+        }
+    }
+
+    /// A rank does not answer any more: who waits for links that it has never connected leaves. It may have ended in
+    /// good order, and nobody need wait for these links: that they are over is no failure yet.
+    pub fn peer_gone(&self, peer: u32, why: &str) {
+        for mover in self.serving() {
+            let mut state = mover.state.lock();
+            for one in state.links.values_mut().filter(|one| one.link.peer == peer && !one.link.is_broken()) {
+                one.link.peer_gone(why);
+                if one.link.is_broken() {
+                    self.shared.lose(&one.link);
+                }
+            }
         }
     }
 
@@ -333,7 +355,10 @@ impl MoverState {
                 unconnected.push(one.link.peer);
             }
             if turn.tell_left {
-                (shared.tell_left)(one.link.peer, one.link.id);
+                (shared.tell)(one.link.peer, MoverNotice::Left(one.link.id));
+            }
+            if turn.ping {
+                (shared.tell)(one.link.peer, MoverNotice::Ping);
             }
             // Closing a descriptor ends that it is watched.
             if one.link.is_broken() {

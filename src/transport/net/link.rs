@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -30,6 +30,8 @@ pub(in crate::transport) struct MovedLink {
     side: LinkSide,
     /// Why it is over.
     trouble: Option<String>,
+    /// While it waits for the peer to connect: when that is pinged next, and how long after that again.
+    ping: (Instant, Duration),
     /// Something may be there: what a connection with descriptors has is not asked for else.
     eager: bool,
     // What links lie in; it lives as long as this, and goes after the connection.
@@ -78,11 +80,28 @@ pub(in crate::transport) struct LinkTurn {
     pub tell_left: bool,
     /// There will be no connection.
     pub unconnected: bool,
+    /// The peer, who has not connected, is to be pinged.
+    pub ping: bool,
 }
+
+/// How long a link waits for its connection before the peer is pinged; each time twice as long again.
+const PING: Duration = Duration::from_secs(1);
+const LONGEST_PING: Duration = Duration::from_secs(64);
 
 fn region(connection: &mut dyn NetConnection, (address, bytes): (u64, usize)) -> Result<RegionId, Error> {
     // SAFETY: the memory lives as long as the link, which drops the connection first.
     unsafe { connection.register(NetMemory { address, bytes, kind: NetProperties::HOST }) }
+}
+
+/// Whether it is time for a ping; the next one comes later.
+fn is_due((at, pause): &mut (Instant, Duration)) -> bool {
+    let now = Instant::now();
+    let due = now >= *at;
+    if due {
+        *pause = (*pause * 2).min(LONGEST_PING);
+        *at = now + *pause;
+    }
+    due
 }
 
 impl SendingEnd {
@@ -219,7 +238,8 @@ impl MovedLink {
     ) -> MovedLink {
         let address = segment.lock().host_address();
         let (segment, _memory) = ((address, bytes), segment);
-        MovedLink { id, peer, memory, segment, side, trouble: None, eager: true, _memory }
+        let ping = (Instant::now() + PING, PING);
+        MovedLink { id, peer, memory, segment, side, trouble: None, ping, eager: true, _memory }
     }
 
     pub fn is_broken(&self) -> bool {
@@ -300,6 +320,13 @@ impl MovedLink {
         }
     }
 
+    /// The peer is gone: if it sends and has not connected, it never will. What has come by a connection tells its end.
+    pub fn peer_gone(&mut self, why: &str) {
+        if matches!(self.side, LinkSide::Listening(_)) {
+            self.end(&Error::Remote { rank: Some(self.peer), text: why.to_string() });
+        }
+    }
+
     /// Moves what can be moved.
     pub fn turn(&mut self) -> LinkTurn {
         match self.try_turn() {
@@ -307,13 +334,13 @@ impl MovedLink {
             Err(error) => {
                 let unconnected = matches!(self.side, LinkSide::Connecting(_) | LinkSide::Listening(_));
                 self.end(&error);
-                LinkTurn { moved: true, tell_left: false, unconnected }
+                LinkTurn { moved: true, unconnected, ..LinkTurn::default() }
             }
         }
     }
 
     fn try_turn(&mut self) -> Result<LinkTurn, Error> {
-        let Self { side, memory, segment, eager, .. } = self;
+        let Self { side, memory, segment, eager, ping, .. } = self;
         let connected = match side {
             LinkSide::Sending(end) => {
                 return Ok(LinkTurn { moved: end.turn(memory, eager)?, ..LinkTurn::default() });
@@ -326,7 +353,7 @@ impl MovedLink {
             },
             LinkSide::Listening(listener) => match listener.accept()? {
                 Some(receiver) => Some(LinkSide::Receiving(ReceivingEnd::new(receiver, *segment)?)),
-                None => None,
+                None => return Ok(LinkTurn { ping: is_due(ping), ..LinkTurn::default() }),
             },
         };
         let moved = connected.is_some();

@@ -223,3 +223,33 @@ fn nonsense_ends_the_link_and_harms_nothing() {
         assert_eq!(part.value(part.memory.posted), 0);
     }
 }
+
+/// A sender can be gone before it has connected: then no connection tells.
+#[test]
+fn a_peer_that_never_connects_is_pinged_and_is_gone_when_nobody_answers() {
+    let mut linked = Linked::new(4096, 1);
+    let receiver = &mut linked.ends[1];
+    let (until, mut pings) = (Instant::now() + Duration::from_millis(2500), 0);
+    while Instant::now() < until {
+        pings += u32::from(receiver.turn().ping);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // After one second, and then after two.
+    assert_eq!(pings, 1);
+    assert!(!receiver.is_broken());
+    receiver.peer_gone("nobody is there");
+    assert!(receiver.is_broken() && receiver.trouble().contains("nobody is there"), "{}", receiver.trouble());
+    assert!(linked.receiver.has_left(linked.receiver.memory.posted));
+}
+
+/// What a sender has sent before it was gone is not lost by that.
+#[test]
+fn a_link_that_is_connected_outlives_the_word_that_its_peer_is_gone() {
+    let mut linked = Linked::new(4096, 1);
+    linked.sender.post(0, 64);
+    linked.until("a slot", |linked| linked.posted() == 1);
+    linked.ends[1].peer_gone("nobody is there");
+    linked.sender.post(1, 64);
+    linked.until("another slot", |linked| linked.posted() == 2);
+    assert!(!linked.ends[1].turn().ping);
+}
