@@ -1,5 +1,5 @@
-//! Jobs of two MPIs: threads and devices of each process, overlapping communicators, processes of two hosts, the library
-//! linked and preloaded.
+//! Jobs of two MPIs: threads and devices of each process, overlapping communicators, processes of two hosts, the
+//! library linked and preloaded.
 
 use std::time::Duration;
 

@@ -13,9 +13,14 @@ use super::{need, procfs};
 /// How long [`Hosts::assert_empty`] waits for programs that are on their way out.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Gives a program a name of its host's own, as machines have: the words go before it.
+/// What makes a host of a namespace: libraries know hosts by their names, or by when they were started.
+fn identity(host: &str) -> String {
+    format!("hostname {host}; mount --bind /run/boot_id.{host} /proc/sys/kernel/random/boot_id")
+}
+
+/// The words that go before a program that is to see that.
 fn named(host: usize) -> [String; 5] {
-    let script = format!("hostname h{}; exec \"$0\" \"$@\"", host + 1);
+    let script = format!("{}; exec \"$0\" \"$@\"", identity(&format!("h{}", host + 1)));
     ["unshare", "-u", "sh", "-c", &script].map(String::from)
 }
 
@@ -56,7 +61,8 @@ impl Hosts {
         for host in 1..=count {
             script += &format!(
                 "ip netns add h{host}; ip link add v{host} type veth peer name eth0 netns h{host}; \
-                 ip link set v{host} master br0 up; ip -n h{host} link set eth0 up; ip -n h{host} link set lo up; "
+                 ip link set v{host} master br0 up; ip -n h{host} link set eth0 up; ip -n h{host} link set lo up; \
+                 echo 00000000-0000-4000-8000-{host:012} > /run/boot_id.h{host}; "
             );
         }
         script += &format!("echo made; {setup} echo ready; exec sleep 3600");
@@ -123,8 +129,8 @@ impl Hosts {
         })
     }
 
-    /// Puts each rank on a host that differs from the others by its name, as machines do: what a rank starts is there,
-    /// too.
+    /// Puts each rank on a host that differs from the others by its name and its boot id, as machines do: what a rank
+    /// starts is there, too.
     ///
     /// # Panics
     /// If there is no such host.
@@ -135,6 +141,19 @@ impl Hosts {
             .fold(job, |job, (rank, host)| job.under(rank, self.enter(*host).into_iter().chain(named(*host))))
     }
 
+    /// Puts the cable of a host back, or pulls it.
+    ///
+    /// # Panics
+    /// If the system does not do so.
+    pub fn plug(&self, host: usize, plugged: bool) {
+        assert!(host < self.count, "there is no host {host}");
+        let (holder, cable) = (self.holder.id().to_string(), format!("v{}", host + 1));
+        let mut command = Command::new("nsenter");
+        command.args(["--preserve-credentials", "-U", "-m", "-n", "-t", &holder, "ip", "link", "set", &cable]);
+        let status = command.arg(if plugged { "up" } else { "down" }).status().expect("nsenter starts");
+        assert!(status.success(), "the cable of host {host} stays as it is");
+    }
+
     /// Writes a program that does for launchers on a host what ssh does: `enter [-x] HOST COMMAND...`.
     ///
     /// # Panics
@@ -142,8 +161,11 @@ impl Hosts {
     pub fn agent(&self, folder: &Path) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let file = folder.join("enter");
-        let text = "#!/bin/sh\n[ \"$1\" = -x ] && shift\nhost=$1\nshift\n\
-             exec ip netns exec $host unshare -u sh -c \"hostname $host; $*\"\n";
+        let text = format!(
+            "#!/bin/sh\n[ \"$1\" = -x ] && shift\nhost=$1\nshift\n\
+             exec ip netns exec $host unshare -u sh -c \"{}; $*\"\n",
+            identity("$host")
+        );
         fs::write(&file, text).expect("the folder can be written");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a file's mode can be set");
         file

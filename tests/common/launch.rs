@@ -374,6 +374,11 @@ impl Running {
         rustix::process::kill_process_group(group, signal).expect("the rank is alive");
     }
 
+    /// Whether a rank has ended.
+    pub fn ended(&mut self, rank: usize) -> bool {
+        self.ranks[rank].poll()
+    }
+
     /// What a rank has printed to stdout so far.
     pub fn stdout(&self, rank: usize) -> String {
         self.ranks[rank].stdout.text()
