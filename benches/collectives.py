@@ -68,6 +68,10 @@ class Gloo:
         self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries), "GLOO_SOCKET_IFNAME": "lo"}
         subprocess.run([self.python, "-c", "import torch.distributed"], check=True, env=self.env, capture_output=True)
 
+    def place(self, rank, ranks):
+        """What goes before a rank's command."""
+        return []
+
     def run(self, name, ranks, sizes):
         self.count += 1
         store = os.path.join(self.folder, f"store{self.count}")
@@ -75,6 +79,7 @@ class Gloo:
 
         def start(rank):
             command = [self.python, script, str(rank), str(ranks), store, name, *map(str, sizes)]
+            command = [*self.place(rank, ranks), *command]
             return subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
         running = [start(rank) for rank in range(ranks)]
@@ -89,11 +94,12 @@ class Gloo:
         return sizes_of(outputs[0][0])
 
 
-def run_perf(perf, name, ranks, sizes):
+def run_perf(perf, name, ranks, sizes, more=()):
     """Times by size, and flag-exchange times. perf takes a range, so that each size is a run of its own."""
     times, flags = {}, []
     for size in sizes:
-        command = [perf, name, "--json", "-z", "1", "-c", "0", "-n", str(ranks), "-b", str(size), "-e", str(size)]
+        bytes_of = ["-b", str(size), "-e", str(size)]
+        command = [perf, name, "--json", "-z", "1", "-c", "0", "-n", str(ranks), *bytes_of, *more]
         result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         if result.returncode != 0:
             reason = result.stderr.strip().splitlines()
