@@ -1,13 +1,19 @@
 //! Links are connected when a call first needs them.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::{CallKind, Comm, arena};
 use crate::error::Error;
+use crate::health::Record;
 use crate::health::liveness::{self, HealthNotice};
 use crate::plan::layout::{LINK_MOVED, LinkEnd, kernel_error};
 use crate::plan::wiring::LinkNeed;
 use crate::transport::{ConnectionGroup, Hooks, LinkAddresses, Links};
+
+/// Of so many ranks all are asked what they have called, and so long they are waited for.
+const ASKED_MAX: u32 = 64;
+const CALLS_LIMIT: Duration = Duration::from_millis(500);
 
 impl Comm {
     /// Asks the peers for connection groups of links, and waits for nobody.
@@ -73,6 +79,11 @@ impl Comm {
                     log::info!(target: "COLL", "rank {rank} says that it has met an error");
                     with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank));
                 }
+                Some(HealthNotice::Calls { calls, ask }) => {
+                    if let Some(comm) = with(&left) {
+                        comm.told_of_calls(rank, calls, ask);
+                    }
+                }
                 None => log::info!(target: "COLL", "rank {rank} tells what cannot be read"),
             }),
         });
@@ -85,7 +96,36 @@ impl Comm {
         if self.kernel_failure().is_none() {
             parts.flag.report(kernel_error::PEER_LEFT, rank, serial);
         }
-        self.async_state();
+        // Where ranks of other hosts may know more, whoever asks for the state asks them: that cannot wait here.
+        if parts.recorder.as_ref().is_none_or(|recorder| recorder.ranks().len() == parts.peers.len()) {
+            self.async_state();
+        }
+    }
+
+    /// A rank of another host tells its last calls, since they do not match those of somebody.
+    fn told_of_calls(&self, rank: u32, calls: Vec<Record>, ask: bool) {
+        let Some(parts) = self.parts.get() else { return };
+        let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
+        recorder.learn(rank, calls);
+        if ask {
+            links.tell(rank, HealthNotice::Calls { calls: recorder.own_calls(), ask: false }.encode());
+        }
+    }
+
+    /// Asks ranks of other hosts what they have called, where something does not match, and waits a while for that, the
+    /// first time. Of very many ranks, only the one that is to blame.
+    pub(super) fn learn_calls(&self, peer: u32) {
+        let Some(parts) = self.parts.get() else { return };
+        let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
+        let nranks = parts.peers.len() as u32;
+        let mut ranks: Vec<u32> = if nranks <= ASKED_MAX { (0..nranks).collect() } else { vec![peer] };
+        ranks.retain(|rank| *rank < nranks && !recorder.ranks().contains(rank));
+        if ranks.is_empty() || links.is_loop_thread() || !recorder.is_to_ask() {
+            return;
+        }
+        let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
+        ranks.iter().for_each(|rank| links.tell(*rank, notice.clone()));
+        recorder.await_calls(&ranks, CALLS_LIMIT);
     }
 
     /// Tells the peers that this rank leaves, by their event loops: they may wait on links that this rank has not

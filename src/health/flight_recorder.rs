@@ -1,7 +1,11 @@
 //! The flight recorder: a piece of memory of a host in which each rank writes down its last calls, and which memory of
 //! its peers may map.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::record::{Record, WORDS, disagreement};
 use super::registered::{self, Registered};
@@ -31,6 +35,11 @@ pub struct FlightRecorder {
     ranks: Vec<u32>,
     /// The place of this rank's part.
     mine: usize,
+    /// The last calls of ranks elsewhere, as far as they have told.
+    elsewhere: Mutex<BTreeMap<u32, Vec<Record>>>,
+    told: Condvar,
+    /// They were asked.
+    asked: AtomicBool,
 }
 
 impl FlightRecorder {
@@ -38,7 +47,9 @@ impl FlightRecorder {
     /// of it or `rank` is not among them.
     pub fn new(memory: SharedMemory, ranks: Vec<u32>, rank: u32) -> Option<FlightRecorder> {
         let mine = ranks.iter().position(|other| *other == rank)?;
-        (memory.words().len() >= ranks.len() * PART).then_some(FlightRecorder { memory, ranks, mine })
+        let (elsewhere, told, asked) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
+        let recorder = FlightRecorder { memory, ranks, mine, elsewhere, told, asked };
+        (recorder.memory.words().len() >= recorder.ranks.len() * PART).then_some(recorder)
     }
 
     fn part(&self, place: usize) -> &[AtomicU64] {
@@ -118,11 +129,41 @@ impl FlightRecorder {
         self.part(place)[ENDED].load(Ordering::Acquire) != 0
     }
 
+    /// This rank's last calls, in no order.
+    pub fn own_calls(&self) -> Vec<Record> {
+        self.records(self.mine)
+    }
+
+    /// A rank elsewhere has told its last calls.
+    pub fn learn(&self, rank: u32, calls: Vec<Record>) {
+        self.elsewhere.lock().insert(rank, calls);
+        self.told.notify_all();
+    }
+
+    /// Whether ranks elsewhere are to be asked for their calls; once.
+    pub fn is_to_ask(&self) -> bool {
+        !self.asked.swap(true, Ordering::AcqRel)
+    }
+
+    /// Waits until some ranks elsewhere have told their calls, or for so long.
+    pub fn await_calls(&self, ranks: &[u32], limit: Duration) {
+        let until = Instant::now() + limit;
+        let mut elsewhere = self.elsewhere.lock();
+        while !ranks.iter().all(|rank| elsewhere.contains_key(rank)) {
+            if self.told.wait_until(&mut elsewhere, until).timed_out() {
+                return;
+            }
+        }
+    }
+
     /// What the ranks' last calls say about the first one on which they do not agree.
     pub fn disagreement(&self) -> Option<String> {
-        let ranks: Vec<(u32, Vec<Record>)> =
-            self.ranks.iter().enumerate().map(|(place, rank)| (*rank, self.records(place))).collect();
-        disagreement(&ranks)
+        let here = self.ranks.iter().enumerate().map(|(place, rank)| (*rank, self.records(place)));
+        let elsewhere = self.elsewhere.lock();
+        let ranks: BTreeMap<u32, Vec<Record>> =
+            elsewhere.iter().map(|(rank, calls)| (*rank, calls.clone())).chain(here).collect();
+        drop(elsewhere);
+        disagreement(&ranks.into_iter().collect::<Vec<_>>())
     }
 }
 
@@ -208,6 +249,19 @@ mod tests {
         assert!(text.contains("collective 90 ") && text.contains("rank 1 called AllReduce of 2"), "{text}");
         assert_eq!(recorder.records(0).len(), CALLS);
         assert_eq!((recorder.last(0), recorder.last(1)), (Some(record(99, 1)), Some(record(99, 1))));
+    }
+
+    #[test]
+    fn calls_of_ranks_elsewhere_count() {
+        let recorder = recorder(1);
+        assert!(recorder.note(record(3, 8)) && recorder.is_to_ask() && !recorder.is_to_ask());
+        recorder.await_calls(&[5], Duration::from_millis(1));
+        recorder.learn(5, vec![record(2, 1), record(3, 8)]);
+        recorder.await_calls(&[5], Duration::from_secs(60));
+        assert_eq!(recorder.disagreement(), None);
+        recorder.learn(7, vec![record(3, 9)]);
+        let text = recorder.disagreement().expect("a difference");
+        assert!(text.contains("ranks 0, 5 called AllReduce of 8") && text.contains("rank 7 called"), "{text}");
     }
 
     #[test]

@@ -2,14 +2,30 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::record::Record;
 use crate::sys::is_open;
 use crate::transport::{Links, PeerFacts};
 
 /// What ranks tell each other about themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HealthNotice {
     /// It has met an error and will not take part in calls any more.
     Leaving,
+    /// What it has called, to a rank of another host.
+    Calls {
+        /// Its last calls, in no order.
+        calls: Vec<Record>,
+        /// It wants to know those of that one.
+        ask: bool,
+    },
+}
+
+impl HealthNotice {
+    /// What goes over.
+    pub fn encode(&self) -> Vec<u8> {
+        // Nothing of it can fail: it writes to memory.
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
 }
 
 /// Whether the process of a peer on this rank's host has ended, or at least all communicators that it had. What cannot
@@ -20,8 +36,7 @@ pub fn has_ended(me: &PeerFacts, peer: &PeerFacts) -> bool {
 
 /// Tells all other ranks that this one has met an error: what they wait for will not come.
 pub fn tell_leaving(links: &Links) {
-    // Nothing of it can fail: it writes to memory.
-    links.tell_all(&postcard::to_stdvec(&HealthNotice::Leaving).unwrap_or_default());
+    links.tell_all(&HealthNotice::Leaving.encode());
 }
 
 /// What another rank has told; none where it cannot be read.
@@ -35,8 +50,10 @@ mod tests {
 
     #[test]
     fn notices_are_read_and_nonsense_is_none() {
-        let bytes = postcard::to_stdvec(&HealthNotice::Leaving).expect("bytes");
-        assert_eq!(heard(&bytes), Some(HealthNotice::Leaving));
+        let call = Record { serial: 3, func: 1, datatype: 2, op: 3, root: 4, count: 5 };
+        for notice in [HealthNotice::Leaving, HealthNotice::Calls { calls: vec![call; 32], ask: true }] {
+            assert_eq!(heard(&notice.encode()), Some(notice));
+        }
         assert_eq!((heard(&[]), heard(&[200])), (None, None));
     }
 }

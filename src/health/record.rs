@@ -1,5 +1,7 @@
 //! Records of calls, and the sentence that names who has called what.
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::call::{DataType, Func, Op};
 
 /// Words of 64 bits that a record takes on a flight recorder.
@@ -10,7 +12,7 @@ pub const CAPTURED: u32 = u32::MAX;
 const USER_OP: u8 = Op::Avg as u8 + 1;
 
 /// A collective call, as one rank has made it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Record {
     /// Its number among the collectives of the communicator.
     pub serial: u64,

@@ -168,7 +168,7 @@ impl Comm {
         let tuning = self.tuning(agreed, wiring, peers::link_kind(facts, &peers::hosts(facts)));
         let local = peers.iter().filter(|peer| peer.host.same_host(&me.host)).count();
         let recorder = links.as_ref().and_then(|links| flight_recorder::share(me, &peers, links));
-        let mappable = recorder.as_ref().filter(|_| tuning.offers_buffers());
+        let mappable = recorder.as_ref().filter(|recorder| recorder.ranks().len() > 1 && tuning.offers_buffers());
         let registrations =
             mappable.map(|recorder| Registrations::new(&self.device.context, &peers, recorder)).transpose()?;
         let bytes = [

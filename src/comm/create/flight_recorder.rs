@@ -12,15 +12,13 @@ use crate::transport::{Links, PeerFacts};
 /// about calls that do not match say less, and that is all.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The flight recorder of this rank's host: its lowest rank makes it and passes it on. None where no other rank can be
-/// reached.
+/// The flight recorder of this rank's host: its lowest rank makes it and passes it on. One that is alone there has its
+/// own, from which it tells others.
 pub(super) fn share(me: &PeerFacts, peers: &[PeerFacts], links: &Links) -> Option<FlightRecorder> {
     let here: Vec<&PeerFacts> = peers.iter().filter(|peer| me.host.can_pass_descriptors(&peer.host)).collect();
     let ranks: Vec<u32> = here.iter().map(|peer| peer.rank).collect();
-    if here.len() < 2 {
-        return None;
-    }
     let memory = match here[0].rank == me.rank {
+        true if here.len() == 1 => SharedMemory::anonymous(PART_BYTES),
         true => make(&here[1..], here.len() * PART_BYTES, links),
         false => links.receive_memory(LIMIT),
     };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Links;
 use super::make::Offered;
 use crate::plan::schedule::LinkId;
-use crate::proxy::{Address, Destination, Message, Outbox, Progress, Source, Undeliverable};
+use crate::proxy::{Address, Destination, Message, Outbox, Progress, Registration, Source, Undeliverable};
 use crate::sys::too_many_files;
 use crate::transport::handshake::{Notice, Notices, Todo};
 use crate::transport::net::MoverNotice;
@@ -84,6 +84,16 @@ impl Links {
         let notice = LinkMessage::Notice { bytes: bytes.to_vec() };
         let others = connectivity.facts.iter().filter(reached);
         self.send(others.map(|peer| to_peer(me.destination(peer), peer, &notice, None)));
+    }
+
+    /// Tells another rank something that is not about links: see [`super::Hooks::told`].
+    pub fn tell(&self, to: u32, bytes: Vec<u8>) {
+        self.send(self.message(to, &LinkMessage::Notice { bytes }, None));
+    }
+
+    /// Whether the calling thread is the event loop's, which must not wait for what others tell.
+    pub fn is_loop_thread(&self) -> bool {
+        self.registration.lock().as_ref().is_some_and(Registration::is_loop_thread)
     }
 
     /// Tells another rank something of registered memory: see [`super::Hooks::registration`].
