@@ -13,7 +13,7 @@ use crate::transport::{ConnectionGroup, Hooks, LinkAddresses, Links};
 
 /// Of so many ranks all are asked what they have called, and so long they are waited for.
 const ASKED_MAX: u32 = 64;
-const CALLS_LIMIT: Duration = Duration::from_millis(500);
+const CALLS_LIMIT: Duration = Duration::from_secs(1);
 
 impl Comm {
     /// Asks the peers for connection groups of links, and waits for nobody.
@@ -58,7 +58,7 @@ impl Comm {
     /// Lets links ask this communicator what they must know.
     pub(super) fn hook(self: &Arc<Comm>, links: &Links) {
         let own = || Arc::downgrade(self);
-        let (quiet, graphs, left, memory, lost) = (own(), own(), own(), own(), own());
+        let (quiet, graphs, left, memory, lost, untold, paused) = (own(), own(), own(), own(), own(), own(), own());
         let with = |comm: &Weak<Comm>| comm.upgrade().filter(|comm| !comm.is_inherited());
         links.set_hooks(Hooks {
             is_quiet: Box::new(move || with(&quiet).is_none_or(|comm| comm.device_is_quiet())),
@@ -86,6 +86,8 @@ impl Comm {
                 }
                 None => log::info!(target: "COLL", "rank {rank} tells what cannot be read"),
             }),
+            untold: Box::new(move |rank| with(&untold).into_iter().for_each(|comm| comm.rank_is_silent(rank))),
+            paused: Box::new(move || with(&paused).into_iter().for_each(|comm| comm.tell_calls())),
         });
     }
 
@@ -93,7 +95,7 @@ impl Comm {
     fn peer_has_left(&self, rank: u32) {
         let Some(parts) = self.parts.get() else { return };
         let serial = self.counters.collectives().saturating_sub(1) as u32;
-        if self.kernel_failure().is_none() {
+        if matches!(parts.flag.error()[0], kernel_error::NONE | kernel_error::ABORTED) {
             parts.flag.report(kernel_error::PEER_LEFT, rank, serial);
         }
         // Where ranks of other hosts may know more, whoever asks for the state asks them: that cannot wait here.
@@ -102,30 +104,53 @@ impl Comm {
         }
     }
 
-    /// A rank of another host tells its last calls, since they do not match those of somebody.
+    /// A rank of another host tells its last calls. Where they are not this rank's, its kernels leave.
     fn told_of_calls(&self, rank: u32, calls: Vec<Record>, ask: bool) {
         let Some(parts) = self.parts.get() else { return };
         let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
-        recorder.learn(rank, calls);
+        let differs = recorder.learn(rank, calls);
         if ask {
             links.tell(rank, HealthNotice::Calls { calls: recorder.own_calls(), ask: false }.encode());
         }
+        if let Some(serial) = differs.filter(|_| self.state().is_watched()) {
+            log::info!(target: "COLL", "rank {rank} tells that it made another call than collective {serial}");
+            recorder.raise_trouble();
+            parts.flag.report(kernel_error::MISMATCH, rank, serial as u32);
+        }
     }
 
-    /// Asks ranks of other hosts what they have called, where something does not match, and waits a while for that, the
-    /// first time. Of very many ranks, only the one that is to blame.
+    /// What a rank was asked or told does not reach it.
+    fn rank_is_silent(&self, rank: u32) {
+        let recorder = self.parts.get().and_then(|parts| parts.recorder.as_ref());
+        recorder.into_iter().for_each(|recorder| recorder.remote().give_up(rank));
+    }
+
+    /// No data moves: tells the ranks of other hosts that this one has links with what it has called, and asks what
+    /// they have. Of calls that do not match the data may show nothing: ranks that carry them out by other links each
+    /// wait for the other, and two roots send to each other and are done.
+    fn tell_calls(&self) {
+        let Some(parts) = self.parts.get().filter(|_| self.state().is_watched()) else { return };
+        let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
+        if recorder.last(recorder.mine()).is_some_and(|last| recorder.remote().is_to_tell(&last)) {
+            let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
+            links.moved_peers().into_iter().for_each(|rank| links.tell(rank, notice.clone()));
+        }
+    }
+
+    /// Tells ranks of other hosts what this one has called, where something does not match, and waits a while for what
+    /// they have, the first time. Of very many ranks, only the one that is to blame.
     pub(super) fn learn_calls(&self, peer: u32) {
         let Some(parts) = self.parts.get() else { return };
         let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
         let nranks = parts.peers.len() as u32;
         let mut ranks: Vec<u32> = if nranks <= ASKED_MAX { (0..nranks).collect() } else { vec![peer] };
         ranks.retain(|rank| *rank < nranks && !recorder.ranks().contains(rank));
-        if ranks.is_empty() || links.is_loop_thread() || !recorder.is_to_ask() {
+        if ranks.is_empty() || links.is_loop_thread() || !recorder.remote().is_to_ask() {
             return;
         }
         let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
         ranks.iter().for_each(|rank| links.tell(*rank, notice.clone()));
-        recorder.await_calls(&ranks, CALLS_LIMIT);
+        recorder.remote().wait_for(&ranks, || recorder.disagreement().is_some(), CALLS_LIMIT);
     }
 
     /// Tells the peers that this rank leaves, by their event loops: they may wait on links that this rank has not

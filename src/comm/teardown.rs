@@ -234,9 +234,7 @@ impl Comm {
             CAPTURED => "a captured collective".to_string(),
             _ => format!("collective {serial}"),
         };
-        if matches!(code, kernel_error::MISMATCH | kernel_error::PEER_LEFT) {
-            self.learn_calls(peer);
-        }
+        self.learn_calls(peer);
         let known = parts.recorder.as_ref().and_then(FlightRecorder::disagreement).map(Error::InvalidUsage);
         Some(match (code, known) {
             (kernel_error::NONE | kernel_error::ABORTED, Some(error)) => error,

@@ -2,13 +2,11 @@
 //! its peers may map.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::record::{Record, WORDS, disagreement};
 use super::registered::{self, Registered};
+use super::remote_calls::RemoteCalls;
 use crate::plan::layout::REGISTRATIONS;
 use crate::sys::SharedMemory;
 
@@ -36,10 +34,7 @@ pub struct FlightRecorder {
     /// The place of this rank's part.
     mine: usize,
     /// The last calls of ranks elsewhere, as far as they have told.
-    elsewhere: Mutex<BTreeMap<u32, Vec<Record>>>,
-    told: Condvar,
-    /// They were asked.
-    asked: AtomicBool,
+    remote: RemoteCalls,
 }
 
 impl FlightRecorder {
@@ -47,8 +42,7 @@ impl FlightRecorder {
     /// of it or `rank` is not among them.
     pub fn new(memory: SharedMemory, ranks: Vec<u32>, rank: u32) -> Option<FlightRecorder> {
         let mine = ranks.iter().position(|other| *other == rank)?;
-        let (elsewhere, told, asked) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
-        let recorder = FlightRecorder { memory, ranks, mine, elsewhere, told, asked };
+        let recorder = FlightRecorder { memory, ranks, mine, remote: RemoteCalls::default() };
         (recorder.memory.words().len() >= recorder.ranks.len() * PART).then_some(recorder)
     }
 
@@ -68,11 +62,16 @@ impl FlightRecorder {
             let theirs = Record::from_words(read(&self.part(other)[place..place + WORDS]));
             theirs.is_some_and(|theirs| theirs.serial == record.serial && !theirs.matches(&record))
         };
-        let agree = !(0..self.ranks.len()).any(differs);
+        let agree = !(0..self.ranks.len()).any(differs) && !self.remote.differs_from(&record);
         if !agree {
-            self.part(0)[TROUBLE].store(1, Ordering::Release);
+            self.raise_trouble();
         }
         agree
+    }
+
+    /// Says to all ranks of the host that ranks do not agree.
+    pub fn raise_trouble(&self) {
+        self.part(0)[TROUBLE].store(1, Ordering::Release);
     }
 
     /// Whether any rank has found that ranks do not agree.
@@ -134,35 +133,25 @@ impl FlightRecorder {
         self.records(self.mine)
     }
 
-    /// A rank elsewhere has told its last calls.
-    pub fn learn(&self, rank: u32, calls: Vec<Record>) {
-        self.elsewhere.lock().insert(rank, calls);
-        self.told.notify_all();
+    /// The last calls of ranks of other hosts.
+    pub fn remote(&self) -> &RemoteCalls {
+        &self.remote
     }
 
-    /// Whether ranks elsewhere are to be asked for their calls; once.
-    pub fn is_to_ask(&self) -> bool {
-        !self.asked.swap(true, Ordering::AcqRel)
-    }
-
-    /// Waits until some ranks elsewhere have told their calls, or for so long.
-    pub fn await_calls(&self, ranks: &[u32], limit: Duration) {
-        let until = Instant::now() + limit;
-        let mut elsewhere = self.elsewhere.lock();
-        while !ranks.iter().all(|rank| elsewhere.contains_key(rank)) {
-            if self.told.wait_until(&mut elsewhere, until).timed_out() {
-                return;
-            }
-        }
+    /// A rank elsewhere has told its last calls: the number of the first one that this rank has made otherwise.
+    pub fn learn(&self, rank: u32, calls: Vec<Record>) -> Option<u64> {
+        self.remote.learn(rank, calls.clone());
+        // As in `note`: whoever is later sees the other's.
+        fence(Ordering::SeqCst);
+        let own = self.own_calls();
+        let differs = |call: &&Record| own.iter().any(|own| own.serial == call.serial && !own.matches(call));
+        calls.iter().filter(differs).map(|call| call.serial).min()
     }
 
     /// What the ranks' last calls say about the first one on which they do not agree.
     pub fn disagreement(&self) -> Option<String> {
         let here = self.ranks.iter().enumerate().map(|(place, rank)| (*rank, self.records(place)));
-        let elsewhere = self.elsewhere.lock();
-        let ranks: BTreeMap<u32, Vec<Record>> =
-            elsewhere.iter().map(|(rank, calls)| (*rank, calls.clone())).chain(here).collect();
-        drop(elsewhere);
+        let ranks: BTreeMap<u32, Vec<Record>> = self.remote.all().into_iter().chain(here).collect();
         disagreement(&ranks.into_iter().collect::<Vec<_>>())
     }
 }
@@ -254,14 +243,15 @@ mod tests {
     #[test]
     fn calls_of_ranks_elsewhere_count() {
         let recorder = recorder(1);
-        assert!(recorder.note(record(3, 8)) && recorder.is_to_ask() && !recorder.is_to_ask());
-        recorder.await_calls(&[5], Duration::from_millis(1));
-        recorder.learn(5, vec![record(2, 1), record(3, 8)]);
-        recorder.await_calls(&[5], Duration::from_secs(60));
-        assert_eq!(recorder.disagreement(), None);
-        recorder.learn(7, vec![record(3, 9)]);
+        assert!(recorder.note(record(3, 8)));
+        assert_eq!(recorder.learn(5, vec![record(2, 1), record(3, 8)]), None);
+        assert!(!recorder.trouble() && recorder.disagreement().is_none());
+        assert_eq!(recorder.learn(7, vec![record(4, 1), record(3, 9)]), Some(3));
         let text = recorder.disagreement().expect("a difference");
         assert!(text.contains("ranks 0, 5 called AllReduce of 8") && text.contains("rank 7 called"), "{text}");
+        // Who calls later than others have told finds it at the call.
+        assert!(!recorder.note(record(4, 2)) && recorder.trouble());
+        assert!(recorder.note(record(5, 2)));
     }
 
     #[test]

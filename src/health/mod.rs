@@ -4,12 +4,14 @@
 //! * [`registered`] is memory that peers may map, and of which they learn from the same place;
 //! * [`waiting`] is what there is to say of a rank that waits for others in vain. Pure;
 //! * [`liveness`] is which ranks are there, and who leaves;
+//! * [`remote_calls`] is what ranks of other hosts have told of their calls;
 //! * [`flight_recorder`] is the memory that the ranks of a host share.
 
 pub mod flight_recorder;
 pub mod liveness;
 pub mod record;
 pub mod registered;
+pub mod remote_calls;
 pub mod waiting;
 
 pub use flight_recorder::FlightRecorder;

@@ -211,6 +211,7 @@ impl Source for Links {
         self.state.lock().handshake.lose(to.rank, &why);
         self.news.notify_all();
         self.engine.peer_gone(to.rank, &why);
+        self.hooks.get().into_iter().for_each(|hooks| (hooks.untold)(to.rank));
     }
 
     fn progress(&self, _now: Instant, out: &mut Outbox) -> Progress {

@@ -12,7 +12,7 @@ mod hand_over;
 mod make;
 mod message;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -75,6 +75,10 @@ pub struct Hooks {
     pub unconnected: Box<dyn Fn(u32) + Send + Sync>,
     /// A rank tells something that is not about links.
     pub told: Box<Told>,
+    /// What a rank was to be told may not have arrived: it is gone, or cannot be reached.
+    pub untold: Box<dyn Fn(u32) + Send + Sync>,
+    /// No data has moved between hosts for a while. In the thread of a mover.
+    pub paused: Box<dyn Fn() + Send + Sync>,
 }
 
 /// The links of one rank of a communicator.
@@ -207,6 +211,11 @@ impl Links {
     /// Time since the links were opened.
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// The ranks of other hosts with which data links are connected.
+    pub fn moved_peers(&self) -> BTreeSet<u32> {
+        self.engine.peers()
     }
 
     /// Why the rank `left` may have left: links that it, or this rank, could not make, or a connection that is over.

@@ -1,6 +1,6 @@
 //! Moves data for the links of a communicator, in the process's event loop and in those of more movers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ const CANCELLED_LIMIT: Duration = Duration::from_millis(400);
 const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 /// After how long it says so.
 const FLUSH_NOTICE: Duration = Duration::from_secs(10);
+/// After so long without data to move the communicator is told, once.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Descriptors of a link have numbers of so many bits.
 const WATCHED_BITS: u32 = 7;
 
@@ -97,6 +99,8 @@ struct MoverState {
     /// Turns in a row in which nothing was moved, and when the first was.
     idle: u32,
     idle_since: Option<Instant>,
+    /// When the communicator is to be told that nothing moves; none where it was.
+    pause_at: Option<Instant>,
     /// Ranks with which no connection could be made, which the communicator is to be told.
     unconnected: Vec<u32>,
 }
@@ -164,6 +168,12 @@ impl Engine {
     /// The movers that have links.
     fn serving(&self) -> &[Arc<LinkMover>] {
         &self.movers[..self.network.get().map_or(1, |(_, movers)| *movers)]
+    }
+
+    /// The ranks that links are with.
+    pub fn peers(&self) -> BTreeSet<u32> {
+        let peers = |mover: &Arc<LinkMover>| mover.state.lock().links.values().map(|one| one.link.peer).collect();
+        self.movers.iter().flat_map::<Vec<u32>, _>(peers).collect()
     }
 
     /// Why a link with a rank elsewhere is over, if one is.
@@ -274,6 +284,7 @@ impl LinkMover {
         if !self.active.swap(true, Ordering::AcqRel) || naps {
             let mut state = self.state.lock();
             (state.idle, state.idle_since) = (0, None);
+            state.pause_at = Some(Instant::now() + PAUSE);
             state.registration.iter().for_each(Registration::wake);
         }
     }
@@ -398,6 +409,7 @@ impl Source for LinkMover {
         let mut state = self.state.lock();
         if state.turn(&self.shared) {
             (state.idle, state.idle_since) = (0, None);
+            state.pause_at = Some(now + PAUSE);
             let unconnected = std::mem::take(&mut state.unconnected);
             drop(state);
             if let Some(hooks) = self.hooks.get() {
@@ -413,7 +425,12 @@ impl Source for LinkMover {
         let (idle, polled) = (state.idle, state.links.values().any(|one| one.link.is_polled()));
         let looks = state.links.values().filter_map(|one| one.link.next_look());
         let look = looks.chain(polled.then(|| now + IDLE_NAP)).min();
+        let paused = state.pause_at.take_if(|at| *at <= now).is_some();
+        let look = look.into_iter().chain(state.pause_at).min();
         drop(state);
+        if paused {
+            self.hooks.get().into_iter().for_each(|hooks| (hooks.paused)());
+        }
         self.rest(idle, look, now)
     }
 }
