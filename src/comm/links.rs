@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use super::{CallKind, Comm, arena};
 use crate::error::Error;
-use crate::health::Record;
 use crate::health::liveness::{self, HealthNotice};
+use crate::health::reports::PeerReports;
+use crate::health::{FailureCause, Record};
 use crate::plan::layout::{LINK_MOVED, LinkEnd, kernel_error};
 use crate::plan::wiring::LinkNeed;
 use crate::transport::{ConnectionGroup, Hooks, LinkAddresses, Links};
 
 /// Of so many ranks all are asked what they have called, and so long they are waited for.
 const ASKED_MAX: u32 = 64;
-const CALLS_LIMIT: Duration = Duration::from_secs(1);
+const REPORTS_LIMIT: Duration = Duration::from_secs(1);
 
 impl Comm {
     /// Asks the peers for connection groups of links, and waits for nobody.
@@ -47,7 +48,7 @@ impl Comm {
             return;
         }
         self.fail(error);
-        liveness::tell_leaving(links);
+        liveness::tell_leaving(links, FailureCause::of(self.identity.rank, error));
     }
 
     fn links(&self) -> Result<&Arc<Links>, Error> {
@@ -75,9 +76,12 @@ impl Comm {
                 }
             }),
             told: Box::new(move |rank, bytes| match liveness::heard(bytes) {
-                Some(HealthNotice::Leaving) => {
-                    log::info!(target: "COLL", "rank {rank} says that it has met an error");
-                    with(&left).into_iter().for_each(|comm| comm.peer_has_left(rank));
+                Some(HealthNotice::Leaving { cause }) => {
+                    log::info!(target: "COLL", "rank {rank} says that it has met an error: {cause:?}");
+                    if let Some(comm) = with(&left) {
+                        comm.told_of_cause(rank, cause);
+                        comm.peer_has_left(rank);
+                    }
                 }
                 Some(HealthNotice::Calls { calls, ask }) => {
                     if let Some(comm) = with(&left) {
@@ -87,7 +91,7 @@ impl Comm {
                 None => log::info!(target: "COLL", "rank {rank} tells what cannot be read"),
             }),
             untold: Box::new(move |rank| with(&untold).into_iter().for_each(|comm| comm.rank_is_silent(rank))),
-            paused: Box::new(move || with(&paused).into_iter().for_each(|comm| comm.tell_calls())),
+            paused: Box::new(move || with(&paused).into_iter().for_each(|comm| comm.data_have_paused())),
         });
     }
 
@@ -119,45 +123,81 @@ impl Comm {
         }
     }
 
-    /// What a rank was asked or told does not reach it.
-    fn rank_is_silent(&self, rank: u32) {
-        let recorder = self.parts.get().and_then(|parts| parts.recorder.as_ref());
-        recorder.into_iter().for_each(|recorder| recorder.remote().give_up(rank));
+    fn reports(&self) -> Option<&PeerReports> {
+        Some(self.parts.get()?.recorder.as_ref()?.reports())
     }
 
-    /// No data moves: tells the ranks of other hosts that this one has links with what it has called, and asks what
-    /// they have. Of calls that do not match the data may show nothing: ranks that carry them out by other links each
-    /// wait for the other, and two roots send to each other and are done.
+    /// A rank tells why it leaves.
+    fn told_of_cause(&self, rank: u32, cause: Option<FailureCause>) {
+        if let (Some(reports), Some(cause)) = (self.reports(), cause) {
+            reports.learn_cause(rank, cause);
+        }
+    }
+
+    /// What a rank was asked or told does not reach it.
+    fn rank_is_silent(&self, rank: u32) {
+        self.reports().into_iter().for_each(|reports| reports.give_up(rank));
+    }
+
+    /// No data move between hosts. In the thread of a mover.
+    fn data_have_paused(&self) {
+        self.tell_calls();
+        self.accuse();
+    }
+
+    /// Where kernels wait for a rank whose link is over, tells all others, which may only see ranks leave for that:
+    /// this rank's user may ask for its state much later.
+    fn accuse(&self) {
+        let Some(parts) = self.parts.get().filter(|_| self.state().is_watched()) else { return };
+        let (Some(reports), Some(links)) = (self.reports(), &parts.links) else { return };
+        let [code, peer, ..] = parts.flag.error();
+        if code != kernel_error::PEER_LEFT || reports.cause(peer).is_some() {
+            return;
+        }
+        if let Some(error) = links.failure(peer).filter(|_| reports.is_to_accuse()) {
+            liveness::tell_leaving(links, FailureCause::of(self.identity.rank, &error));
+        }
+    }
+
+    /// Tells the ranks of other hosts that this one has links with what it has called, and asks what they have. Of
+    /// calls that do not match the data may show nothing: ranks that carry them out by other links each wait for the
+    /// other, and two roots send to each other and are done.
     fn tell_calls(&self) {
         let Some(parts) = self.parts.get().filter(|_| self.state().is_watched()) else { return };
         let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
-        if recorder.last(recorder.mine()).is_some_and(|last| recorder.remote().is_to_tell(&last)) {
+        if recorder.last(recorder.mine()).is_some_and(|last| recorder.reports().is_to_tell(&last)) {
             let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
             links.moved_peers().into_iter().for_each(|rank| links.tell(rank, notice.clone()));
         }
     }
 
-    /// Tells ranks of other hosts what this one has called, where something does not match, and waits a while for what
-    /// they have, the first time. Of very many ranks, only the one that is to blame.
-    pub(super) fn learn_calls(&self, peer: u32) {
+    /// Tells ranks of other hosts what this one has called, where something does not match, or `peer` has `left`, and
+    /// waits a while for what they have called, or why that one has left, the first time. Of very many ranks, only the
+    /// one that is to blame.
+    pub(super) fn await_reports(&self, peer: u32, left: bool) {
         let Some(parts) = self.parts.get() else { return };
         let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
-        let nranks = parts.peers.len() as u32;
+        let (nranks, reports) = (parts.peers.len() as u32, recorder.reports());
         let mut ranks: Vec<u32> = if nranks <= ASKED_MAX { (0..nranks).collect() } else { vec![peer] };
         ranks.retain(|rank| *rank < nranks && !recorder.ranks().contains(rank));
-        if ranks.is_empty() || links.is_loop_thread() || !recorder.remote().is_to_ask() {
+        if ranks.is_empty() || links.is_loop_thread() {
             return;
         }
-        let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
-        ranks.iter().for_each(|rank| links.tell(*rank, notice.clone()));
-        recorder.remote().wait_for(&ranks, || recorder.disagreement().is_some(), CALLS_LIMIT);
+        let (first, until) = reports.ask(REPORTS_LIMIT);
+        if first {
+            let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
+            ranks.iter().for_each(|rank| links.tell(*rank, notice.clone()));
+        }
+        let enough = || recorder.disagreement().is_some() || left && reports.cause(peer).is_some();
+        reports.wait_for(&ranks, enough, until);
     }
 
     /// Tells the peers that this rank leaves, by their event loops: they may wait on links that this rank has not
     /// connected.
     pub fn tell_leaving(&self) {
         if let Some(links) = self.parts.get().and_then(|parts| parts.links.as_ref()) {
-            liveness::tell_leaving(links);
+            let cause = self.lifecycle.failure().and_then(|error| FailureCause::of(self.identity.rank, &error));
+            liveness::tell_leaving(links, cause);
         }
     }
 }

@@ -8,8 +8,8 @@ use super::lifecycle::{CallKind, CommEvent};
 use super::{Comm, arena};
 use crate::device::{self, FreedMemory, gate};
 use crate::error::Error;
-use crate::health::FlightRecorder;
 use crate::health::record::CAPTURED;
+use crate::health::{FailureCause, FlightRecorder};
 use crate::plan::layout::kernel_error;
 use crate::sys;
 use crate::transport::{self, Links, PeerFacts};
@@ -229,12 +229,12 @@ impl Comm {
         if matches!(report[0], kernel_error::NONE | kernel_error::ABORTED) && !trouble {
             return None;
         }
-        let [code, peer, serial, ..] = report;
+        let ([code, peer, serial, ..], rank) = (report, self.identity.rank);
         let call = match serial {
             CAPTURED => "a captured collective".to_string(),
             _ => format!("collective {serial}"),
         };
-        self.learn_calls(peer);
+        self.await_reports(peer, code == kernel_error::PEER_LEFT);
         let known = parts.recorder.as_ref().and_then(FlightRecorder::disagreement).map(Error::InvalidUsage);
         Some(match (code, known) {
             (kernel_error::NONE | kernel_error::ABORTED, Some(error)) => error,
@@ -243,12 +243,14 @@ impl Comm {
             }
             (kernel_error::MISMATCH | kernel_error::PEER_LEFT, Some(error)) => error,
             (kernel_error::MISMATCH, None) => {
-                Error::InvalidUsage(format!("rank {peer} made another call than {call} of this rank"))
+                Error::InvalidUsage(format!("rank {peer} made another call than {call} of rank {rank}"))
             }
             (kernel_error::PEER_LEFT, None) => {
                 let text = format!("rank {peer} left {call} of this rank after an error of its own");
-                let known = parts.links.as_ref().and_then(|links| links.failure(peer));
-                known.unwrap_or(Error::Remote { rank: Some(peer), text })
+                // Who was the first is known to whoever was next to it: others have met ranks that left for that.
+                let told = parts.recorder.as_ref().and_then(|recorder| recorder.reports().cause(peer));
+                let own = || parts.links.as_ref().and_then(|links| links.failure(peer));
+                told.map(FailureCause::error).or_else(own).unwrap_or(Error::Remote { rank: Some(peer), text })
             }
             _ => Error::Internal("a kernel was given work that it cannot run; outputs are not complete".to_string()),
         })

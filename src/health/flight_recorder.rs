@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::record::{Record, WORDS, disagreement};
 use super::registered::{self, Registered};
-use super::remote_calls::RemoteCalls;
+use super::reports::PeerReports;
 use crate::plan::layout::REGISTRATIONS;
 use crate::sys::SharedMemory;
 
@@ -33,8 +33,8 @@ pub struct FlightRecorder {
     ranks: Vec<u32>,
     /// The place of this rank's part.
     mine: usize,
-    /// The last calls of ranks elsewhere, as far as they have told.
-    remote: RemoteCalls,
+    /// What other ranks have told.
+    reports: PeerReports,
 }
 
 impl FlightRecorder {
@@ -42,7 +42,7 @@ impl FlightRecorder {
     /// of it or `rank` is not among them.
     pub fn new(memory: SharedMemory, ranks: Vec<u32>, rank: u32) -> Option<FlightRecorder> {
         let mine = ranks.iter().position(|other| *other == rank)?;
-        let recorder = FlightRecorder { memory, ranks, mine, remote: RemoteCalls::default() };
+        let recorder = FlightRecorder { memory, ranks, mine, reports: PeerReports::default() };
         (recorder.memory.words().len() >= recorder.ranks.len() * PART).then_some(recorder)
     }
 
@@ -62,7 +62,7 @@ impl FlightRecorder {
             let theirs = Record::from_words(read(&self.part(other)[place..place + WORDS]));
             theirs.is_some_and(|theirs| theirs.serial == record.serial && !theirs.matches(&record))
         };
-        let agree = !(0..self.ranks.len()).any(differs) && !self.remote.differs_from(&record);
+        let agree = !(0..self.ranks.len()).any(differs) && !self.reports.differs_from(&record);
         if !agree {
             self.raise_trouble();
         }
@@ -133,14 +133,14 @@ impl FlightRecorder {
         self.records(self.mine)
     }
 
-    /// The last calls of ranks of other hosts.
-    pub fn remote(&self) -> &RemoteCalls {
-        &self.remote
+    /// What other ranks have told.
+    pub fn reports(&self) -> &PeerReports {
+        &self.reports
     }
 
     /// A rank elsewhere has told its last calls: the number of the first one that this rank has made otherwise.
     pub fn learn(&self, rank: u32, calls: Vec<Record>) -> Option<u64> {
-        self.remote.learn(rank, calls.clone());
+        self.reports.learn(rank, calls.clone());
         // As in `note`: whoever is later sees the other's.
         fence(Ordering::SeqCst);
         let own = self.own_calls();
@@ -151,7 +151,7 @@ impl FlightRecorder {
     /// What the ranks' last calls say about the first one on which they do not agree.
     pub fn disagreement(&self) -> Option<String> {
         let here = self.ranks.iter().enumerate().map(|(place, rank)| (*rank, self.records(place)));
-        let ranks: BTreeMap<u32, Vec<Record>> = self.remote.all().into_iter().chain(here).collect();
+        let ranks: BTreeMap<u32, Vec<Record>> = self.reports.all().into_iter().chain(here).collect();
         disagreement(&ranks.into_iter().collect::<Vec<_>>())
     }
 }

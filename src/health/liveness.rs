@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cause::FailureCause;
 use super::record::Record;
 use crate::sys::is_open;
 use crate::transport::{Links, PeerFacts};
@@ -10,7 +11,10 @@ use crate::transport::{Links, PeerFacts};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HealthNotice {
     /// It has met an error and will not take part in calls any more.
-    Leaving,
+    Leaving {
+        /// What it knows of it.
+        cause: Option<FailureCause>,
+    },
     /// What it has called, to a rank of another host.
     Calls {
         /// Its last calls, in no order.
@@ -35,8 +39,8 @@ pub fn has_ended(me: &PeerFacts, peer: &PeerFacts) -> bool {
 }
 
 /// Tells all other ranks that this one has met an error: what they wait for will not come.
-pub fn tell_leaving(links: &Links) {
-    links.tell_all(&HealthNotice::Leaving.encode());
+pub fn tell_leaving(links: &Links, cause: Option<FailureCause>) {
+    links.tell_all(&HealthNotice::Leaving { cause }.encode());
 }
 
 /// What another rank has told; none where it cannot be read.
@@ -47,11 +51,13 @@ pub fn heard(bytes: &[u8]) -> Option<HealthNotice> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn notices_are_read_and_nonsense_is_none() {
         let call = Record { serial: 3, func: 1, datatype: 2, op: 3, root: 4, count: 5 };
-        for notice in [HealthNotice::Leaving, HealthNotice::Calls { calls: vec![call; 32], ask: true }] {
+        let cause = FailureCause::of(3, &Error::InvalidUsage("calls do not match".to_string()));
+        for notice in [HealthNotice::Leaving { cause }, HealthNotice::Calls { calls: vec![call; 32], ask: true }] {
             assert_eq!(heard(&notice.encode()), Some(notice));
         }
         assert_eq!((heard(&[]), heard(&[200])), (None, None));

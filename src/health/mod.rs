@@ -4,16 +4,18 @@
 //! * [`registered`] is memory that peers may map, and of which they learn from the same place;
 //! * [`waiting`] is what there is to say of a rank that waits for others in vain. Pure;
 //! * [`liveness`] is which ranks are there, and who leaves;
-//! * [`remote_calls`] is what ranks of other hosts have told of their calls;
+//! * [`cause`] is why a rank leaves, and [`reports`] what other ranks have told;
 //! * [`flight_recorder`] is the memory that the ranks of a host share.
 
+pub mod cause;
 pub mod flight_recorder;
 pub mod liveness;
 pub mod record;
 pub mod registered;
-pub mod remote_calls;
+pub mod reports;
 pub mod waiting;
 
+pub use cause::FailureCause;
 pub use flight_recorder::FlightRecorder;
 pub use record::Record;
 pub use registered::Registered;

@@ -226,7 +226,8 @@ impl Links {
         }
         drop(state);
         let why = self.engine.trouble(left)?;
-        let text = format!("{why}: its process has died, or it has ended or aborted its communicator");
+        let text =
+            format!("rank {left} is gone: {why}; its process has died, or it has ended or aborted its communicator");
         Some(Error::Remote { rank: Some(left), text })
     }
 

@@ -38,6 +38,8 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(60);
 const FLUSH_NOTICE: Duration = Duration::from_secs(10);
 /// After so long without data to move the communicator is told, once.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The same after a link is over: by then kernels that wait for it have left.
+const LEFT_PAUSE: Duration = Duration::from_millis(20);
 /// Descriptors of a link have numbers of so many bits.
 const WATCHED_BITS: u32 = 7;
 
@@ -100,7 +102,9 @@ struct MoverState {
     idle: u32,
     idle_since: Option<Instant>,
     /// When the communicator is to be told that nothing moves; none where it was.
+    /// When the communicator is to be told that nothing moves, and that a link is over; none where it was.
     pause_at: Option<Instant>,
+    left_at: Option<Instant>,
     /// Ranks with which no connection could be made, which the communicator is to be told.
     unconnected: Vec<u32>,
 }
@@ -357,7 +361,7 @@ impl MoverState {
     /// Moves what can be moved; whether something was.
     fn turn(&mut self, shared: &MoverShared) -> bool {
         let mut moved = false;
-        let MoverState { registration, links, unconnected, .. } = self;
+        let MoverState { registration, links, unconnected, left_at, .. } = self;
         let Some(registration) = registration else { return false };
         for (number, one) in links.iter_mut().filter(|(_, one)| !one.link.is_broken()) {
             let turn = one.link.turn();
@@ -374,6 +378,7 @@ impl MoverState {
             // Closing a descriptor ends that it is watched.
             if one.link.is_broken() {
                 shared.lose(&one.link);
+                *left_at = Some(Instant::now() + LEFT_PAUSE);
             } else if let Err(error) = one.watch(*number, registration) {
                 log::warn!("rank {} cannot watch a connection: {error}", shared.rank);
             }
@@ -384,8 +389,8 @@ impl MoverState {
 
 impl MoverShared {
     fn lose(&self, link: &MovedLink) {
-        let why = format!("a link with rank {} is over: {}", link.peer, link.trouble());
-        log::info!(target: "NET", "rank {}: {why}", self.rank);
+        let why = format!("its link with rank {} is over ({})", self.rank, link.trouble());
+        log::info!(target: "NET", "rank {}: {why}", link.peer);
         self.lost.lock().entry(link.peer).or_insert(why);
     }
 }
@@ -402,6 +407,7 @@ impl Source for LinkMover {
         one.link.ready((token & ((1 << WATCHED_BITS) - 1)) as usize, ready);
         if one.link.is_broken() && !was_broken {
             self.shared.lose(&one.link);
+            state.left_at = Some(Instant::now() + LEFT_PAUSE);
         }
     }
 
@@ -425,8 +431,9 @@ impl Source for LinkMover {
         let (idle, polled) = (state.idle, state.links.values().any(|one| one.link.is_polled()));
         let looks = state.links.values().filter_map(|one| one.link.next_look());
         let look = looks.chain(polled.then(|| now + IDLE_NAP)).min();
-        let paused = state.pause_at.take_if(|at| *at <= now).is_some();
-        let look = look.into_iter().chain(state.pause_at).min();
+        let MoverState { pause_at, left_at, .. } = &mut *state;
+        let paused = [&mut *pause_at, &mut *left_at].map(|at| at.take_if(|at| *at <= now).is_some()).contains(&true);
+        let look = look.into_iter().chain(*pause_at).chain(*left_at).min();
         drop(state);
         if paused {
             self.hooks.get().into_iter().for_each(|hooks| (hooks.paused)());
