@@ -207,6 +207,14 @@ const USED: &[Param] = &[
         "seconds until ranks that others wait for in a collective are named; 0 = never",
     )
     .fresh(),
+    int(
+        "OXCCL_HEARTBEAT",
+        30,
+        0,
+        INT_MAX,
+        "seconds without an answer of its system until the host of a rank counts as gone; 0 = as long as TCP lasts",
+    )
+    .fresh(),
     text(
         "OXCCL_TRANSPORTS",
         "p2p,shm,socket",
@@ -431,6 +439,8 @@ pub const BOOTSTRAP_TIMEOUT: Key = key("OXCCL_BOOTSTRAP_TIMEOUT");
 pub const BOOTSTRAP_PROGRESS: Key = key("OXCCL_BOOTSTRAP_PROGRESS");
 /// `OXCCL_LATE_WARN`.
 pub const LATE_WARN: Key = key("OXCCL_LATE_WARN");
+/// `OXCCL_HEARTBEAT`.
+pub const HEARTBEAT: Key = key("OXCCL_HEARTBEAT");
 /// `OXCCL_TRANSPORTS`.
 pub const TRANSPORTS: Key = key("OXCCL_TRANSPORTS");
 /// `OXCCL_SYSFS`.

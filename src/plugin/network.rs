@@ -7,7 +7,7 @@
 //! what is not there yet asks again later. A connection is used by one thread at a time.
 
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::sys::{Interest, Ready};
@@ -176,6 +176,11 @@ pub trait NetConnection: Send {
 
     /// When it is to be tried again though no descriptor is ready.
     fn next_look(&self) -> Option<Instant> {
+        None
+    }
+
+    /// How long nothing has come from the other side's host; none where that is not known.
+    fn silence(&self) -> Option<Duration> {
         None
     }
 

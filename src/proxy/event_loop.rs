@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use super::message::{Address, Content, ListenAddress, Location, Message, Undeliverable};
+use super::message::{Address, Content, ListenAddress, Location, Message, TcpAddress, Undeliverable};
 use super::outbox::Outbox;
 use super::source::{Progress, Source};
 use super::{tcp, unix};
@@ -56,6 +56,8 @@ struct LoopState {
     next_id: SourceId,
     /// What sources have sent from other threads.
     messages: Vec<Message>,
+    /// Processes that they want to stay connected to.
+    kept: Vec<Kept>,
     /// Where processes of other hosts connect.
     listeners: Vec<Arc<tcp::KeyedListener>>,
     /// Sources that are to have a turn.
@@ -75,6 +77,14 @@ struct SourceEntry {
     /// Where answers to it go.
     location: Location,
     source: Weak<dyn Source>,
+}
+
+/// A source that wants to know when another one is gone.
+struct Kept {
+    at: TcpAddress,
+    from: Address,
+    to: Address,
+    heartbeat: Option<Duration>,
 }
 
 /// What the thread alone knows.
@@ -192,6 +202,13 @@ impl Registration {
         shared.messages.extend(messages.into_iter().map(|message| Message { from, reply, ..message }));
         shared.woken.insert(self.id);
         drop(shared);
+        self.event_loop.poller.wake();
+    }
+
+    /// Stays connected to the process of a source elsewhere, and has [`Source::undeliverable`] called for it, once, when
+    /// that process is gone. Where its host is gone, so that nobody says so, that is after `heartbeat`.
+    pub fn keep(&self, at: TcpAddress, to: Address, heartbeat: Option<Duration>) {
+        self.event_loop.shared.lock().kept.push(Kept { at, from: self.address, to, heartbeat });
         self.event_loop.poller.wake();
     }
 
@@ -350,6 +367,9 @@ impl EventLoop {
         let mut shared = self.shared.lock();
         for message in std::mem::take(&mut shared.messages) {
             turns.outbox.push(message);
+        }
+        for Kept { at, from, to, heartbeat } in std::mem::take(&mut shared.kept) {
+            turns.outbox.tcp.keep(at, (from, to), heartbeat);
         }
         for gone in std::mem::take(&mut shared.gone) {
             turns.outbox.last_messages(gone);

@@ -174,6 +174,8 @@ pub enum Undeliverable {
     NoSource,
     /// The process is gone.
     Died,
+    /// Its host does not answer any more, or cannot be reached.
+    Silent,
     /// It was refused, or the process cannot be reached.
     Failed(Error),
 }

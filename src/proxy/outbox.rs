@@ -74,6 +74,7 @@ impl Outbox {
     /// A source is gone. Its messages to mailboxes go now, or not at all; those by TCP as far as they can.
     pub(super) fn last_messages(&mut self, from: Address) {
         self.unix.last_messages(from);
+        self.tcp.forget(from);
     }
 
     /// Whether there is something to do at once.

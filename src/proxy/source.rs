@@ -13,7 +13,7 @@ pub trait Source: Send + Sync {
     /// A message has come; what it answers goes to `out`.
     fn receive(&self, message: Message, out: &mut Outbox);
     /// A message cannot arrive, or may not have. That a process is gone may also be told of messages that it has
-    /// taken just before.
+    /// taken just before, and of processes to which this one stays connected ([`super::Registration::keep`]).
     fn undeliverable(&self, to: Address, why: Undeliverable);
     /// Somebody has connected a stream for it, with this token ([`super::TcpAddress::stream`]). It does not wait.
     fn connected(&self, _token: u64, _stream: SecureStream) {}

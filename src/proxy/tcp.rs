@@ -17,6 +17,7 @@ use super::outbox::Lost;
 use super::stream::SecureStream;
 use crate::error::Error;
 use crate::secure::{HandshakeProgress, SecureHandshake, Session};
+use crate::sys::tcp::is_lost_way;
 use crate::sys::{Interest, Poller, Ready, TcpListener, TcpStream};
 
 /// The most bytes that wait for one process; what is over it is refused.
@@ -81,6 +82,10 @@ struct TcpPeer {
     since: Instant,
     retry: Option<Instant>,
     pause: Duration,
+    /// Sources here that want to know when sources there are gone.
+    kept: BTreeSet<(Address, Address)>,
+    /// After how long its host counts as gone.
+    heartbeat: Option<Duration>,
 }
 
 /// How far a connection is.
@@ -117,6 +122,8 @@ struct TcpConnection {
     sent: usize,
     interest: Interest,
     used: Instant,
+    /// It stays when nobody uses it.
+    kept: bool,
 }
 
 /// All connections of a process.
@@ -165,6 +172,7 @@ impl TcpEnd {
     fn why(&self, to: TcpAddress) -> Undeliverable {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         match self {
+            TcpEnd::Failed(error) if is_lost_way(error) => Undeliverable::Silent,
             TcpEnd::Failed(error) if !matches!(error.kind(), BrokenPipe | ConnectionReset) => {
                 Undeliverable::Failed(Error::system("recv", to.socket().to_string(), error))
             }
@@ -243,6 +251,22 @@ impl Queue {
     }
 }
 
+impl TcpPeer {
+    /// One that is connected to at once, which the other argument then says.
+    fn new(next: &mut Option<Instant>) -> TcpPeer {
+        let now = Instant::now();
+        *next = Some(now);
+        let (queue, kept) = (Queue::default(), BTreeSet::new());
+        TcpPeer { queue, connection: None, since: now, retry: Some(now), pause: RETRY, kept, heartbeat: None }
+    }
+
+    /// It cannot be reached any more.
+    fn lose(self, why: &Undeliverable, lost: &mut Vec<Lost>) {
+        self.queue.lose(why, lost);
+        lost.extend(self.kept.into_iter().map(|(from, to)| Lost { from, to, why: why.clone() }));
+    }
+}
+
 impl TcpConnection {
     /// One that is being made to there.
     fn to(stream: TcpStream, to: TcpAddress, until: Instant, now: Instant) -> TcpConnection {
@@ -272,6 +296,7 @@ impl TcpConnection {
             sent: 0,
             interest,
             used: now,
+            kept: false,
         }
     }
 
@@ -289,7 +314,19 @@ impl TcpConnection {
         match self.stage {
             TcpStage::Connecting(until) | TcpStage::Greeting(until) | TcpStage::Stranger(until) => Some(until),
             TcpStage::Stream(..) => None,
-            TcpStage::Open => self.to.and_then(|_| self.queue.untaken.is_empty().then(|| self.used + IDLE)),
+            TcpStage::Open => {
+                let unused = self.to.is_some() && !self.kept && self.queue.untaken.is_empty();
+                unused.then(|| self.used + IDLE)
+            }
+        }
+    }
+
+    /// It stays, and its end is told.
+    fn keep(&mut self, heartbeat: Option<Duration>) {
+        self.kept = true;
+        let set = heartbeat.filter(|_| self.stage == TcpStage::Open).map(|limit| self.stream.set_heartbeat(limit));
+        if let (Some(Err(error)), Some(to)) = (set, self.to) {
+            log::info!(target: "NET", "{} is not watched: {error}", to.socket());
         }
     }
 
@@ -413,11 +450,7 @@ impl Tcp {
     /// # Errors
     /// [`Error::Resource`] where too much waits for it.
     pub fn add(&mut self, to: TcpAddress, ends: (Address, Address), bytes: &[u8]) -> Result<(), Error> {
-        let peer = self.peers.entry(to).or_insert_with(|| {
-            let now = Instant::now();
-            self.next = Some(now);
-            TcpPeer { queue: Queue::default(), connection: None, since: now, retry: Some(now), pause: RETRY }
-        });
+        let peer = self.peers.entry(to).or_insert_with(|| TcpPeer::new(&mut self.next));
         let open = peer.connection.and_then(|id| Some((id, self.connections.get_mut(&id)?)));
         match open.filter(|(_, connection)| connection.stage == TcpStage::Open) {
             Some((id, connection)) => {
@@ -425,6 +458,33 @@ impl Tcp {
                 connection.queue.push(ends, bytes)
             }
             None => peer.queue.push(ends, bytes),
+        }
+    }
+
+    /// Connects to a process, and stays connected: a source here wants to know when that one there is gone, also with
+    /// its host, which is asked now and then, and is gone after `heartbeat` without an answer.
+    pub fn keep(&mut self, to: TcpAddress, ends: (Address, Address), heartbeat: Option<Duration>) {
+        let peer = self.peers.entry(to).or_insert_with(|| TcpPeer::new(&mut self.next));
+        peer.kept.insert(ends);
+        peer.heartbeat = peer.heartbeat.into_iter().chain(heartbeat).min();
+        if let Some(connection) = peer.connection.and_then(|id| self.connections.get_mut(&id)) {
+            connection.keep(peer.heartbeat);
+        }
+    }
+
+    /// A source here is gone.
+    pub fn forget(&mut self, from: Address) {
+        let mut now_unused = Vec::new();
+        for peer in self.peers.values_mut().filter(|peer| !peer.kept.is_empty()) {
+            peer.kept.retain(|(kept, _)| *kept != from);
+            now_unused.extend(peer.connection.filter(|_| peer.kept.is_empty()));
+        }
+        for id in now_unused {
+            let deadline = self.connections.get_mut(&id).and_then(|connection| {
+                connection.kept = false;
+                connection.deadline()
+            });
+            deadline.into_iter().for_each(|at| self.wake_at(at));
         }
     }
 
@@ -538,6 +598,9 @@ impl Tcp {
     fn opened(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(peer) = connection.to.and_then(|to| self.peers.get_mut(&to)) else { return };
+        if !peer.kept.is_empty() {
+            connection.keep(peer.heartbeat);
+        }
         let Queue { mut bytes, mut untaken } = std::mem::take(&mut peer.queue);
         connection.queue.bytes.append(&mut bytes);
         connection.queue.untaken.append(&mut untaken);
@@ -654,6 +717,7 @@ impl Tcp {
         }
         let why = match end {
             _ if refused => Undeliverable::Died,
+            TcpEnd::Failed(error) if is_lost_way(error) && !peer.kept.is_empty() => Undeliverable::Silent,
             TcpEnd::Failed(error) => Undeliverable::Failed(Error::system("connect", to.socket().to_string(), error)),
             TcpEnd::Closed | TcpEnd::Garbage => Undeliverable::Failed(Error::Remote {
                 rank: None,
@@ -661,7 +725,7 @@ impl Tcp {
             }),
         };
         log::info!(target: "INIT", "messages to {} are lost: {why:?}", to.socket());
-        self.peers.remove(&to).into_iter().for_each(|peer| peer.queue.lose(&why, lost));
+        self.peers.remove(&to).into_iter().for_each(|peer| peer.lose(&why, lost));
     }
 
     fn close(&mut self, id: ConnectionId, end: TcpEnd, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
@@ -671,8 +735,9 @@ impl Tcp {
         match (connection.stage, connection.to) {
             (TcpStage::Connecting(_) | TcpStage::Greeting(_), Some(to)) => self.not_connected(to, &end, now, lost),
             (_, Some(to)) => {
-                self.peers.remove(&to);
-                connection.queue.lose(&end.why(to), lost);
+                let why = end.why(to);
+                connection.queue.lose(&why, lost);
+                self.peers.remove(&to).into_iter().for_each(|peer| peer.lose(&why, lost));
             }
             (TcpStage::Stranger(..), None) => self.count_stranger(),
             (_, None) => {

@@ -12,10 +12,13 @@ use crate::error::Error;
 
 /// The system caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
-/// A host that has vanished is noticed after this and three probes.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+/// A host that has vanished is noticed after this and five probes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBE: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
+const KEEPALIVE_PROBES: u32 = 5;
+
+/// How often the other side's system is asked before it counts as gone.
+const HEARTBEATS: u64 = 3;
 
 /// Nobody answers: something was sent so often again, and for so long nothing was confirmed.
 const SENT_AGAIN: u8 = 3;
@@ -151,21 +154,46 @@ impl TcpStream {
         if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
-    /// Whether the other side's system has not confirmed anything for a while of what was sent again and again: its
-    /// host, an interface or the network between is gone. A process that does not read is another thing: its system
-    /// answers. False where that cannot be known.
-    pub fn is_unanswered(&self) -> bool {
+    /// Has the other side's system asked now and then whether it is there, and ends the connection where it does not
+    /// answer for `limit`, nor confirm what was sent. A process that is stopped, or hangs, is another thing: its system
+    /// answers. Not for connections whose other side may have no room for a long time: the system would end them, too.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn set_heartbeat(&self, limit: Duration) -> io::Result<()> {
+        // The system counts in seconds.
+        let beat = Duration::from_secs((limit.as_secs() / HEARTBEATS).max(1));
+        let keepalive = TcpKeepalive::new().with_time(beat).with_interval(beat).with_retries(HEARTBEATS as u32);
+        self.0.socket.set_tcp_keepalive(&keepalive)?;
+        self.0.socket.set_tcp_user_timeout(Some(limit))
+    }
+
+    /// How long nothing has come from the other side's system; none where that cannot be known.
+    pub fn silence(&self) -> Option<Duration> {
+        let info = self.info()?;
+        Some(Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into()))
+    }
+
+    fn info(&self) -> Option<libc::tcp_info> {
         // SAFETY: it is integers.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut bytes = size_of_val(&info) as libc::socklen_t;
         let (fd, place) = (self.0.socket.as_raw_fd(), (&raw mut info).cast());
         // SAFETY: the call writes as many bytes as the structure has, at most.
         let done = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut bytes) };
+        (done == 0).then_some(info)
+    }
+
+    /// Whether the other side's system has not confirmed anything for a while of what was sent again and again: its
+    /// host, an interface or the network between is gone. A process that does not read is another thing: its system
+    /// answers. False where that cannot be known.
+    pub fn is_unanswered(&self) -> bool {
+        let Some(info) = self.info() else { return false };
         let silent = Duration::from_millis(info.tcpi_last_ack_recv.into());
         // Where this host has no route any more nothing is sent at all, and the system probes instead. Probes of a side
         // that has no room are answered, which sets their count back.
         let again = info.tcpi_unacked > 0 && info.tcpi_retransmits >= SENT_AGAIN || info.tcpi_probes >= SENT_AGAIN;
-        done == 0 && again && silent >= UNANSWERED
+        again && silent >= UNANSWERED
     }
 
     /// The address of the other side.

@@ -5,6 +5,7 @@
 mod common;
 
 mod addresses;
+mod deaths;
 mod encryption;
 mod failover;
 mod gateway;

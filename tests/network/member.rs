@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::abi::Comm;
+use crate::common::abi::{Comm, SUCCESS};
 use crate::common::cuda::{Cuda, Stream};
 use crate::common::launch::{self, Place};
 use crate::common::nccl::{Failure, Nccl, UniqueId};
@@ -97,6 +97,25 @@ impl Member {
             assert!(Instant::now() < until, "nobody publishes {name}");
         }
         unreachable!("rounds end")
+    }
+
+    /// One more sum, or what the communicator says when there is none.
+    pub fn try_sum(&self) -> Result<(), Failure> {
+        let kind = (DataType::Uint32, RedOp::Sum);
+        // SAFETY: the buffers are that large and live until the stream has been waited for.
+        unsafe { self.nccl.all_reduce((self.send, self.recv), COUNT, kind, self.comm, self.stream.0) }?;
+        self.cuda.wait(self.stream).expect("the stream ends");
+        match self.nccl.async_error(self.comm)? {
+            SUCCESS => Ok(()),
+            code => Err(Failure { call: "ncclCommGetAsyncError", code, text: self.nccl.last_error() }),
+        }
+    }
+
+    /// Ends it whatever others do; how long that takes.
+    pub fn abort(self) -> Duration {
+        let start = Instant::now();
+        self.nccl.abort(self.comm).expect("the communicator ends");
+        start.elapsed()
     }
 
     pub fn end(self) {

@@ -204,6 +204,10 @@ impl Source for Links {
 
     fn undeliverable(&self, to: Address, why: Undeliverable) {
         let why = match why {
+            Undeliverable::Silent => match self.give_up(to.rank) {
+                Some(why) => why,
+                None => return,
+            },
             Undeliverable::Died => "its process has died".to_string(),
             Undeliverable::NoSource => "it has ended or aborted its communicator".to_string(),
             Undeliverable::Failed(error) => error.to_string(),

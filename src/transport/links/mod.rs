@@ -6,11 +6,13 @@
 //!
 //! * `make` makes this rank's ends, and takes in what peers say of theirs;
 //! * `message` is what ranks tell each other about links, and what comes of it;
+//! * `presence` is whether ranks of other hosts are still there;
 //! * `hand_over` passes other memory to a peer.
 
 mod hand_over;
 mod make;
 mod message;
+mod presence;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -54,6 +56,10 @@ struct LinksState {
     failures: BTreeMap<ConnectionGroup, Error>,
     /// Memory that came under no connection group.
     memory: Option<Result<SharedMemory, String>>,
+    /// Ranks of other hosts that this one stays connected to.
+    kept: BTreeSet<u32>,
+    /// Those whose hosts did not answer messages for a while.
+    silent: BTreeSet<u32>,
     /// Descriptors of memory that peers have made for a try, or why one did not come.
     tries: BTreeMap<(u32, TransportId), Result<OwnedFd, String>>,
 }
@@ -226,8 +232,7 @@ impl Links {
         }
         drop(state);
         let why = self.engine.trouble(left)?;
-        let text =
-            format!("rank {left} is gone: {why}; its process has died, or it has ended or aborted its communicator");
+        let text = format!("rank {left} is gone: {why}");
         Some(Error::Remote { rank: Some(left), text })
     }
 
@@ -265,6 +270,7 @@ impl Links {
             self.state.lock().handshake.finish(*group);
             then(*group, &self.addresses(*group)?)?;
         }
+        self.keep_in_touch();
         Ok(())
     }
 
@@ -356,6 +362,8 @@ impl LinksState {
             ends: BTreeMap::new(),
             failures: BTreeMap::new(),
             memory: None,
+            kept: BTreeSet::new(),
+            silent: BTreeSet::new(),
             tries: BTreeMap::new(),
         }
     }

@@ -207,6 +207,33 @@ impl Engine {
         }
     }
 
+    /// How long nothing has come from a rank by any of its links; none where that is not known.
+    pub fn silence(&self, peer: u32) -> Option<Duration> {
+        let silence = |mover: &Arc<LinkMover>| {
+            let state = mover.state.lock();
+            state.links.values().filter(|one| one.link.peer == peer).filter_map(|one| one.link.silence()).min()
+        };
+        self.serving().iter().filter_map(silence).min()
+    }
+
+    /// All links with a rank are over; whether that is news.
+    pub fn lose(&self, peer: u32, why: &str) -> bool {
+        let mut news = false;
+        self.shared.lost.lock().entry(peer).or_insert_with(|| why.to_string());
+        let error = Error::Remote { rank: Some(peer), text: why.to_string() };
+        for mover in self.serving() {
+            let mut state = mover.state.lock();
+            let MoverState { links, left_at, registration, .. } = &mut *state;
+            for one in links.values_mut().filter(|one| one.link.peer == peer && !one.link.is_broken()) {
+                one.link.end(&error);
+                *left_at = Some(Instant::now() + LEFT_PAUSE);
+                news = true;
+            }
+            registration.iter().for_each(Registration::wake);
+        }
+        news
+    }
+
     /// Closes links.
     pub fn remove(&self, links: &[MovedLinkId]) {
         for mover in self.serving() {
@@ -389,7 +416,9 @@ impl MoverState {
 
 impl MoverShared {
     fn lose(&self, link: &MovedLink) {
-        let why = format!("its link with rank {} is over ({})", self.rank, link.trouble());
+        let (rank, trouble) = (self.rank, link.trouble());
+        let ended = "its process has died, or it has ended or aborted its communicator";
+        let why = format!("its link with rank {rank} is over ({trouble}); {ended}");
         log::info!(target: "NET", "rank {}: {why}", link.peer);
         self.lost.lock().entry(link.peer).or_insert(why);
     }

@@ -265,6 +265,15 @@ impl MovedLink {
         if let LinkSide::Sending(end) = &self.side { end.sender.next_look() } else { None }
     }
 
+    /// As [`NetConnection::silence`].
+    pub fn silence(&self) -> Option<Duration> {
+        match &self.side {
+            LinkSide::Sending(end) => end.sender.silence(),
+            LinkSide::Receiving(end) => end.receiver.silence(),
+            LinkSide::Connecting(_) | LinkSide::Listening(_) | LinkSide::Over => None,
+        }
+    }
+
     /// As [`NetConnection::descriptors`].
     pub fn descriptors(&self) -> usize {
         match &self.side {
@@ -362,7 +371,7 @@ impl MovedLink {
     }
 
     /// Nothing more comes or goes: whoever waits for it leaves.
-    fn end(&mut self, error: &Error) {
+    pub fn end(&mut self, error: &Error) {
         let sends = matches!(self.side, LinkSide::Sending(_) | LinkSide::Connecting(_));
         self.trouble = Some(error.to_string());
         self.side = LinkSide::Over;

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -377,6 +378,10 @@ impl NetConnection for SocketReceiver {
         let readable = ((message - self.inbox.first) as usize) < self.inbox.buffers.len();
         let interest = Interest { readable, writable: !reply.is_empty() };
         stream.as_ref().map(|stream| Watched { fd: stream.tcp().as_fd(), interest, stamp: *stamp })
+    }
+
+    fn silence(&self) -> Option<Duration> {
+        self.streams.iter().filter_map(|one| one.stream.as_ref()?.tcp().silence()).min()
     }
 
     fn ready(&mut self, number: usize, _: Ready) -> Result<(), Error> {

@@ -311,6 +311,10 @@ impl NetConnection for SocketSender {
         self.resume.as_ref().filter(|_| !self.messages.is_empty()).map(|resume| resume.look)
     }
 
+    fn silence(&self) -> Option<Duration> {
+        self.streams.iter().filter_map(|one| one.stream.as_ref()?.tcp().silence()).min()
+    }
+
     fn ready(&mut self, number: usize, ready: Ready) -> Result<(), Error> {
         if ready.readable && number < self.streams.len() { self.read_acks(number) } else { Ok(()) }
     }
