@@ -7,7 +7,7 @@ use super::{CallKind, Comm, arena};
 use crate::error::Error;
 use crate::health::liveness::{self, HealthNotice};
 use crate::health::reports::PeerReports;
-use crate::health::{FailureCause, Record};
+use crate::health::{FailureCause, FlightRecorder, Record};
 use crate::plan::layout::{LINK_MOVED, LinkEnd, kernel_error};
 use crate::plan::wiring::LinkNeed;
 use crate::transport::{ConnectionGroup, Hooks, LinkAddresses, Links};
@@ -166,9 +166,29 @@ impl Comm {
         let Some(parts) = self.parts.get().filter(|_| self.state().is_watched()) else { return };
         let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
         if recorder.last(recorder.mine()).is_some_and(|last| recorder.reports().is_to_tell(&last)) {
-            let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
-            links.moved_peers().into_iter().for_each(|rank| links.tell(rank, notice.clone()));
+            ask(links, recorder, &links.moved_peers().into_iter().collect::<Vec<_>>());
         }
+    }
+
+    /// The ranks of other hosts; none where they are too many to be asked one by one.
+    fn ranks_elsewhere(&self) -> Option<Vec<u32>> {
+        let Some((nranks, recorder)) =
+            self.parts.get().and_then(|parts| Some((parts.peers.len() as u32, parts.recorder.as_ref()?)))
+        else {
+            return Some(Vec::new());
+        };
+        (nranks <= ASKED_MAX).then(|| (0..nranks).filter(|rank| !recorder.ranks().contains(rank)).collect())
+    }
+
+    /// Asks ranks of other hosts for their last calls anew, and waits for nothing: those that are asked. Of very many
+    /// ranks, those that this one has links with.
+    pub(super) fn ask_again(&self) -> Vec<u32> {
+        let Some(parts) = self.parts.get() else { return Vec::new() };
+        let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return Vec::new() };
+        let ranks = self.ranks_elsewhere().unwrap_or_else(|| links.moved_peers().into_iter().collect());
+        recorder.reports().ask_again();
+        ask(links, recorder, &ranks);
+        ranks
     }
 
     /// Tells ranks of other hosts what this one has called, where something does not match, or `peer` has `left`, and
@@ -177,16 +197,14 @@ impl Comm {
     pub(super) fn await_reports(&self, peer: u32, left: bool) {
         let Some(parts) = self.parts.get() else { return };
         let (Some(recorder), Some(links)) = (&parts.recorder, &parts.links) else { return };
-        let (nranks, reports) = (parts.peers.len() as u32, recorder.reports());
-        let mut ranks: Vec<u32> = if nranks <= ASKED_MAX { (0..nranks).collect() } else { vec![peer] };
-        ranks.retain(|rank| *rank < nranks && !recorder.ranks().contains(rank));
+        let reports = recorder.reports();
+        let ranks = self.ranks_elsewhere().unwrap_or_else(|| vec![peer]);
         if ranks.is_empty() || links.is_loop_thread() {
             return;
         }
         let (first, until) = reports.ask(REPORTS_LIMIT);
         if first {
-            let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
-            ranks.iter().for_each(|rank| links.tell(*rank, notice.clone()));
+            ask(links, recorder, &ranks);
         }
         let enough = || recorder.disagreement().is_some() || left && reports.cause(peer).is_some();
         reports.wait_for(&ranks, enough, until);
@@ -200,6 +218,12 @@ impl Comm {
             liveness::tell_leaving(links, cause);
         }
     }
+}
+
+/// Tells ranks this one's calls, and asks for theirs.
+fn ask(links: &Links, recorder: &FlightRecorder, ranks: &[u32]) {
+    let notice = HealthNotice::Calls { calls: recorder.own_calls(), ask: true }.encode();
+    ranks.iter().for_each(|rank| links.tell(*rank, notice.clone()));
 }
 
 /// The ends of links as kernels read them, before their first use.

@@ -22,6 +22,8 @@ pub(super) struct Watch {
     /// When the next look is due, after `start`.
     next: Duration,
     waiting: Option<Waiting>,
+    /// Ranks of other hosts that were asked for their last collectives.
+    asked: Vec<u32>,
 }
 
 impl Comm {
@@ -46,9 +48,16 @@ impl Comm {
         };
         if watch.waiting.as_ref().is_none_or(|waiting| !waiting.is_of(&mine)) {
             watch.waiting = Some(Waiting::new(mine, now));
+            watch.asked.clear();
         }
-        let Some(waiting) = watch.waiting.as_mut().filter(|waiting| waiting.is_due(now)) else { return };
-        match waiting.judge(self.identity.rank, &peers(recorder, &parts.peers), now, late()) {
+        let Watch { waiting, asked, .. } = &mut *watch;
+        let Some(waiting) = waiting.as_mut().filter(|waiting| waiting.is_due(now)) else { return };
+        if waiting.is_to_ask(now, late()) {
+            *asked = self.ask_again();
+        }
+        let elsewhere = asked.iter().map(|rank| peer_elsewhere(recorder, *rank));
+        let peers: Vec<Peer> = peers(recorder, &parts.peers).into_iter().chain(elsewhere).collect();
+        match waiting.judge(self.identity.rank, &peers, now, late()) {
             Verdict::Patience => {}
             Verdict::Late(text) => log::warn!("comm {:#x}: {text}", self.handle()),
             Verdict::Lost(rank, text) => {
@@ -74,7 +83,13 @@ fn peers(recorder: &FlightRecorder, facts: &[PeerFacts]) -> Vec<Peer> {
     others
         .map(|(place, rank)| {
             let gone = liveness::has_ended(me, &facts[*rank as usize]);
-            Peer { rank: *rank, gone, ended: recorder.has_ended(place), last: recorder.last(place) }
+            Peer { rank: *rank, gone, ended: recorder.has_ended(place), last: recorder.last(place), mute: false }
         })
         .collect()
+}
+
+/// A rank of another host that was asked: what it has answered, if it has.
+fn peer_elsewhere(recorder: &FlightRecorder, rank: u32) -> Peer {
+    let answer = recorder.reports().answer(rank);
+    Peer { rank, last: answer.flatten(), gone: false, ended: false, mute: answer.is_none() }
 }

@@ -1,6 +1,6 @@
 //! What other ranks have told: those of other hosts their last calls, and any why it leaves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,8 @@ pub struct PeerReports {
 struct Reported {
     /// Of each rank that has told.
     calls: BTreeMap<u32, Vec<Record>>,
+    /// Who has told since it was asked last.
+    answered: BTreeSet<u32>,
     /// Why ranks leave, in the order in which they have told.
     causes: Vec<(u32, FailureCause)>,
     /// Ranks that cannot be reached, and since when.
@@ -53,7 +55,10 @@ impl PeerReports {
     /// A rank has told its last calls.
     pub(super) fn learn(&self, rank: u32, calls: Vec<Record>) {
         let newest = calls.iter().map(|call| call.serial.saturating_add(1)).max().unwrap_or(0);
-        self.change(|known| _ = known.calls.insert(rank, calls));
+        self.change(|known| {
+            known.calls.insert(rank, calls);
+            known.answered.insert(rank);
+        });
         self.newest.fetch_max(newest, Ordering::SeqCst);
     }
 
@@ -103,6 +108,18 @@ impl PeerReports {
         self.known.lock().calls.clone()
     }
 
+    /// From here on answers are new.
+    pub fn ask_again(&self) {
+        self.known.lock().answered.clear();
+    }
+
+    /// The last call of a rank that has answered since then, if it has made one; none of one that has not answered.
+    pub fn answer(&self, rank: u32) -> Option<Option<Record>> {
+        let known = self.known.lock();
+        let last = known.calls.get(&rank).filter(|_| known.answered.contains(&rank));
+        last.map(|calls| calls.iter().max_by_key(|call| call.serial).copied())
+    }
+
     /// Whether this rank's newest call is still to be told to others; once for each.
     pub fn is_to_tell(&self, newest: &Record) -> bool {
         let newest = newest.serial.saturating_add(1);
@@ -146,6 +163,17 @@ mod tests {
         reports.learn(3, vec![record(0, 1), record(1, 5)]);
         let differ = [record(0, 1), record(0, 2), record(1, 5), record(1, 1), record(2, 9)];
         assert_eq!(differ.map(|call| reports.differs_from(&call)), [false, true, false, true, false]);
+    }
+
+    #[test]
+    fn answers_are_those_since_the_question() {
+        let reports = PeerReports::default();
+        reports.learn(3, vec![record(4, 1), record(6, 1), record(5, 1)]);
+        assert_eq!((reports.answer(3), reports.answer(4)), (Some(Some(record(6, 1))), None));
+        reports.ask_again();
+        assert_eq!(reports.answer(3), None);
+        reports.learn(3, Vec::new());
+        assert_eq!(reports.answer(3), Some(None));
     }
 
     #[test]

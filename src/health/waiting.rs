@@ -10,6 +10,9 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 /// there, and wait behind other work of the stream.
 pub const GONE_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long ranks of other hosts have to answer before they are named as late.
+pub const ANSWERS_LIMIT: Duration = Duration::from_secs(1);
+
 /// Another rank, as far as this one sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -21,15 +24,18 @@ pub struct Peer {
     pub gone: bool,
     /// It has ended its communicator as it should.
     pub ended: bool,
+    /// It is of another host, and was asked for its last collective in vain.
+    pub mute: bool,
 }
 
 impl Peer {
     fn has_called(&self, record: &Record) -> bool {
-        self.last.is_some_and(|last| last.serial >= record.serial)
+        !self.mute && self.last.is_some_and(|last| last.serial >= record.serial)
     }
 
     fn last_text(&self) -> String {
         match &self.last {
+            _ if self.mute => "it does not answer: its process is stopped or hangs, and its host is there".to_string(),
             Some(last) => format!("its last one was collective {}, {}", last.serial, last.text()),
             None => "it has not called any".to_string(),
         }
@@ -54,13 +60,14 @@ pub struct Waiting {
     since: Duration,
     /// When a rank was first seen to be gone that had called it.
     gone_since: Option<Duration>,
+    asked: bool,
     said: bool,
 }
 
 impl Waiting {
     /// A rank that has been seen in a collective for the first time, by any clock.
     pub fn new(record: Record, now: Duration) -> Waiting {
-        Waiting { record, since: now, gone_since: None, said: false }
+        Waiting { record, since: now, gone_since: None, asked: false, said: false }
     }
 
     /// Whether it still is the same collective.
@@ -71,6 +78,13 @@ impl Waiting {
     /// Whether it has gone on for long enough to look at the other ranks.
     pub fn is_due(&self, now: Duration) -> bool {
         now.saturating_sub(self.since) >= PATIENCE
+    }
+
+    /// Whether ranks of other hosts are to be asked for their last collectives now, so that those that are missing after
+    /// `late` can be named: once.
+    pub fn is_to_ask(&mut self, now: Duration, late: Option<Duration>) -> bool {
+        let due = late.is_some_and(|late| now.saturating_sub(self.since) >= late.saturating_sub(ANSWERS_LIMIT));
+        due && !std::mem::replace(&mut self.asked, true)
     }
 
     /// Judges what is to be seen of the other ranks. After `late` those that are missing are named; `None`: never.
@@ -123,7 +137,7 @@ mod tests {
     }
 
     fn peer(rank: u32, last: Option<u64>) -> Peer {
-        Peer { rank, last: last.map(record), gone: false, ended: false }
+        Peer { rank, last: last.map(record), gone: false, ended: false, mute: false }
     }
 
     fn at(seconds: u64) -> Duration {
@@ -159,6 +173,16 @@ mod tests {
         // One that has ended as it should hides no other.
         let both = [Peer { rank: 0, ..ended[0].clone() }, killed[0].clone()];
         assert!(matches!(waiting.judge(1, &both, at(2031), LATE), Verdict::Lost(2, _)));
+    }
+
+    #[test]
+    fn others_are_asked_once_before_they_are_named() {
+        let mut waiting = Waiting::new(record(7), at(100));
+        assert!(!waiting.is_to_ask(at(120), LATE) && !waiting.is_to_ask(at(999), None));
+        assert!(waiting.is_to_ask(at(129), LATE) && !waiting.is_to_ask(at(130), LATE));
+        let peers = [peer(0, Some(7)), Peer { mute: true, ..peer(2, Some(7)) }];
+        let Verdict::Late(text) = waiting.judge(1, &peers, at(130), LATE) else { panic!("nothing is said") };
+        assert!(text.contains("rank 2 has not called it") && text.contains("does not answer"), "{text}");
     }
 
     #[test]

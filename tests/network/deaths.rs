@@ -47,10 +47,10 @@ fn body(me: &Place, idle: bool) {
 }
 
 /// A job whose ranks are on so many hosts, once all of them sum, or are idle.
-fn start(name: &str, hosts: &Hosts, nhosts: usize, nranks: usize) -> (Running, Place) {
+fn start(name: &str, hosts: &Hosts, (nhosts, nranks): (usize, usize), envs: &[(&str, &str)]) -> (Running, Place) {
     let places: Vec<usize> = (0..nranks).map(|rank| rank % nhosts).collect();
     let job = Job::this_test(name, nranks).env("OXCCL_HEARTBEAT", HEARTBEAT.to_string()).allow_any_warning();
-    let running = hosts.place(job, &places, true).start();
+    let running = hosts.place(job.with(envs), &places, true).start();
     let place = Place { dir: running.dir().to_path_buf(), rank: nranks, nranks };
     (0..nranks).for_each(|rank| drop(place.await_published(&format!("sums.{rank}"))));
     std::thread::sleep(Duration::from_millis(300));
@@ -60,7 +60,7 @@ fn start(name: &str, hosts: &Hosts, nhosts: usize, nranks: usize) -> (Running, P
 /// `happens` to rank 0; what survivors print.
 fn goes(name: &str, (nhosts, nranks): (usize, usize), idle: bool, happens: impl FnOnce(&Hosts, &mut Running)) {
     let Some(hosts) = Hosts::new(nhosts) else { return };
-    let (mut running, place) = start(name, &hosts, nhosts, nranks);
+    let (mut running, place) = start(name, &hosts, (nhosts, nranks), &[]);
     place.publish("since", now_ms().to_string().as_bytes());
     happens(&hosts, &mut running);
     if idle {
@@ -121,18 +121,19 @@ fn a_host_that_goes_silently_while_all_are_idle() {
     }
 }
 
-/// A process that is stopped for longer than its host could be silent is not gone.
+/// A process that is stopped for longer than its host could be silent is not gone: it is late, and named as such.
 #[test]
 fn a_process_that_is_stopped_goes_on() {
     if let Some(me) = launch::child() {
         let member = Member::join(&me, "id").unwrap_or_else(|failure| panic!("{failure:?}"));
         (0..10).for_each(|round| assert_eq!(member.sum(round, 1), me.nranks as u32));
         me.barrier("sums");
-        member.sum_until(&me, "end");
+        member.watched(|| member.sum_until(&me, "end"));
         return member.end();
     }
     let Some(hosts) = Hosts::new(3) else { return };
-    let (running, place) = start("deaths::a_process_that_is_stopped_goes_on", &hosts, 3, 3);
+    let late = [("OXCCL_LATE_WARN", "2")];
+    let (running, place) = start("deaths::a_process_that_is_stopped_goes_on", &hosts, (3, 3), &late);
     running.signal(0, Signal::STOP);
     let stopped = Instant::now();
     await_that("time", || stopped.elapsed() > Duration::from_secs(3 * HEARTBEAT));
@@ -140,5 +141,31 @@ fn a_process_that_is_stopped_goes_on() {
     place.publish("end", b"");
     let outcome = running.wait();
     outcome.assert_ok();
-    assert!(outcome.ranks.iter().all(|rank| rank.warnings().is_empty()), "{outcome}");
+    for rank in 1..3 {
+        let warnings = outcome.ranks[rank].warnings();
+        let names = |line: &&str| line.contains("rank 0 has not called it") && line.contains("stopped");
+        assert!(warnings.iter().any(names), "rank {rank}\n{outcome}");
+    }
+}
+
+/// A rank that does not call is late, though its process answers.
+#[test]
+fn a_rank_that_does_not_call_is_named() {
+    if let Some(me) = launch::child() {
+        let member = Member::join(&me, "id").unwrap_or_else(|failure| panic!("{failure:?}"));
+        assert_eq!(member.sum(0, 1), 3);
+        me.barrier("sums");
+        if me.rank == 0 {
+            me.await_published("end");
+        }
+        assert_eq!(member.watched(|| member.sum(1, 1)), 3);
+        return member.end();
+    }
+    let Some(hosts) = Hosts::new(3) else { return };
+    let late = [("OXCCL_LATE_WARN", "2")];
+    let (running, place) = start("deaths::a_rank_that_does_not_call_is_named", &hosts, (3, 3), &late);
+    let named = |rank: usize| running.stdout(rank).contains("rank 0 has not called it; its last one was collective 0");
+    await_that("warnings", || (1..3).all(named));
+    place.publish("end", b"");
+    running.wait().assert_ok();
 }

@@ -1,5 +1,6 @@
 //! A rank that sums numbers.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::abi::{Comm, SUCCESS};
@@ -109,6 +110,22 @@ impl Member {
             SUCCESS => Ok(()),
             code => Err(Failure { call: "ncclCommGetAsyncError", code, text: self.nccl.last_error() }),
         }
+    }
+
+    /// Does something while a thread asks for the communicator's state, as watchdogs do.
+    pub fn watched<T>(&self, work: impl FnOnce() -> T) -> T {
+        let (done, nccl, comm) = (AtomicBool::new(false), &self.nccl, self.comm);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(nccl.async_error(comm).expect("a state"), SUCCESS, "{}", nccl.last_error());
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+            let result = work();
+            done.store(true, Ordering::Relaxed);
+            result
+        })
     }
 
     /// Ends it whatever others do; how long that takes.
