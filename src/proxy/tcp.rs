@@ -39,6 +39,8 @@ pub(super) const STRANGERS_MAX: usize = 256;
 /// connect at the same time: none of them may be closed for that.
 const STRANGER_GRACE: Duration = Duration::from_millis(250);
 const FULL_PAUSE: Duration = Duration::from_millis(5);
+/// So much later than it wanted to, a thread looks only where it could not.
+const STALL: Duration = Duration::from_millis(100);
 /// After so long a connection that nobody uses is closed.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long nobody is accepted where the process may open no more files.
@@ -666,8 +668,26 @@ impl Tcp {
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
+    /// This process was stopped for a while, or had no processor: whoever had to say something by now could not be
+    /// heard, and has its time again. A whole job may be stopped and go on, and nobody is gone for that.
+    fn forgive(&mut self, now: Instant) {
+        let late = self.next.map_or(Duration::ZERO, |next| now.saturating_duration_since(next));
+        if late < STALL {
+            return;
+        }
+        for connection in self.connections.values_mut() {
+            match &mut connection.stage {
+                TcpStage::Stranger(until) => *until = (*until).max(now + HELLO_LIMIT),
+                TcpStage::Connecting(until) | TcpStage::Greeting(until) => *until = (*until).max(now + CONNECT_LIMIT),
+                TcpStage::Stream(..) | TcpStage::Open => {}
+            }
+        }
+        self.peers.values_mut().for_each(|peer| peer.since += late);
+    }
+
     /// Connects, gives up, and closes what the time has come for.
     fn tick(&mut self, poller: &Poller, now: Instant, lost: &mut Vec<Lost>) {
+        self.forgive(now);
         for (listener, at) in std::mem::take(&mut self.paused) {
             if at > now || listener.watch(poller).is_err() {
                 self.paused.push((listener, at.max(now + RETRY)));

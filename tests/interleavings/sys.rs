@@ -3,7 +3,7 @@
 pub use mailbox::{Mailbox, Sent};
 pub use nccl::sys::{
     AddressRange, Interest, MESSAGE_MAX, MailboxName, PortRange, Ready, TcpListener, TcpStream, forks, random,
-    random_bytes,
+    random_bytes, tcp,
 };
 pub use poller::Poller;
 

@@ -652,3 +652,22 @@ fn a_frame_may_come_in_pieces() {
     // Each message was taken.
     assert_eq!(connection.read(12), [0; 12]);
 }
+
+/// Who could not be heard since this process was stopped has its time again; who then says nothing has not.
+#[test]
+fn nobody_is_late_where_this_process_was_stopped() {
+    let mailbox = Mailbox::open().expect("a mailbox");
+    let (poller, mut tcp, mut lost) = (Poller::open(&mailbox).expect("a poller"), Tcp::default(), Vec::new());
+    let listener = Arc::new(super::super::tcp::KeyedListener::open(localhost().into(), KEY, 0).expect("a listener"));
+    let _stream = TcpStream::connect(listener.address.socket()).expect("a connection");
+    until("the connection", || {
+        tcp.accept(&listener, &poller, &mut lost);
+        tcp.connections() == 1
+    });
+    let limit = tcp.next().expect("a limit");
+    tcp.send(&poller, limit + HELLO_LIMIT, &mut lost);
+    assert_eq!(tcp.connections(), 1);
+    let limit = tcp.next().expect("a limit");
+    tcp.send(&poller, limit, &mut lost);
+    assert_eq!(tcp.connections(), 0);
+}
