@@ -80,8 +80,8 @@ impl Waiting {
         now.saturating_sub(self.since) >= PATIENCE
     }
 
-    /// Whether ranks of other hosts are to be asked for their last collectives now, so that those that are missing after
-    /// `late` can be named: once.
+    /// Whether ranks of other hosts are to be asked for their last collectives now, so that those that are missing
+    /// after `late` can be named: once.
     pub fn is_to_ask(&mut self, now: Duration, late: Option<Duration>) -> bool {
         let due = late.is_some_and(|late| now.saturating_sub(self.since) >= late.saturating_sub(ANSWERS_LIMIT));
         due && !std::mem::replace(&mut self.asked, true)

@@ -57,7 +57,7 @@ struct LoopState {
     /// What sources have sent from other threads.
     messages: Vec<Message>,
     /// Processes that they want to stay connected to.
-    kept: Vec<Kept>,
+    kept: Vec<KeptPeer>,
     /// Where processes of other hosts connect.
     listeners: Vec<Arc<tcp::KeyedListener>>,
     /// Sources that are to have a turn.
@@ -80,7 +80,7 @@ struct SourceEntry {
 }
 
 /// A source that wants to know when another one is gone.
-struct Kept {
+struct KeptPeer {
     at: TcpAddress,
     from: Address,
     to: Address,
@@ -205,10 +205,10 @@ impl Registration {
         self.event_loop.poller.wake();
     }
 
-    /// Stays connected to the process of a source elsewhere, and has [`Source::undeliverable`] called for it, once, when
-    /// that process is gone. Where its host is gone, so that nobody says so, that is after `heartbeat`.
+    /// Stays connected to the process of a source elsewhere, and has [`Source::undeliverable`] called for it, once,
+    /// when that process is gone. Where its host is gone, so that nobody says so, that is after `heartbeat`.
     pub fn keep(&self, at: TcpAddress, to: Address, heartbeat: Option<Duration>) {
-        self.event_loop.shared.lock().kept.push(Kept { at, from: self.address, to, heartbeat });
+        self.event_loop.shared.lock().kept.push(KeptPeer { at, from: self.address, to, heartbeat });
         self.event_loop.poller.wake();
     }
 
@@ -368,7 +368,7 @@ impl EventLoop {
         for message in std::mem::take(&mut shared.messages) {
             turns.outbox.push(message);
         }
-        for Kept { at, from, to, heartbeat } in std::mem::take(&mut shared.kept) {
+        for KeptPeer { at, from, to, heartbeat } in std::mem::take(&mut shared.kept) {
             turns.outbox.tcp.keep(at, (from, to), heartbeat);
         }
         for gone in std::mem::take(&mut shared.gone) {
