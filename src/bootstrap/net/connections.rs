@@ -235,8 +235,8 @@ impl<M: Machine> Connections<M> {
         self.carry_out_actions();
         if !self.expects && self.machine.preamble().is_some() {
             self.expects = true;
-            let waiting: Vec<Conn> = self.conns.keys().copied().collect();
-            waiting.into_iter().for_each(|conn| self.take_in(conn, &[]));
+            let waiting = self.conns.iter().filter(|(_, io)| io.layer.is_unknown()).map(|(conn, _)| *conn);
+            waiting.collect::<Vec<Conn>>().into_iter().for_each(|conn| self.take_in(conn, &[]));
             self.carry_out_actions();
         }
     }

@@ -120,6 +120,11 @@ impl SecureLayer {
         matches!(self.state, LayerState::Fresh)
     }
 
+    /// Somebody has connected, and it is not known yet who that is.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self.state, LayerState::Unknown(_))
+    }
+
     /// The handshake is under way.
     pub fn is_handshake(&self) -> bool {
         matches!(self.state, LayerState::Handshake { .. })
@@ -161,6 +166,7 @@ impl SecureLayer {
         plain: &mut Vec<u8>,
     ) -> Result<(), LayerEnd> {
         match &mut self.state {
+            LayerState::Fresh if bytes.is_empty() => {}
             LayerState::Fresh => return Err(broken("it says something before it was spoken to")),
             LayerState::Foreign => plain.extend_from_slice(bytes),
             LayerState::Open(_) => {

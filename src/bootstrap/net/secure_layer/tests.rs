@@ -176,3 +176,13 @@ proptest! {
         prop_assert!(!here.layer.is_open() && (!begins || here.seen.is_empty()));
     }
 }
+
+/// The connection is there before anything was said, and nothing has come: that is no word of the other side.
+#[test]
+fn nothing_that_comes_ends_nothing() {
+    for mut layer in [SecureLayer::connecting(), SecureLayer::accepted()] {
+        let (security, mut seen) = (security(1, None), Vec::new());
+        let received = layer.receive(&[], (&security, Some(preamble())), || [1; RANDOM_BYTES], &mut seen);
+        assert!(received.is_ok() && seen.is_empty() && !layer.is_foreign());
+    }
+}
