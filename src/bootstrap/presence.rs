@@ -15,7 +15,8 @@ use super::protocol::wire::{Encoder, FrameKind, Preamble, Service};
 use crate::secure;
 use crate::sys::ChildCloses;
 
-/// How long it may take to tell the root, for each step: the caller of a call that does not wait has to.
+/// How long it may take to tell the root, for each step but that the ends meet: the caller of a call that does not wait
+/// has to.
 const LIMIT: Duration = Duration::from_millis(50);
 
 /// A connection with the root that says how long this process lives. Dropped, it says that there is nothing to worry

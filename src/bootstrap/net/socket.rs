@@ -84,6 +84,10 @@ pub fn connect(to: SocketAddr, buffers: Buffers) -> Result<Socket, ConnectError>
     outcome.map_err(|error| connect_error(&error))
 }
 
+/// How long it may take until the ends have met, where somebody is there: many ranks may come at the same time, and one
+/// event loop meets all of them.
+const MEET_LIMIT: Duration = Duration::from_secs(2);
+
 /// A connection whose calls wait, each for at most a limit.
 pub struct SecureSocket {
     socket: Socket,
@@ -103,14 +107,17 @@ impl SecureSocket {
     ) -> io::Result<SecureSocket> {
         let socket = tcp::socket(to, Type::STREAM)?;
         socket.connect_timeout(&SockAddr::from(to), limit)?;
-        socket.set_read_timeout(Some(limit))?;
+        socket.set_read_timeout(Some(limit.max(MEET_LIMIT)))?;
         socket.set_write_timeout(Some(limit))?;
         let mut layer = SecureLayer::connecting();
         layer.begin(security, preamble.encode(), sys::random_bytes());
         send_all(&socket, &layer.output())?;
         while !layer.is_open() {
             let (mut bytes, mut plain) = ([0; 256], Vec::new());
-            let count = (&socket).read(&mut bytes)?;
+            let count = match (&socket).read(&mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                count => count?,
+            };
             let outcome = layer.receive(&bytes[..count], (security, None), sys::random_bytes, &mut plain);
             send_all(&socket, &layer.output())?;
             let refused = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
@@ -122,6 +129,7 @@ impl SecureSocket {
                 Ok(()) => {}
             }
         }
+        socket.set_read_timeout(Some(limit))?;
         Ok(SecureSocket { socket, layer })
     }
 
