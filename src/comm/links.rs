@@ -129,6 +129,8 @@ impl Comm {
 
     /// A rank tells why it leaves.
     fn told_of_cause(&self, rank: u32, cause: Option<FailureCause>) {
+        // What this rank has met it knows better itself, or will in a moment.
+        let cause = cause.filter(|cause| cause.rank() != Some(self.identity.rank));
         if let (Some(reports), Some(cause)) = (self.reports(), cause) {
             reports.learn_cause(rank, cause);
         }
