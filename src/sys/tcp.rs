@@ -77,25 +77,17 @@ impl TcpStream {
     /// # Errors
     /// The connect failed at once.
     pub fn connect(to: SocketAddr) -> io::Result<TcpStream> {
-        let socket = socket(to, Type::STREAM.nonblocking())?;
-        tune(&socket)?;
-        begin_connect(&socket, to)?;
-        Ok(TcpStream(TcpSocket::new(socket)))
+        TcpStream::connect_from(None, to)
     }
 
-    /// The same from an address of this host, so that the connection goes by its interface.
+    /// The same, from an address of this host where one is given, so that the connection goes by its interface.
     ///
     /// # Errors
     /// As [`TcpStream::connect`], and where this host has no such address.
-    pub fn connect_from(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    pub fn connect_from(from: Option<SocketAddr>, to: SocketAddr) -> io::Result<TcpStream> {
         let socket = socket(to, Type::STREAM.nonblocking())?;
         tune(&socket)?;
-        // The port is chosen when it is known where the connection goes, or a host would soon have no free one.
-        let late: libc::c_int = 1;
-        let (place, bytes) = ((&raw const late).cast(), size_of_val(&late) as libc::socklen_t);
-        // SAFETY: the call reads one integer, which lives. Where the system does not know it, ports are scarcer.
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, place, bytes) };
-        socket.bind(&SockAddr::from(SocketAddr::new(from.ip(), 0)))?;
+        from.map_or(Ok(()), |from| bind_to(&socket, from))?;
         begin_connect(&socket, to)?;
         Ok(TcpStream(TcpSocket::new(socket)))
     }
@@ -229,6 +221,16 @@ impl TcpStream {
             }
         }
     }
+}
+
+/// Binds a socket to an address of this host, from which it is to connect.
+fn bind_to(socket: &Socket, from: SocketAddr) -> io::Result<()> {
+    // The port is chosen when it is known where the connection goes, or a host would soon have no free one.
+    let late: libc::c_int = 1;
+    let (place, bytes) = ((&raw const late).cast(), size_of_val(&late) as libc::socklen_t);
+    // SAFETY: the call reads one integer, which lives. Where the system does not know it, ports are scarcer.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, place, bytes) };
+    socket.bind(&SockAddr::from(SocketAddr::new(from.ip(), 0)))
 }
 
 /// Whether a connection has failed because its way does not lead to the other side any more; there may be another one.

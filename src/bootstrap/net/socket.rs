@@ -114,10 +114,7 @@ impl SecureSocket {
         send_all(&socket, &layer.output())?;
         while !layer.is_open() {
             let (mut bytes, mut plain) = ([0; 256], Vec::new());
-            let count = match (&socket).read(&mut bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                count => count?,
-            };
+            let count = read(&socket, &mut bytes)?;
             let outcome = layer.receive(&bytes[..count], (security, None), sys::random_bytes, &mut plain);
             send_all(&socket, &layer.output())?;
             let refused = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
@@ -150,13 +147,23 @@ impl SecureSocket {
     /// # Errors
     /// What the system says.
     pub fn read_some(&mut self) -> io::Result<usize> {
-        (&self.socket).read(&mut [0; 64])
+        read(&self.socket, &mut [0; 64])
     }
 }
 
 impl AsFd for SecureSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Reads from a connection whose calls wait; a signal does not end that.
+fn read(mut socket: &Socket, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match socket.read(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
     }
 }
 

@@ -101,7 +101,6 @@ struct MoverState {
     /// Turns in a row in which nothing was moved, and when the first was.
     idle: u32,
     idle_since: Option<Instant>,
-    /// When the communicator is to be told that nothing moves; none where it was.
     /// When the communicator is to be told that nothing moves, and that a link is over; none where it was.
     pause_at: Option<Instant>,
     left_at: Option<Instant>,
@@ -177,7 +176,7 @@ impl Engine {
     /// The ranks that links are with.
     pub fn peers(&self) -> BTreeSet<u32> {
         let peers = |mover: &Arc<LinkMover>| mover.state.lock().links.values().map(|one| one.link.peer).collect();
-        self.movers.iter().flat_map::<Vec<u32>, _>(peers).collect()
+        self.serving().iter().flat_map::<Vec<u32>, _>(peers).collect()
     }
 
     /// Why a link with a rank elsewhere is over, if one is.

@@ -110,10 +110,7 @@ impl StreamMaker {
             if Instant::now() < until {
                 return Ok(None);
             }
-            let tcp = match way.from {
-                Some(from) => TcpStream::connect_from(from, way.to.socket())?,
-                None => TcpStream::connect(way.to.socket())?,
-            };
+            let tcp = TcpStream::connect_from(way.from, way.to.socket())?;
             tcp.set_buffers(self.buffers.0, self.buffers.1)?;
             self.stream = StreamAttempt::Connecting(Box::new(way.to.stream(tcp, self.to, self.token)));
             self.way_began = Instant::now();
